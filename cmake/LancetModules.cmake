@@ -66,6 +66,18 @@ function(lancet_op_tables module)
   endif()
 endfunction()
 
+# Options of a test program, and of a library of test code.
+function(lancet_test_code target)
+  # Optimising Catch2's macros takes minutes and gains nothing.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LANCET_UNITY})
+  if(target STREQUAL test_base)
+    lancet_share_headers(test_base "<catch2/catch.hpp>;<nlohmann/json.hpp>")
+  else()
+    target_precompile_headers(${target} REUSE_FROM test_base)
+  endif()
+endfunction()
+
 # lancet_test(MODULE): builds tests/MODULE/*.cpp as one Catch2 program. Each case is a ctest of its own; it counts as
 # skipped if it prints "SKIPPED: " and the reason.
 function(lancet_test module)
@@ -75,13 +87,7 @@ function(lancet_test module)
   endif()
   add_executable(test_${module} ${sources})
   target_link_libraries(test_${module} PRIVATE lancet_test_main $<$<NOT:$<STREQUAL:${module},cuda>>:lancet_${module}> ${ARGN})
-  # Optimising Catch2's macros takes minutes and gains nothing.
-  target_compile_options(test_${module} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
-  if(NOT module STREQUAL base)
-    target_precompile_headers(test_${module} REUSE_FROM test_base)
-  else()
-    lancet_share_headers(test_base "<catch2/catch.hpp>")
-  endif()
+  lancet_test_code(test_${module})
   target_include_directories(test_${module} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(test_${module} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
   string(REGEX REPLACE "^cuda$" "gpu" label ${module})

@@ -15,6 +15,7 @@
 
 #include "lancet/base/check.h"
 #include "temporary_folder.h"
+#include "text.h"
 
 namespace lancet::test {
 
@@ -56,12 +57,12 @@ inline std::vector<nlohmann::json> metrics(const std::string& run_dir) {
   std::vector<nlohmann::json> records;
   std::ifstream in(run_dir + "/metrics.jsonl");
   for (std::string line; std::getline(in, line);)
-    if (auto record = nlohmann::json::parse(line); record.contains("loss")) records.push_back(std::move(record));
+    if (auto record = test::json_in(line); record.contains("loss")) records.push_back(std::move(record));
   return records;
 }
 
 // A model that trains in milliseconds, on synthetic tokens.
-inline const char* small_config = R"({
+inline const char* small_config_text = R"({
   "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300, "moe_layer_freq": 2,
             "num_local_experts": 4, "capacity_factor": 4, "router_aux_loss_scope": "global"},
   "data": {"synthetic": true},

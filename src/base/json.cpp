@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lancet/base/shown.h"
@@ -65,6 +66,25 @@ std::string line_and_column(std::string_view text, std::size_t byte) {
   return fmt::format(":{}:{}", line, column);
 }
 
+// Appends the value's JSON and stops after `most` bytes. That also bounds the recursion: a file's nesting must not
+// determine the depth of the stack.
+template <class Json>
+void write_front(const Json& value, std::size_t most, std::string& text) {
+  if (!value.is_structured()) {
+    text += json_text(value);
+    return;
+  }
+  const bool object = value.is_object();
+  text += object ? '{' : '[';
+  bool first = true;
+  for (auto it = value.begin(); it != value.end() && text.size() <= most; ++it) {
+    if (!std::exchange(first, false)) text += ',';
+    if (object) text += json_text(Json(it.key())) + ":";
+    write_front(*it, most, text);
+  }
+  text += object ? '}' : ']';
+}
+
 }  // namespace
 
 template <class Json>
@@ -90,5 +110,31 @@ Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode
 template Result<json> parse_json<json>(std::string_view, std::string_view, ExitCode, JsonComments);
 template Result<nlohmann::ordered_json> parse_json<nlohmann::ordered_json>(std::string_view, std::string_view, ExitCode,
                                                                            JsonComments);
+
+template <class Json>
+Json json_of(std::string_view text) {
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+template json json_of<json>(std::string_view);
+template nlohmann::ordered_json json_of<nlohmann::ordered_json>(std::string_view);
+
+template <class Json>
+std::string json_text(const Json& value, JsonStyle style) {
+  using Handler = typename Json::error_handler_t;
+  return value.dump(style.indent, ' ', style.ascii, style.strict ? Handler::strict : Handler::replace);
+}
+template std::string json_text<json>(const json&, JsonStyle);
+template std::string json_text<nlohmann::ordered_json>(const nlohmann::ordered_json&, JsonStyle);
+
+template <class Json>
+requires requires { typename Json::error_handler_t; }
+std::string shown(const Json& value) {
+  constexpr std::size_t most = 60;
+  std::string text;
+  write_front(value, most, text);
+  return cut(text, most);
+}
+template std::string shown<json>(const json&);
+template std::string shown<nlohmann::ordered_json>(const nlohmann::ordered_json&);
 
 }  // namespace lancet

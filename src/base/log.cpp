@@ -1,7 +1,9 @@
 #include "lancet/base/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "lancet/base/shown.h"
 
@@ -30,6 +32,12 @@ class InfoSink final : public spdlog::sinks::stdout_color_sink_mt {
 };
 
 }  // namespace
+
+void write(Level level, fmt::string_view format, fmt::format_args arguments) {
+  constexpr spdlog::level::level_enum levels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  const auto to = levels[int(level)];
+  if (spdlog::should_log(to)) spdlog::default_logger_raw()->log(to, fmt::vformat(format, arguments));
+}
 
 void set_up(int rank, int ranks) {
   auto logger = std::make_shared<spdlog::logger>("lancet", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());

@@ -144,7 +144,7 @@ std::string to_json(const Manifest& m) {
        {{"micro_batch_size", m.micro_batch_size}, {"gradient_accumulation_steps", m.gradient_accumulation_steps}}},
       {"optimizer", m.optimizer},
       {"plan", m.plan},
-      {"config", ordered_json::parse(m.config)},
+      {"config", json_of<ordered_json>(m.config)},
       {"files", ordered_json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
   if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
@@ -154,7 +154,7 @@ std::string to_json(const Manifest& m) {
                              {"header_xxh3", hex(file.header_xxh3)},
                              {"tensors_xxh3", print_hashes(file.tensors_xxh3)}});
   root["manifest_xxh3"] = no_checksum;
-  std::string text = root.dump(2) + "\n";
+  std::string text = json_text(root, {.indent = 2, .strict = true}) + "\n";
   const std::string checksum = hex(hash64(text));
   text.replace(text.rfind(checksum_key) + checksum_key.size(), no_checksum.size(), checksum);
   return text;
@@ -212,7 +212,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   fields.text("manifest_xxh3");
   LANCET_TRY(fields.finish());
   for (Fields* inner : {&sampler, &random, &schedule, &requested}) LANCET_TRY(inner->finish());
-  m.config = config.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  m.config = json_text(config, {.indent = 2});
   LANCET_ASSIGN(m.files, read_files(files, origin));
   return m;
 }

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "from.h"
+#include "lancet/base/json.h"
 #include "lancet/world/agree.h"
 #include "numbers.h"
 
@@ -28,14 +29,13 @@ Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int l
   LANCET_ASSIGN(const inference::EvaluateResult result, inference::evaluate(*model, world, options));
   if (world.rank() != 0) return {};
   if (arguments.json)
-    return print(nlohmann::ordered_json{{"loss", result.loss},
-                                        {"perplexity", result.perplexity()},
-                                        {"sequences", result.sequences},
-                                        {"tokens", result.tokens},
-                                        {"data", options.data},
-                                        {"checkpoint", model->name()},
-                                        {"step", model->step()}}
-                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+    return print(json_text(nlohmann::ordered_json{{"loss", result.loss},
+                                                  {"perplexity", result.perplexity()},
+                                                  {"sequences", result.sequences},
+                                                  {"tokens", result.tokens},
+                                                  {"data", options.data},
+                                                  {"checkpoint", model->name()},
+                                                  {"step", model->step()}}) +
                  "\n");
   return print(fmt::format("loss {:.6f} | perplexity {:.4f} | {} sequences of {} tokens | step {}\n", result.loss,
                            result.perplexity(), result.sequences, model->config().train.seq_len, model->step()));

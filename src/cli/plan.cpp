@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <regex>
 #include <vector>
 
 #include "commands.h"
@@ -31,14 +30,21 @@ struct PlanArguments {
   bool explain = false, passes = false;
 };
 
+// Whether dump() may have written a file of this name: NN_name.ir.
+bool is_pass_file(std::string_view file) {
+  if (file.size() < 7 || file[2] != '_' || !file.ends_with(".ir")) return false;
+  const std::string_view pass = file.substr(3, file.size() - 6);
+  return file.find_first_not_of("0123456789") == 2 &&
+         pass.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == pass.npos;
+}
+
 // Makes the folder of --dump, without the programs of an earlier call, whose numbers differ.
 Status empty_dump(const std::filesystem::path& folder) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return data_error(fmt::format("cannot make the folder {}: {}", folder.string(), failed.message()));
   for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
-    if (std::regex_match(entry.path().filename().string(), std::regex("[0-9]{2}_[a-z_]+\\.ir")))
-      std::filesystem::remove(entry.path(), failed);
+    if (is_pass_file(entry.path().filename().string())) std::filesystem::remove(entry.path(), failed);
   return check_writable(folder / "policies.txt");
 }
 
@@ -50,7 +56,7 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
 }
 
 // The word as a shell reads it.
-std::string quoted(const std::string& word) {
+std::string shell_word(const std::string& word) {
   constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
   if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
   std::string text = "'";
@@ -68,9 +74,10 @@ std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) 
         "-np {} ",
         hosts, ranks);
   else if (ranks > 1)
-    command += fmt::format("{} {} ", quoted(find_shipped("scripts/mpirun.sh").string()), ranks);
-  command += quoted(std::filesystem::proximate(program_path(), ignored).string()) + " profile " + quoted(config.file);
-  for (const std::string& field : config.overrides) command += " --set " + quoted(field);
+    command += fmt::format("{} {} ", shell_word(find_shipped("scripts/mpirun.sh").string()), ranks);
+  command +=
+      shell_word(std::filesystem::proximate(program_path(), ignored).string()) + " profile " + shell_word(config.file);
+  for (const std::string& field : config.overrides) command += " --set " + shell_word(field);
   return command;
 }
 

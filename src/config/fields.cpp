@@ -1,4 +1,5 @@
 #include "fields.h"
+#include "lancet/base/json.h"
 
 #include <fmt/format.h>
 
@@ -273,7 +274,7 @@ std::string value_text(const Slot& slot) {
           [](const std::int64_t* x) { return std::to_string(*x); },
           [](const double* x) { return number_text(*x); },
           [](const bool* x) { return std::string(*x ? "true" : "false"); },
-          [](const std::string* x) { return nlohmann::json(*x).dump(); },
+          [](const std::string* x) { return json_text(nlohmann::json(*x), {.strict = true}); },
           [](const std::optional<std::int64_t>* x) { return *x ? std::to_string(**x) : std::string("null"); },
           [](const std::optional<double>* x) { return *x ? number_text(**x) : std::string("null"); },
           [](const Choice& x) { return fmt::format("\"{}\"", x.words[std::size_t(x.get(x.target))]); },

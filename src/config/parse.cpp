@@ -135,7 +135,7 @@ struct Reader {
     if (!value.is_string()) return wrong(where, "a string", value);
     // A file's text is UTF-8, but --set accepts any bytes, which the run's config.json could not hold.
     try {
-      (void)value.dump();
+      (void)json_text(value, {.strict = true});
     } catch (const json::type_error&) {
       return wrong(where, "a string in UTF-8", value);
     }

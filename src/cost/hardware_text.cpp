@@ -82,7 +82,7 @@ class Parser {
     if (hardware.node.devices != double(int(hardware.node.devices)))
       return fail("node.devices", "an integer", fmt::format("{}", hardware.node.devices));
     hardware.name = std::filesystem::path(origin_).stem().string();
-    hardware.identity = hex(hash64(root.dump(-1, ' ', true, json::error_handler_t::replace)));
+    hardware.identity = hex(hash64(json_text(root, {.ascii = true})));
     return hardware;
   }
 

@@ -189,7 +189,7 @@ std::string print(const Profile& profile) {
     root["ops"][key] = {{"ms", time.ms}, {"samples", time.samples}, {"spread", time.spread}};
   if (!profile.products.empty()) root["products"] = profile.products;
   if (profile.network.measured()) root["network"] = json_of(profile.network);
-  return root.dump(1, ' ', false, Ordered::error_handler_t::replace) + "\n";
+  return json_text(root, {.indent = 1}) + "\n";
 }
 
 }  // namespace lancet::cost

@@ -32,8 +32,8 @@ Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
                                     tokens.size() - 1, shown(id), shown(letters)));
     std::string& token = tokens[id.get<std::size_t>()];
     if (!token.empty())
-      return data_error(fmt::format("{}: expected each id once, found {} again for token {}", path.string(), id.dump(),
-                                    shown(letters)));
+      return data_error(fmt::format("{}: expected each id once, found {} again for token {}", path.string(),
+                                    json_text(id, {.strict = true}), shown(letters)));
     auto bytes = from_letters(letters);
     if (!bytes || bytes->empty())
       return data_error(
@@ -147,7 +147,8 @@ Status Tokenizer::save(const fs::path& folder) const {
   for (const std::string& token : tables_->tokens) letters.push_back(to_letters(token));
   std::string vocabulary = "{";
   for (std::size_t id = 0; id < letters.size(); ++id)
-    vocabulary += fmt::format("{}{}: {}", id == 0 ? "" : ", ", nlohmann::json(letters[id]).dump(-1, ' ', true), id);
+    vocabulary += fmt::format("{}{}: {}", id == 0 ? "" : ", ",
+                              json_text(nlohmann::json(letters[id]), {.ascii = true, .strict = true}), id);
   vocabulary += "}";
   std::string merges = "#version: 0.2\n";
   for (const Merge& merge : tables_->merges)

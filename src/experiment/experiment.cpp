@@ -14,6 +14,7 @@
 
 #include "json_file.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
 #include "machine.h"
@@ -27,7 +28,7 @@ constexpr std::size_t most_points = 100'000;
 
 // Returns the fields of a config that differ from the defaults, as JSON text.
 std::string choices_in(const config::Config& config) {
-  const json all = json::parse(config::to_json(config)), defaults = json::parse(config::to_json(config::Config{}));
+  const json all = json_of(config::to_json(config)), defaults = json_of(config::to_json(config::Config{}));
   json choices;
   for (const auto& [section, value] : all.items()) {
     if (!value.is_object()) {
@@ -37,7 +38,7 @@ std::string choices_in(const config::Config& config) {
     for (const auto& [field, set] : value.items())
       if (!defaults.contains(section) || set != defaults[section].value(field, json())) choices[section][field] = set;
   }
-  return choices.dump(-1, ' ', true, json::error_handler_t::replace);
+  return json_text(choices, {.ascii = true});
 }
 
 // Returns the config that measure() runs, without saving, evaluation and generation.

@@ -18,6 +18,7 @@
 
 #include "command.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/experiment/run.h"
@@ -88,7 +89,7 @@ Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
   Series series;
   int number = 0;
   for (std::string line; std::getline(in, line);) {
-    const json row = json::parse(line, nullptr, false);
+    const json row = json_of(line);
     if (!row.is_object() || !row.contains("step_ms") || !row["step_ms"].is_number() || !row.contains("exposed_ms"))
       continue;
     if (number++ < warmup) continue;

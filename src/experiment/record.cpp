@@ -112,7 +112,7 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   if (!outcome.profile.empty()) record["profile"] = outcome.profile;
   if (!outcome.place.empty()) record["place"] = outcome.place;
   record["commit"] = commit;
-  return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(record);
 }
 
 Result<RecordFile> RecordFile::open(const std::filesystem::path& path, const std::vector<Point>& points, bool fresh) {

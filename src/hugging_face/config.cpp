@@ -51,7 +51,7 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
   const bool moe = model.has_moe();
   config::Config config;
   config.model = model;
-  const json ours = json::parse(config::to_json(config))["model"];
+  const json ours = json_of(config::to_json(config))["model"];
   ordered_json text;
   text["architectures"] = {moe ? "GPT2MoELMHeadModel" : "GPT2LMHeadModel"};
   text["model_type"] = moe ? moe_type : dense_type;
@@ -59,12 +59,12 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
   for (const char* name : shared) text[name] = ours[name];
   if (moe)
     for (const char* name : of_experts) text[name] = ours[name];
-  for (const Fixed& field : fixed) text[field.name] = json::parse(field.value);
+  for (const Fixed& field : fixed) text[field.name] = json_of(field.value);
   for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) text[name] = 0.0;
   for (const char* name : {"bos_token_id", "eos_token_id"})
     text[name] = options.end_of_text ? json(*options.end_of_text) : json();
   text["torch_dtype"] = options.dtype == DType::bf16 ? "bfloat16" : "float32";
-  return text.dump(2) + "\n";
+  return json_text(text, {.indent = 2, .strict = true}) + "\n";
 }
 
 Result<config::Config> read_config(const std::filesystem::path& file) {
@@ -73,7 +73,7 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
   const bool moe = type == moe_type;
   if (!moe && type != dense_type) return wrong(file, "model_type", "\"gpt2\" or \"gpt2_moe\"", shown(type));
   for (const Fixed& field : fixed)
-    if (text.contains(field.name) && text[field.name] != json::parse(field.value))
+    if (text.contains(field.name) && text[field.name] != json_of(field.value))
       return wrong(file, field.name, field.value, shown(text[field.name]));
   json model = json::object();
   for (const char* name : needed) {
@@ -93,8 +93,7 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
     model["moe_layer_freq"] = 0;
   }
   const json whole{{"model", model}, {"train", {{"micro_batch_size", 1}}}};
-  LANCET_ASSIGN(config::Config config,
-                config::parse(whole.dump(-1, ' ', false, json::error_handler_t::replace), file.string()));
+  LANCET_ASSIGN(config::Config config, config::parse(json_text(whole), file.string()));
   if (const Status status = config::check(config, 1); !status.ok())
     return config_error(fmt::format("{}: {}", file.string(), status.error().message));
   return config;

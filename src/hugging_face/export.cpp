@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config.h"
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/hugging_face/hugging_face.h"
 #include "lancet/run/model_folder.h"
@@ -83,7 +84,8 @@ class Export {
     index["metadata"]["total_size"] = bytes_in_all_;
     for (const Shard& shard : shards_)
       for (const Entry& entry : shard.entries) index["weight_map"][name_of(entry)] = shard.file;
-    return checkpoint::write_file(checkpoint::disk(), folder_ / index_file, index.dump(2) + "\n");
+    return checkpoint::write_file(checkpoint::disk(), folder_ / index_file,
+                                  json_text(index, {.indent = 2, .strict = true}) + "\n");
   }
 
   const config::Model& model_;

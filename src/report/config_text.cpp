@@ -12,7 +12,7 @@ using nlohmann::json;
 
 void flatten(const json& value, const std::string& path, std::map<std::string, std::string>& fields) {
   if (!value.is_object() || value.empty()) {
-    fields[path] = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    fields[path] = json_text(value);
     return;
   }
   for (const auto& [key, inner] : value.items()) flatten(inner, path.empty() ? key : path + "." + key, fields);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 
 namespace lancet::report {
 
@@ -12,7 +13,7 @@ using nlohmann::json;
 
 Result<Memory> read_memory(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "a run's memory plan"));
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json root = json_of(text);
   if (!root.is_object()) return data_error(fmt::format("{}: expected a JSON object, found none", path.string()));
   Memory memory;
   for (std::size_t i = 0; i < memory_parts.size(); ++i) {

@@ -1,4 +1,5 @@
 #include "metrics.h"
+#include "lancet/base/json.h"
 
 #include <fmt/format.h>
 
@@ -51,7 +52,7 @@ class MetricsReader {
  public:
   // Returns what is wrong with the line, or an empty text for a record.
   std::string add(const std::string& line) {
-    const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const json record = json_of(line);
     if (!record.is_object()) return "expected a JSON object, found none";
     const auto step = record.find("step");
     if (step == record.end() || !step->is_number_integer() || *step < 1 || *step > most_steps)

@@ -7,6 +7,7 @@
 
 #include "assets.h"
 #include "config_text.h"
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/report/report.h"
 #include "memory.h"
@@ -89,7 +90,7 @@ std::string numbers(const Values& values) {
   for (const auto value : values) {
     if (text.size() > 1) text += ',';
     if (std::isfinite(double(value)))
-      fmt::format_to(std::back_inserter(text), "{:.{}g}", double(value), digits);
+      text += fmt::format("{:.{}g}", double(value), digits);
     else
       text += "null";
   }
@@ -103,7 +104,7 @@ std::string whole(std::span<const std::int64_t> values) {
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
-std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string quoted(const std::string& text) { return json_text(json(text)); }
 std::string quoted(const std::vector<std::string>& texts) {
   std::string all = "[";
   for (const std::string& text : texts) all += (all.size() > 1 ? "," : "") + quoted(text);
@@ -221,8 +222,7 @@ std::string timeline_json(const Timeline& timeline) {
                         quoted(row.stream));
     bool first = true;
     for (const TimelineEvent& event : row.events) {
-      fmt::format_to(std::back_inserter(rows), "{}{:.9g},{:.9g},{},{}", first ? "" : ",", event.start, event.length,
-                     event.name, event.kind);
+      rows += fmt::format("{}{:.9g},{:.9g},{},{}", first ? "" : ",", event.start, event.length, event.name, event.kind);
       first = false;
     }
     rows += "]}";

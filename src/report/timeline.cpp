@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 
 namespace lancet::report {
 namespace {
@@ -99,7 +100,7 @@ class TraceReader {
 
 Result<Timeline> read_timeline(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "a step's timeline"));
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json root = json_of(text);
   const auto wrong = [&](std::string_view what) { return data_error(fmt::format("{}: {}", path.string(), what)); };
   if (!root.is_object() || !root.contains("traceEvents") || !root["traceEvents"].is_array())
     return wrong("expected a JSON object with \"traceEvents\", found none");

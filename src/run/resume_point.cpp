@@ -15,6 +15,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/world/agree.h"
 
@@ -149,11 +150,12 @@ using Values = std::map<std::string, std::string>;
 // The fields that decide a run's numbers, as JSON: those of model, data and train, without the ones erased below.
 Values values_in(const std::string& config) {
   Values values;
-  const auto root = nlohmann::json::parse(config);
+  const auto root = json_of(config);
   for (const char* section : {"model", "data", "train"}) {
     const auto at = root.find(section);
     if (at == root.end() || !at->is_object()) continue;
-    for (const auto& [key, value] : at->items()) values[fmt::format("{}.{}", section, key)] = value.dump();
+    for (const auto& [key, value] : at->items())
+      values[fmt::format("{}.{}", section, key)] = json_text(value, {.strict = true});
   }
   for (const char* key : {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
                           "train.gradient_accumulation_steps", "train.stop_after", "train.max_minutes",

@@ -1,6 +1,7 @@
 // Writes the Chrome trace event format (JSON): metadata events ("M") name and order processes and threads, and each
 // instruction is a complete event ("X") with a start and a duration in microseconds.
 #include "lancet/runtime/trace.h"
+#include "lancet/base/json.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,9 +13,7 @@
 namespace lancet::runtime {
 namespace {
 
-std::string json_string(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string json_string(std::string_view text) { return json_text(nlohmann::json(text)); }
 
 // Prints microseconds, the unit of the trace, with all three decimals, so that neighbouring events do not overlap.
 std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }

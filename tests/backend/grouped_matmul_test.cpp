@@ -35,15 +35,9 @@ void poison_outside(const Rows& rows, Elements& e, std::int64_t total, std::int6
       for (std::int64_t j = 0; j < width; ++j) e.set(r * width + j, kPoison);
 }
 
-struct Types {
+struct GroupedTypes {
   DType operands, result;
 };
-
-#if defined(LANCET_HAVE_ONEDNN)
-const std::vector<MatmulKernel> kKernels = {MatmulKernel::own, MatmulKernel::onednn};
-#else
-const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
-#endif
 
 void check_rows(const Rows& rows, std::int64_t total, GroupedMatmulDesc d, MatmulKernel kernel) {
   const MatmulDesc& p = d.product;
@@ -111,7 +105,7 @@ TEST_CASE("grouped products compute the filled rows and leave all others unchang
         const std::int64_t groups = 4 / segments;
         INFO("threads " << count << " rows " << fill[0] << " " << fill[1] << " " << fill[2] << " " << fill[3]
                         << " segments " << segments);
-        for (Types t : {Types{DType::f32, DType::f32}, Types{DType::bf16, DType::bf16}}) {
+        for (GroupedTypes t : {GroupedTypes{DType::f32, DType::f32}, GroupedTypes{DType::bf16, DType::bf16}}) {
           GroupedMatmulDesc d;
           d.groups = groups;
           d.segments = segments;

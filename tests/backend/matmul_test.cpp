@@ -14,12 +14,6 @@ struct Case {
   MatmulKernel kernel = MatmulKernel::own;
 };
 
-#if defined(LANCET_HAVE_ONEDNN)
-const std::vector<MatmulKernel> kKernels = {MatmulKernel::own, MatmulKernel::onednn};
-#else
-const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
-#endif
-
 std::string describe(const MatmulDesc& d) {
   return fmt::format("{}x{}x{} {}{} {}->{} bias {} accumulate {} strides {} {} {}", d.m, d.n, d.k,
                      d.trans_a ? "T" : "N", d.trans_b ? "T" : "N", name(d.a), name(d.c),

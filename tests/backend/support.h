@@ -49,6 +49,12 @@ class Elements {
   std::vector<bf16> bf16_;
 };
 
+#if defined(LANCET_HAVE_ONEDNN)
+inline const std::vector<MatmulKernel> kKernels = {MatmulKernel::own, MatmulKernel::onednn};
+#else
+inline const std::vector<MatmulKernel> kKernels = {MatmulKernel::own};
+#endif
+
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
 // The tolerance in f32 of a sum of `terms` products whose magnitudes add to `magnitude`: three standard deviations of

@@ -4,19 +4,14 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
-#include "program.h"
+#include "cli/support.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
 
 using test::lancet;
 using test::TemporaryFolder;
-
-void check(const test::Outcome& outcome, int code, const std::vector<std::string>& said) {
-  INFO(outcome.output);
-  CHECK(outcome.code == code);
-  for (const std::string& text : said) CHECK(outcome.lines_with(text) == 1);
-}
 
 struct Case {
   std::string set;
@@ -27,7 +22,7 @@ struct Case {
 
 TEST_CASE("wrong config fields") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const auto given =
       GENERATE(values<Case>({{"model.n_embdd=3", {"n_embdd", "n_embd"}},
                              {"modell.n_embd=3", {"modell", "model"}},
@@ -48,35 +43,35 @@ TEST_CASE("wrong config fields") {
                              {"model.capacity_factor=1e300", {"capacity_factor"}},
                              {"train.lr", {"train.lr"}}}));
   const auto outcome = lancet("train " + config + " --set " + given.set + " --run-dir " + (folder / "run"));
-  check(outcome, 2, given.said);
+  check_said(outcome, 2, given.said);
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
 TEST_CASE("wrong config files") {
   const TemporaryFolder folder;
-  check(lancet("train " + (folder / "none.json")), 2, {"none.json"});
-  check(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file, found no regular file"});
-  check(lancet("train /dev/stdin </dev/zero"), 2, {"/dev/stdin: expected a JSON config file of at most 16 MB"});
+  check_said(lancet("train " + (folder / "none.json")), 2, {"none.json"});
+  check_said(lancet("train /dev/zero"), 2, {"/dev/zero: expected a JSON config file, found no regular file"});
+  check_said(lancet("train /dev/stdin </dev/zero"), 2, {"/dev/stdin: expected a JSON config file of at most 16 MB"});
   std::filesystem::resize_file(folder.write("vast.json", "{}"), std::uintmax_t(1) << 40);
-  check(lancet("plan " + folder.write("good.json", test::small_config) + " --on " + (folder / "vast.json")), 2,
-        {"vast.json: expected a hardware file of at most 1000 MB, found 1099511 MB"});
-  check(lancet("train " + folder.write("bad.json", "{\"model\": {\n  \"n_layer\": }\n}")), 2, {"bad.json:2"});
-  check(lancet("train " + folder.write("deep.json", std::string(100'000, '['))), 2,
-        {"deep.json: expected JSON of at most 100 nested brackets"});
-  check(
-      lancet("train " + folder.write("good.json", test::small_config) + " --set train.lr=" + std::string(100'000, '[')),
-      2, {"--set train.lr: expected a number in [0, 1e+30], found \"[[[["});
-  check(lancet("train"), 2, {"config is required"});
-  check(lancet("trian x.json"), 2, {"trian"});
+  check_said(lancet("plan " + folder.write("good.json", test::small_config_text) + " --on " + (folder / "vast.json")),
+             2, {"vast.json: expected a hardware file of at most 1000 MB, found 1099511 MB"});
+  check_said(lancet("train " + folder.write("bad.json", "{\"model\": {\n  \"n_layer\": }\n}")), 2, {"bad.json:2"});
+  check_said(lancet("train " + folder.write("deep.json", std::string(100'000, '['))), 2,
+             {"deep.json: expected JSON of at most 100 nested brackets"});
+  check_said(lancet("train " + folder.write("good.json", test::small_config_text) +
+                    " --set train.lr=" + std::string(100'000, '[')),
+             2, {"--set train.lr: expected a number in [0, 1e+30], found \"[[[["});
+  check_said(lancet("train"), 2, {"config is required"});
+  check_said(lancet("trian x.json"), 2, {"trian"});
 }
 
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("a wrong number of ranks is reported once, and all ranks exit") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
-  check(test::mpirun(3, "train " + config + " --run-dir " + (folder / "run")), 2, {"num_local_experts"});
+  const std::string config = folder.write("small.json", test::small_config_text);
+  check_said(test::mpirun(3, "train " + config + " --run-dir " + (folder / "run")), 2, {"num_local_experts"});
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
-  check(test::mpirun(2, "train " + config + " --set model.n_embdd=3"), 2, {"n_embdd"});
+  check_said(test::mpirun(2, "train " + config + " --set model.n_embdd=3"), 2, {"n_embdd"});
 }
 #endif
 
@@ -86,25 +81,25 @@ TEST_CASE("wrong token files") {
   const std::string tok = folder / "tok", bin = folder / "train.bin";
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   REQUIRE(lancet("data tokenize --tokenizer " + tok + " --out " + bin + " " + book).code == 0);
-  check(lancet("data tokenize --tokenizer " + tok + " --out " + tok + "/vocab.json " + book), 2,
-        {"--out", "outside of the tokenizer's folder"});
-  check(lancet("report " + tok + " --out " + tok + "/vocab.json"), 2, {"--out", "a new file or an HTML page"});
-  const std::string config = folder.write("small.json", test::small_config);
+  check_said(lancet("data tokenize --tokenizer " + tok + " --out " + tok + "/vocab.json " + book), 2,
+             {"--out", "outside of the tokenizer's folder"});
+  check_said(lancet("report " + tok + " --out " + tok + "/vocab.json"), 2, {"--out", "a new file or an HTML page"});
+  const std::string config = folder.write("small.json", test::small_config_text);
   auto train = [&](const std::string& file, const std::string& more = "") {
     return lancet("train " + config + " --set data.synthetic=false --set data.train=" + file +
                   " --set model.vocab_size=260 " + more + " --run-dir " + (folder / "run"));
   };
-  check(train(folder / "none.bin"), 3, {"none.bin"});
-  check(train(folder.write("foreign.bin", std::string(4096, 'z'))), 3, {"foreign.bin"});
-  check(train(folder.write("empty.bin", "")), 3, {"empty.bin"});
+  check_said(train(folder / "none.bin"), 3, {"none.bin"});
+  check_said(train(folder.write("foreign.bin", std::string(4096, 'z'))), 3, {"foreign.bin"});
+  check_said(train(folder.write("empty.bin", "")), 3, {"empty.bin"});
   std::filesystem::copy_file(bin, folder / "short.bin");
   std::filesystem::resize_file(folder / "short.bin", std::filesystem::file_size(bin) - 3);
-  check(train(folder / "short.bin"), 3, {"short.bin"});
-  check(train(bin, "--set model.vocab_size=270"), 3, {"model.vocab_size = 270"});
+  check_said(train(folder / "short.bin"), 3, {"short.bin"});
+  check_said(train(bin, "--set model.vocab_size=270"), 3, {"model.vocab_size = 270"});
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "other") + " " +
                  folder.write("b.txt", "zq zq zq zw zw zw zw"))
               .code == 0);
-  check(train(bin, "--set data.tokenizer=" + (folder / "other")), 3, {"tokenizer"});
+  check_said(train(bin, "--set data.tokenizer=" + (folder / "other")), 3, {"tokenizer"});
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
@@ -115,28 +110,30 @@ TEST_CASE("wrong texts leave no files") {
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   const std::string bad = folder.write("bad.txt", "good until here \xff\xfe and then not\n");
   const auto before = folder.names().size();
-  check(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + bad), 3, {"bad.txt"});
-  check(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + (folder / "none.txt")), 3,
-        {"none.txt"});
-  check(lancet("data train-tokenizer --vocab-size 300 --out " + (folder / "tok2") + " " + bad), 3, {"bad.txt"});
-  check(lancet("data tokenize --tokenizer " + (folder / "no-tok") + " --out " + (folder / "out.bin") + " " + book), 3,
-        {"no-tok"});
+  check_said(lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + bad), 3, {"bad.txt"});
+  check_said(
+      lancet("data tokenize --tokenizer " + tok + " --out " + (folder / "out.bin") + " " + (folder / "none.txt")), 3,
+      {"none.txt"});
+  check_said(lancet("data train-tokenizer --vocab-size 300 --out " + (folder / "tok2") + " " + bad), 3, {"bad.txt"});
+  check_said(lancet("data tokenize --tokenizer " + (folder / "no-tok") + " --out " + (folder / "out.bin") + " " + book),
+             3, {"no-tok"});
   CHECK(folder.names().size() == before);
-  check(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3, {"UTF-8"});
-  check(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3,
-        {"cannot write standard output"});
+  check_said(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3, {"UTF-8"});
+  check_said(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3,
+             {"cannot write standard output"});
 }
 
 TEST_CASE("a tokenizer that does not fit the model is reported once, before the first step") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
-  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);  // 300 ids
+  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config_text);  // 300 ids
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   const std::string arguments =
       "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
-  check(lancet(arguments), 3, {"expected a vocabulary of model.vocab_size = 300 ids in " + tok + ", found one of 260"});
+  check_said(lancet(arguments), 3,
+             {"expected a vocabulary of model.vocab_size = 300 ids in " + tok + ", found one of 260"});
 #if defined(LANCET_HAVE_MPI)
-  check(test::mpirun(2, arguments), 3, {"found one of 260"});
+  check_said(test::mpirun(2, arguments), 3, {"found one of 260"});
 #endif
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
@@ -144,7 +141,7 @@ TEST_CASE("a tokenizer that does not fit the model is reported once, before the 
 // A limit on the size of files stands in for the full disk: the system refuses the same writes, in the middle.
 TEST_CASE("a full disk leaves only complete files") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   REQUIRE(lancet("train " + config + " --set train.steps=1 --run-dir " + (folder / "free")).code == 0);
   const auto plan_bytes = std::filesystem::file_size(folder / "free/plan.ir");
   const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // the shell's blocks have 512 bytes
@@ -158,8 +155,8 @@ TEST_CASE("a full disk leaves only complete files") {
   };
   SECTION("the plan does not fit the disk") {
     REQUIRE(plan_bytes > 8192);
-    check(limited(8192, folder / "run"), 3, {"plan.ir"});
-    CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 2000);
+    check_said(limited(8192, folder / "run"), 3, {"plan.ir"});
+    CHECK(test::json_in(text(folder / "run/config.json"))["train"]["steps"] == 2000);
     CHECK(std::distance(std::filesystem::directory_iterator(folder / "run"), {}) == 1);  // no partial plan
   }
   SECTION("records, events and the timeline do not fit the disk: the run continues and reports each once") {
@@ -172,7 +169,7 @@ TEST_CASE("a full disk leaves only complete files") {
     CHECK(outcome.lines_with("cannot write the record of step") == 1);
     CHECK(outcome.lines_with("cannot write an event to ") == 1);
     CHECK(outcome.lines_with("trace.json: expected a file to write, found a folder; the run continues") == 1);
-    CHECK(nlohmann::json::parse(text(folder / "run/config.json"))["train"]["steps"] == 60);
+    CHECK(test::json_in(text(folder / "run/config.json"))["train"]["steps"] == 60);
     CHECK(std::filesystem::file_size(folder / "run/plan.ir") > plan_bytes - 1024);
     const std::string lines = text(folder / "run/metrics.jsonl");
     CHECK(lines.ends_with("}\n"));
@@ -181,32 +178,32 @@ TEST_CASE("a full disk leaves only complete files") {
     for (std::size_t i = 0; i < records.size(); ++i) CHECK(records[i]["step"] == i + 1);
   }
   SECTION("nothing fits the disk") {
-    check(limited(0, folder / "run"), 3, {"config.json"});
+    check_said(limited(0, folder / "run"), 3, {"config.json"});
     CHECK(std::filesystem::is_empty(folder / "run"));
   }
 }
 
 TEST_CASE("a result that cannot be written to standard output is an error") {
   const TemporaryFolder folder;
-  check(lancet("bench ops --steps 1 " + folder.write("small.json", test::small_config) + " > /dev/full"), 3,
-        {"cannot write standard output"});
-  check(lancet("plan " + (folder / "small.json") + " --on p4de-a100 --ranks 4 > /dev/full"), 3,
-        {"cannot write standard output"});
+  check_said(lancet("bench ops --steps 1 " + folder.write("small.json", test::small_config_text) + " > /dev/full"), 3,
+             {"cannot write standard output"});
+  check_said(lancet("plan " + (folder / "small.json") + " --on p4de-a100 --ranks 4 > /dev/full"), 3,
+             {"cannot write standard output"});
 }
 
 TEST_CASE("a held-out file without a held-out fraction is an error") {
   const TemporaryFolder folder;
   const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + (folder / "tok") + " " + book).code == 0);
-  check(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "a.bin") + " --eval-out " +
-               (folder / "b.bin") + " " + book),
-        2, {"--eval-fraction"});
+  check_said(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "a.bin") + " --eval-out " +
+                    (folder / "b.bin") + " " + book),
+             2, {"--eval-fraction"});
   CHECK(folder.names().size() == 2);
 }
 
 TEST_CASE("a second run in the same folder keeps the first one's records") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   for (int steps : {3, 2}) {
     const auto outcome =
         lancet("train " + config + " --set train.steps=" + std::to_string(steps) + " --run-dir " + run);
@@ -225,7 +222,8 @@ TEST_CASE("two runs do not share a folder") {
   const int held = ::open(run.c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(held >= 0);
   REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
-  check(lancet("train " + folder.write("small.json", test::small_config) + " --run-dir " + run), 3, {"no other run"});
+  check_said(lancet("train " + folder.write("small.json", test::small_config_text) + " --run-dir " + run), 3,
+             {"no other run"});
   ::close(held);
 }
 
@@ -237,7 +235,7 @@ TEST_CASE("files without permission to read or write are reported") {
   const TemporaryFolder folder;
   std::filesystem::permissions(folder / "", std::filesystem::perms(0755));
   const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
-  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config);
+  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config_text);
   REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
   const auto nobody = [](const std::string& arguments) {
     return test::shell("setpriv --reuid=65534 --regid=65534 --clear-groups " LANCET_BINARY " " + arguments);
@@ -247,26 +245,26 @@ TEST_CASE("files without permission to read or write are reported") {
     return;
   }
   const std::string denied = "found: Permission denied";
-  check(nobody("data train-tokenizer --vocab-size 260 --out " + (folder / "tok2") + " " + book), 3, {denied});
-  check(nobody("import --from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2 --out " + (folder / "r")), 3,
-        {(folder / "r") + ", " + denied});
-  check(nobody("train " + config + " --run-dir " + (folder / "run")), 3, {": Permission denied"});
+  check_said(nobody("data train-tokenizer --vocab-size 260 --out " + (folder / "tok2") + " " + book), 3, {denied});
+  check_said(nobody("import --from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2 --out " + (folder / "r")), 3,
+             {(folder / "r") + ", " + denied});
+  check_said(nobody("train " + config + " --run-dir " + (folder / "run")), 3, {": Permission denied"});
   std::filesystem::permissions(tok, std::filesystem::perms(0700));
-  check(nobody("data encode --tokenizer " + tok + " --text a"), 3,
-        {tok + "/vocab.json: expected a tokenizer's vocabulary, " + denied});
+  check_said(nobody("data encode --tokenizer " + tok + " --text a"), 3,
+             {tok + "/vocab.json: expected a tokenizer's vocabulary, " + denied});
   std::filesystem::permissions(tok, std::filesystem::perms(0755));
   std::filesystem::permissions(tok + "/merges.txt", std::filesystem::perms(0600));
-  check(nobody("data encode --tokenizer " + tok + " --text a"), 3,
-        {tok + "/merges.txt: expected a tokenizer's merges, " + denied});
+  check_said(nobody("data encode --tokenizer " + tok + " --text a"), 3,
+             {tok + "/merges.txt: expected a tokenizer's merges, " + denied});
 }
 
 TEST_CASE("a run folder that cannot be written") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const std::string file = folder.write("a-file", "");
-  check(lancet("train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
+  check_said(lancet("train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
 #if defined(LANCET_HAVE_MPI)
-  check(test::mpirun(2, "train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
+  check_said(test::mpirun(2, "train " + config + " --run-dir " + file + "/run"), 3, {"run_dir"});
 #endif
 }
 

@@ -12,7 +12,7 @@ using test::TemporaryFolder;
 
 TEST_CASE("bench checkpoint reports the times of saving and loading, and removes its files") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), disk = folder / "disk";
+  const std::string config = folder.write("small.json", test::small_config_text), disk = folder / "disk";
   // Left by a process that was killed: no process has that number.
   std::filesystem::create_directories(disk + "/lancet-bench-checkpoint." + host_name() + "-2147483647.tmp/checkpoints");
   const std::string command = "bench checkpoint " + config + " --steps 1 --rounds 1 --dir ";
@@ -36,7 +36,7 @@ TEST_CASE("bench checkpoint reports the times of saving and loading, and removes
 
 TEST_CASE("bench checkpoint changes no existing file") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   std::filesystem::create_directories(folder / "lancet-bench-checkpoint/of-another");
   const auto refused = test::lancet("bench checkpoint " + config + " --dir " + (folder / ""));
   CHECK(refused.code == 2);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -32,13 +33,13 @@ TEST_CASE("the program is linked to no CUDA library") {
 
 TEST_CASE("device=cuda without plugin, driver or GPU: one line, code 2") {
   const test::TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   check_refused("train " + config + " --set device=cuda --run-dir " + run, run);
 }
 
 TEST_CASE("a mirrored rank's step is traced as one rank of many") {
   const test::TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   const auto outcome = test::lancet("train " + config +
                                     " --set comm.transport=mirrored --set comm.network=" LANCET_SOURCE_DIR
                                     "/configs/hardware/ethernet-10g-cpu.json --set "
@@ -46,7 +47,7 @@ TEST_CASE("a mirrored rank's step is traced as one rank of many") {
                                     run);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
-  const auto events = nlohmann::json::parse(std::ifstream(run + "/trace.json"))["traceEvents"];
+  const auto events = test::json_file(run + "/trace.json")["traceEvents"];
   int all_to_alls = 0;
   for (const auto& event : events) {
     if (event["ph"] != "X") continue;
@@ -58,13 +59,13 @@ TEST_CASE("a mirrored rank's step is traced as one rank of many") {
 
 TEST_CASE("profile measures the device that the config names") {
   const test::TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), file = folder / "costs.json";
+  const std::string config = folder.write("small.json", test::small_config_text), file = folder / "costs.json";
   check_refused("profile " + config + " --set device=cuda --seconds 0 --out " + file, file);
 }
 
 TEST_CASE("transports of GPUs are refused for device=cpu") {
   const test::TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const auto nccl = test::lancet("train " + config + " --set comm.transport=nccl");
   CHECK(nccl.code == 2);
   CHECK(

@@ -31,7 +31,7 @@ class Running {
   Running(const TemporaryFolder& folder, std::string run)
       : run_(std::move(run)),
         command_(
-            "train " + folder.write("small.json", test::small_config) +
+            "train " + folder.write("small.json", test::small_config_text) +
             " --set train.steps=1000000 --set train.save_interval=20 --set train.keep_last=2 --set log.interval=1000000"
             " --run-dir " +
             run_),

@@ -6,10 +6,12 @@
 #include <sstream>
 
 #include "cli/support.h"
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/manifest.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -18,15 +20,7 @@ using test::lancet;
 using test::TemporaryFolder;
 namespace fs = std::filesystem;
 
-std::string fixture(const std::string& name) {
-  return std::string(LANCET_SOURCE_DIR) + "/tests/reference/hugging_face/" + name;
-}
-
-void check(const test::Outcome& outcome, int code, const std::vector<std::string>& said) {
-  INFO(outcome.output);
-  CHECK(outcome.code == code);
-  for (const std::string& text : said) CHECK(outcome.lines_with(text) == 1);
-}
+std::string fixture(const std::string& name) { return LANCET_SOURCE_DIR "/tests/reference/hugging_face/" + name; }
 
 // A run folder of the small dense model with 71 ids.
 std::string imported(const TemporaryFolder& folder, const std::string& name) {
@@ -81,7 +75,7 @@ void write_empty_model(const nlohmann::json& model, const std::string& path) {
   linear("h.0.attn.c_proj", d, d);
   linear("h.0.mlp.c_fc", d, inner);
   linear("h.0.mlp.c_proj", inner, d);
-  const std::string text = header.dump();
+  const std::string text = json_text(header);
   const std::uint64_t length = text.size();
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(&length), 8);
@@ -97,12 +91,13 @@ TEST_CASE("ranks with different options report the difference, and none waits") 
   const std::string from = " --from " + imported(folder, "gpt2");
   for (const std::string command : {"generate --ids --prompt 1 --max-tokens $((OMPI_COMM_WORLD_RANK + 1))",
                                     "eval --data /no/such/file --max-sequences $((OMPI_COMM_WORLD_RANK + 1))"})
-    check(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " " + command + from + "'"), 2,
-          {"error: expected the same options on all ranks, found others on rank 1 than on rank 0"});
-  const std::string config = folder.write("small.json", test::small_config);
-  check(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " train " + config + " --run-dir " +
-                    (folder / "run") + " --resume step-$OMPI_COMM_WORLD_RANK'"),
-        2, {"error: expected the same --resume and --init-from on all ranks, found others on rank 1 than on rank 0"});
+    check_said(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " " + command + from + "'"),
+               2, {"error: expected the same options on all ranks, found others on rank 1 than on rank 0"});
+  const std::string config = folder.write("small.json", test::small_config_text);
+  check_said(test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c '" LANCET_BINARY " train " + config +
+                         " --run-dir " + (folder / "run") + " --resume step-$OMPI_COMM_WORLD_RANK'"),
+             2,
+             {"error: expected the same --resume and --init-from on all ranks, found others on rank 1 than on rank 0"});
 }
 
 TEST_CASE("import, generate, export and import again") {
@@ -122,7 +117,8 @@ TEST_CASE("import, generate, export and import again") {
 
   CHECK(result_of("generate --from " + run + " --ids --seed 3 --prompt 5 --max-tokens 20") ==
         result_of("generate --from " + run + " --ids --seed 3 --prompt 5 --max-tokens 20"));
-  check(lancet("generate --ids --max-tokens 1000 --prompt 5 --from " + run), 0, {"the window of 32 tokens is full"});
+  check_said(lancet("generate --ids --max-tokens 1000 --prompt 5 --from " + run), 0,
+             {"the window of 32 tokens is full"});
 
   REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf") + " --max-shard-gb 0.00005").code == 0);
   CHECK(fs::exists(folder / "hf/model.safetensors.index.json"));
@@ -141,10 +137,10 @@ TEST_CASE("import, generate, export and import again") {
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("ranks wait for a prompt longer than comm.timeout_s") {
   const TemporaryFolder folder;
-  const std::string run = folder / "run", config = folder.write("small.json", test::small_config);
-  check(lancet("train " + config +
-               " --set train.steps=1 --set train.save_interval=1 --set comm.timeout_s=2 --run-dir " + run),
-        0, {});
+  const std::string run = folder / "run", config = folder.write("small.json", test::small_config_text);
+  check_said(lancet("train " + config +
+                    " --set train.steps=1 --set train.save_interval=1 --set comm.timeout_s=2 --run-dir " + run),
+             0, {});
   const std::string greedy = " --ids --temperature 0 --max-tokens 4";
   const std::string text = result_of("generate --from " + run + greedy + " --prompt '1 2 3'");
   const auto two = test::shell("(sleep 6; echo 1 2; sleep 0.1; echo 3) | " LANCET_SOURCE_DIR
@@ -163,18 +159,19 @@ TEST_CASE("a tokenizer or token file of another vocabulary is refused") {
   const std::string book = folder.write("book.txt", text), tok = folder / "tok", bin = folder / "t.bin";
   REQUIRE(lancet("data train-tokenizer --vocab-size 300 --out " + tok + " " + book).code == 0);
   REQUIRE(lancet("data tokenize --tokenizer " + tok + " --out " + bin + " " + book).code == 0);
-  auto config = nlohmann::json::parse(std::ifstream(fixture("gpt2") + "/config.json"));
+  auto config = test::json_file(fixture("gpt2") + "/config.json");
   const std::string hf = folder / "hf";
   fs::create_directories(hf);
   config["vocab_size"] = 300;
-  std::ofstream(hf + "/config.json") << config.dump();
-  check(lancet("import --from " + hf + " --out " + (folder / "run")), 3, {"model.safetensors"});
+  std::ofstream(hf + "/config.json") << json_text(config);
+  check_said(lancet("import --from " + hf + " --out " + (folder / "run")), 3, {"model.safetensors"});
   const std::string run = imported(folder, "gpt2");
-  check(lancet("generate --from " + run + " --tokenizer " + tok + " --prompt good"), 3, {"71 ids, found one of 300"});
-  check(lancet("eval --from " + run + " --data " + bin), 3, {"model.vocab_size = 71"});
-  check(lancet("eval --from " + run + " --data " + (folder / "none.bin")), 3, {"none.bin"});
-  check(lancet("eval --from " + run), 2, {"expected --data FILE"});
-  check(lancet("eval --from " + run + " --data " + bin + " --max-sequences 0"), 2, {"max-sequences"});
+  check_said(lancet("generate --from " + run + " --tokenizer " + tok + " --prompt good"), 3,
+             {"71 ids, found one of 300"});
+  check_said(lancet("eval --from " + run + " --data " + bin), 3, {"model.vocab_size = 71"});
+  check_said(lancet("eval --from " + run + " --data " + (folder / "none.bin")), 3, {"none.bin"});
+  check_said(lancet("eval --from " + run), 2, {"expected --data FILE"});
+  check_said(lancet("eval --from " + run + " --data " + bin + " --max-sequences 0"), 2, {"max-sequences"});
 }
 
 TEST_CASE("eval prints the same loss at any number of ranks") {
@@ -189,7 +186,7 @@ TEST_CASE("eval prints the same loss at any number of ranks") {
     REQUIRE(outcome.code == 0);
     const auto begin = outcome.output.find('{'), end = outcome.output.rfind('}');
     REQUIRE(begin != std::string::npos);
-    const auto result = nlohmann::json::parse(outcome.output.substr(begin, end - begin + 1));
+    const auto result = test::json_in(outcome.output.substr(begin, end - begin + 1));
     CHECK(result["sequences"] == 7);
     CHECK(result["tokens"] == 7 * 32);
     CHECK(result["perplexity"].get<double>() == Approx(std::exp(result["loss"].get<double>())));
@@ -200,60 +197,62 @@ TEST_CASE("eval prints the same loss at any number of ranks") {
   CHECK(one > 1);
 #if defined(LANCET_HAVE_MPI)
   for (int ranks : {2, 4}) CHECK(loss(test::mpirun(ranks, arguments)) == Approx(one).epsilon(1e-6));
-  if (name == "gpt2_moe") check(test::mpirun(3, arguments), 2, {"num_local_experts"});
+  if (name == "gpt2_moe") check_said(test::mpirun(3, arguments), 2, {"num_local_experts"});
 #endif
-  check(lancet("eval --from " + run + " --data " + bin + " --max-sequences 2"), 0, {"2 sequences of 32 tokens"});
+  check_said(lancet("eval --from " + run + " --data " + bin + " --max-sequences 2"), 0, {"2 sequences of 32 tokens"});
 }
 
 TEST_CASE("missing models and wrong options") {
   const TemporaryFolder folder;
   const std::string run = imported(folder, "gpt2");
   const std::string generate = "generate --ids --from " + run + " --prompt '1 2' ";
-  check(lancet("generate --ids --prompt 1 --from " + (folder / "none")), 3, {"found no folder"});
+  check_said(lancet("generate --ids --prompt 1 --from " + (folder / "none")), 3, {"found no folder"});
   fs::create_directories(folder / "empty/checkpoints");
-  check(lancet("generate --ids --prompt 1 --from " + (folder / "empty")), 3,
-        {"expected a whole checkpoint, found none"});
-  check(lancet("generate --ids --prompt 1 --from " + fixture("gpt2")), 3, {"lancet import reads"});
-  check(lancet(generate + "--temperature -1"), 2, {"temperature: expected a number from 0 on, found -1"});
-  check(lancet(generate + "--temperature nan"), 2, {"temperature"});
-  check(lancet(generate + "--top-p 0"), 2, {"top-p: expected a number above 0"});
-  check(lancet(generate + "--top-p 1.01"), 2, {"top-p"});
-  check(lancet(generate + "--top-k -3"), 2, {"top-k"});
-  check(lancet(generate + "--max-tokens -1"), 2, {"max-tokens"});
-  check(lancet(generate + "--dtype fp8"), 2, {"dtype"});
-  check(lancet("generate --ids --prompt '1 71' --from " + run), 3, {"token ids below 71, found '71'"});
-  check(lancet("generate --ids --prompt '1 x' --from " + run), 3, {"found 'x'"});
-  check(lancet("generate --ids --prompt '' --from " + run), 2, {"--prompt: expected at least one id, found none"});
-  check(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
-        {"standard input: expected at least one id, found none"});
-  check(test::shell("echo | " LANCET_BINARY " generate --ids --from " + run), 3, {"standard input"});
+  check_said(lancet("generate --ids --prompt 1 --from " + (folder / "empty")), 3,
+             {"expected a whole checkpoint, found none"});
+  check_said(lancet("generate --ids --prompt 1 --from " + fixture("gpt2")), 3, {"lancet import reads"});
+  check_said(lancet(generate + "--temperature -1"), 2, {"temperature: expected a number from 0 on, found -1"});
+  check_said(lancet(generate + "--temperature nan"), 2, {"temperature"});
+  check_said(lancet(generate + "--top-p 0"), 2, {"top-p: expected a number above 0"});
+  check_said(lancet(generate + "--top-p 1.01"), 2, {"top-p"});
+  check_said(lancet(generate + "--top-k -3"), 2, {"top-k"});
+  check_said(lancet(generate + "--max-tokens -1"), 2, {"max-tokens"});
+  check_said(lancet(generate + "--dtype fp8"), 2, {"dtype"});
+  check_said(lancet("generate --ids --prompt '1 71' --from " + run), 3, {"token ids below 71, found '71'"});
+  check_said(lancet("generate --ids --prompt '1 x' --from " + run), 3, {"found 'x'"});
+  check_said(lancet("generate --ids --prompt '' --from " + run), 2, {"--prompt: expected at least one id, found none"});
+  check_said(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
+             {"standard input: expected at least one id, found none"});
+  check_said(test::shell("echo | " LANCET_BINARY " generate --ids --from " + run), 3, {"standard input"});
   for (const char* seed : {"-1", "18446744073709551616", "1e3", "0x1", "' 1'"})
-    check(lancet(generate + "--seed " + seed), 2, {"--seed: expected a whole number from 0 to 18446744073709551615"});
-  check(lancet(generate + "--seed ''"), 2, {"--seed: expected a whole number"});
+    check_said(lancet(generate + "--seed " + seed), 2,
+               {"--seed: expected a whole number from 0 to 18446744073709551615"});
+  check_said(lancet(generate + "--seed ''"), 2, {"--seed: expected a whole number"});
   CHECK(lancet(generate + "--max-tokens 1 --seed 18446744073709551615").code == 0);
-  check(lancet("import --upcycle 2 --seed -1 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
-        {"--seed: expected a whole number"});
-  check(lancet("generate --prompt good --from " + run), 2, {"expected a tokenizer"});
+  check_said(lancet("import --upcycle 2 --seed -1 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
+             {"--seed: expected a whole number"});
+  check_said(lancet("generate --prompt good --from " + run), 2, {"expected a tokenizer"});
   std::string long_prompt;
   for (int i = 0; i < 33; ++i) long_prompt += "7 ";
-  check(lancet("generate --ids --prompt '" + long_prompt + "' --from " + run), 2, {"window of 32 tokens, found 33"});
-  check(test::shell("head -c 20000000 /dev/zero | " LANCET_BINARY " generate --ids --from " + run), 3,
-        {"at most 16 MiB"});
+  check_said(lancet("generate --ids --prompt '" + long_prompt + "' --from " + run), 2,
+             {"window of 32 tokens, found 33"});
+  check_said(test::shell("head -c 20000000 /dev/zero | " LANCET_BINARY " generate --ids --from " + run), 3,
+             {"at most 16 MiB"});
 
-  check(lancet("import --from " + fixture("gpt2") + " --out " + run), 2, {"files in it"});
-  check(lancet("import --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
-  check(lancet("import --upcycle 2 --from " + fixture("gpt2_moe") + " --out " + (folder / "x")), 2, {"dense"});
-  check(lancet("import --upcycle 0 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2, {"upcycle"});
-  check(lancet("export --to onnx --from " + run + " --out " + (folder / "x")), 2, {"onnx"});
-  check(lancet("export --to hf --from " + run + " --out " + run), 2, {"files in it"});
+  check_said(lancet("import --from " + fixture("gpt2") + " --out " + run), 2, {"files in it"});
+  check_said(lancet("import --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
+  check_said(lancet("import --upcycle 2 --from " + fixture("gpt2_moe") + " --out " + (folder / "x")), 2, {"dense"});
+  check_said(lancet("import --upcycle 0 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2, {"upcycle"});
+  check_said(lancet("export --to onnx --from " + run + " --out " + (folder / "x")), 2, {"onnx"});
+  check_said(lancet("export --to hf --from " + run + " --out " + run), 2, {"files in it"});
   for (const char* size : {"-1", "nan", "1e7", "x"})
-    check(lancet("export --to hf --from " + run + " --out " + (folder / "x") + " --max-shard-gb " + size), 2,
-          {"--max-shard-gb: expected a number from 0 to 1000000, found"});
-  check(lancet("import --upcycle 2 --noise nan --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
-        {"--noise: expected a number from 0 to 10, found 'nan'"});
-  check(lancet("export --to hf --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
+    check_said(lancet("export --to hf --from " + run + " --out " + (folder / "x") + " --max-shard-gb " + size), 2,
+               {"--max-shard-gb: expected a number from 0 to 1000000, found"});
+  check_said(lancet("import --upcycle 2 --noise nan --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
+             {"--noise: expected a number from 0 to 10, found 'nan'"});
+  check_said(lancet("export --to hf --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
   CHECK_FALSE(fs::exists(folder / "x"));
-  check(lancet("generate --help"), 0, {"--top-p"});
+  check_said(lancet("generate --help"), 0, {"--top-p"});
 
   // A damaged checkpoint is not loaded.
   const std::string weights = run + "/checkpoints/step-000000/model.safetensors";
@@ -263,9 +262,9 @@ TEST_CASE("missing models and wrong options") {
   file.seekp(5001);
   file.put('\x2a');
   file.close();
-  check(lancet(generate), 3, {"damaged"});
+  check_said(lancet(generate), 3, {"damaged"});
   fs::resize_file(weights, 1000);
-  check(lancet(generate), 3, {"expected a header of at most 992 bytes"});
+  check_said(lancet(generate), 3, {"expected a header of at most 992 bytes"});
 }
 
 TEST_CASE("an empty prompt starts from the end-of-text token") {
@@ -274,8 +273,8 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
   for (int i = 0; i < 300; ++i) text += "caf\xc3\xa9 " + std::to_string(i % 89) + " good text.\n";
   const std::string book = folder.write("book.txt", text), tok = folder / "tok", run = folder / "run";
   REQUIRE(lancet("data train-tokenizer --vocab-size 300 --out " + tok + " " + book).code == 0);
-  const auto vocabulary = nlohmann::json::parse(std::ifstream(tok + "/vocab.json"));
-  const std::string config = folder.write("c.json", test::small_config);
+  const auto vocabulary = test::json_file(tok + "/vocab.json");
+  const std::string config = folder.write("c.json", test::small_config_text);
   const std::string size = "--set model.vocab_size=" + std::to_string(vocabulary.size());
   REQUIRE(lancet("train " + config + " --set train.steps=1 --set train.save_interval=1 --set train.sample_tokens=0 " +
                  size + " --run-dir " + run)
@@ -295,7 +294,7 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
 
 TEST_CASE("eval, generate and export use the next older checkpoint if the newest has damaged bytes") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("c.json", test::small_config_text), run = folder / "run";
   REQUIRE(lancet("train " + config + " --set train.steps=3 --set train.save_interval=1 --run-dir " + run).code == 0);
   const auto damage = [&](int step) {
     const std::string path =
@@ -313,32 +312,33 @@ TEST_CASE("eval, generate and export use the next older checkpoint if the newest
   const std::vector<std::string> said = {"not whole, left out: " + run + "/checkpoints/step-000003",
                                          run + "/checkpoints/step-000002: taken in their place"};
   CHECK(result_of(generate + run) == older);
-  check(lancet(generate + run), 0, said);
-  check(lancet("export --to hf --from " + run + " --out " + (folder / "hf")), 0, said);
+  check_said(lancet(generate + run), 0, said);
+  check_said(lancet("export --to hf --from " + run + " --out " + (folder / "hf")), 0, said);
   CHECK(result_of("eval --json --from " + run + " --data " + tokens_file(folder)).find("\"step\":2") !=
         std::string::npos);
 #if defined(LANCET_HAVE_MPI)
-  check(test::mpirun(2, generate + run), 0, said);
+  check_said(test::mpirun(2, generate + run), 0, said);
   CHECK(test::mpirun(2, generate + run + " 2>/dev/null").output == older);
 #endif
   // A checkpoint that the user names is not replaced by an older one.
-  check(lancet(generate + run + "/checkpoints/step-000003"), 3, {"damaged"});
+  check_said(lancet(generate + run + "/checkpoints/step-000003"), 3, {"damaged"});
   damage(2);
   fs::remove(run + "/checkpoints/step-000001/model-00001-of-00001.safetensors");
-  check(lancet(generate + run), 3, {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
+  check_said(lancet(generate + run), 3,
+             {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
 }
 
 TEST_CASE("models that do not fit the memory are refused before any memory is allocated") {
   const TemporaryFolder folder;
   // A dense model of 67 MB, of which only the header is on the disk, upcycled to 65536 experts: 4 TB.
-  auto model = nlohmann::json::parse(std::ifstream(fixture("gpt2") + "/config.json"));
+  auto model = test::json_file(fixture("gpt2") + "/config.json");
   model["n_layer"] = 1, model["n_embd"] = 1024, model["n_head"] = 16, model["n_inner"] = 8192;
   const std::string hf = folder / "hf";
   fs::create_directories(hf);
-  std::ofstream(hf + "/config.json") << model.dump();
+  std::ofstream(hf + "/config.json") << json_text(model);
   write_empty_model(model, hf + "/model.safetensors");
-  check(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 2,
-        {"MB of free memory a rank for the whole model in fp32, found"});
+  check_said(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 2,
+             {"MB of free memory a rank for the whole model in fp32, found"});
   CHECK_FALSE(fs::exists(folder / "run"));
 
   // A checkpoint whose manifest claims the same size.
@@ -350,9 +350,9 @@ TEST_CASE("models that do not fit the memory are refused before any memory is al
   config->model.n_embd = 16384, config->model.n_head = 128, config->model.n_layer = 1000, config->model.n_inner.reset();
   parsed->config = config::to_json(*config);
   std::ofstream(manifest) << checkpoint::to_json(*parsed);
-  check(lancet("export --to hf --from " + run + " --out " + (folder / "out")), 2,
-        {"MB of free memory a rank for the whole model"});
-  check(lancet("generate --ids --prompt 1 --from " + run), 2, {"MB of free memory a rank for the weights, found"});
+  check_said(lancet("export --to hf --from " + run + " --out " + (folder / "out")), 2,
+             {"MB of free memory a rank for the whole model"});
+  check_said(lancet("generate --ids --prompt 1 --from " + run), 2, {"MB of free memory a rank for the weights, found"});
   CHECK_FALSE(fs::exists(folder / "out"));
 }
 
@@ -374,8 +374,8 @@ TEST_CASE("only one of several ranks prints the text, and nothing else is printe
 TEST_CASE("an upcycled model can be trained further and generates") {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
-  check(lancet("import --upcycle 4 --noise 0.05 --from " + fixture("gpt2") + " --out " + run), 0, {"step-000000"});
-  const auto config = nlohmann::json::parse(std::ifstream(run + "/config.json"));
+  check_said(lancet("import --upcycle 4 --noise 0.05 --from " + fixture("gpt2") + " --out " + run), 0, {"step-000000"});
+  const auto config = test::json_file(run + "/config.json");
   CHECK(config["model"]["num_local_experts"] == 4);
   CHECK(config["model"]["moe_layer_freq"] == 2);
   CHECK(result_of("generate --ids --prompt 3 --max-tokens 4 --from " + run).starts_with("3 "));

@@ -1,13 +1,14 @@
 // lancet plan without ranks or a device, and runs from the plans that it writes.
 #include <catch2/catch.hpp>
-#include <regex>
 
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ir/print.h"
 #include "lancet/planner/planner.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -15,11 +16,11 @@ namespace {
 using test::lancet;
 using test::TemporaryFolder;
 
-config::Config small() { return *config::parse(test::small_config, "small.json"); }
+config::Config small() { return *config::parse(test::small_config_text, "small.json"); }
 
 struct Files {
   TemporaryFolder folder;
-  std::string config = folder.write("small.json", test::small_config);
+  std::string config = folder.write("small.json", test::small_config_text);
   std::string profile = test::write_declared_profile(folder / "costs.json", small(), 2, 2);
   std::string for_two = " --ranks 2 --hosts 2 --profile " + profile;
 };
@@ -28,9 +29,9 @@ std::string text_of(const std::string& path) { return *read_file(path, "a file")
 
 // The number in column `column` of the line that starts with `policy`.
 double number_in(const std::string& output, const std::string& policy, int column) {
-  std::smatch row;
-  REQUIRE(std::regex_search(output, row, std::regex("(^|\n)" + policy + "( \\*)?( +[0-9.]+%?){8}")));
-  std::istringstream in(row.str().substr(row.str().find_first_of("0123456789")));
+  const auto row = test::match(output, "(^|\n)" + policy + "( \\*)?( +[0-9.]+%?){8}");
+  REQUIRE_FALSE(row.empty());
+  std::istringstream in(row[0].substr(row[0].find_first_of("0123456789")));
   double value = 0;
   std::string word;
   for (int i = 0; i <= column; ++i) in >> word;
@@ -66,13 +67,13 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.real("predicted_ms") == Approx(fastest).margin(0.051));
   CHECK(plan->header.real("exposed_ms") == Approx(number_in(outcome.output, chosen, 4)).margin(0.051));
   CHECK(number_in(outcome.output, chosen, 7) == Approx(double(plan->arena_bytes) * 1e-6).margin(0.051));
-  std::smatch bound;
-  REQUIRE(std::regex_search(outcome.output, bound, std::regex("bound ([0-9.]+) ms")));
+  const auto bound = test::match(outcome.output, "bound ([0-9.]+) ms");
+  REQUIRE(bound.size() == 2);
   CHECK(std::stod(bound[1]) <= fastest);
   CHECK(std::stod(bound[1]) > 0);
   for (const char* row : {"h.0.moe.all_to_all +forward", "h.0.moe.all_to_all_back +forward",
                           "h.0.moe.all_to_all_back +backward", "h.0.moe.all_to_all +backward"})
-    CHECK(std::regex_search(outcome.output, std::regex(row)));
+    CHECK(test::matches(outcome.output, row));
   CHECK(outcome.lines_with("predicted step, ") == 1);
   CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step is the shortest.") == 1);
   CHECK(outcome.lines_with("bounds this step") == 1);
@@ -143,9 +144,10 @@ TEST_CASE("a step that cannot fit a declared machine's memory is refused before 
   const auto outcome = lancet("plan " + files.config + " --ranks 2 --on ethernet-10g-cpu --set model.n_embd=65536");
   INFO(outcome.output);
   CHECK(outcome.code == 2);
-  CHECK(std::regex_search(outcome.output, std::regex("^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank "
-                                                     "\\([0-9]+ parameters, [0-9]+ optimizer, [0-9]+ gradients, "
-                                                     "besides activations\\), found 33286 MB\n$")));
+  CHECK(test::matches(outcome.output,
+                      "^error: ethernet-10g-cpu: expected [0-9]+ MB of memory a rank "
+                      "\\([0-9]+ parameters, [0-9]+ optimizer, [0-9]+ gradients, "
+                      "besides activations\\), found 33286 MB\n$"));
 }
 
 TEST_CASE("a large step is planned by the policy that was asked for alone, and plan says so") {
@@ -189,18 +191,18 @@ TEST_CASE("a profile of another device is used if --profile names it") {
 
 TEST_CASE("an incomplete profile is refused with the names and number of the missing ops") {
   const Files files;
-  auto json = nlohmann::json::parse(text_of(files.profile));
+  auto json = test::json_in(text_of(files.profile));
   auto& ops = json["ops"];
   const std::string lacking = "layer_norm(f32[4,16,32], f32[32], f32[32])";
   REQUIRE(ops.erase(lacking) == 1);
-  files.folder.write("costs.json", json.dump());
+  files.folder.write("costs.json", json_text(json));
   const auto one = lancet("plan " + files.config + files.for_two);
   CHECK(one.code == 2);
   CHECK(one.lines_with("costs.json: expected the time of every op in the profile, found none of " + lacking +
                        ": measure it with lancet profile") == 1);
   const auto many = lancet("plan " + files.config + files.for_two + " --set model.n_embd=64");
   CHECK(many.code == 2);
-  CHECK(std::regex_search(many.output, std::regex("found none of embedding.* and [0-9]+ more: measure it")));
+  CHECK(test::matches(many.output, "found none of embedding.* and [0-9]+ more: measure it"));
 }
 
 #if defined(LANCET_HAVE_MPI)
@@ -227,7 +229,7 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
     CHECK(records[i]["loss"].get<double>() == Approx(expected[i]["loss"].get<double>()).epsilon(1e-5));
     CHECK(expected[i]["predicted_ms"].is_null());
   }
-  const auto trace = nlohmann::json::parse(text_of(run + "/trace.json"));
+  const auto trace = test::json_in(text_of(run + "/trace.json"));
   std::map<int, std::size_t> events;
   for (const auto& event : trace["traceEvents"]) events[event["pid"]] += event["ph"] == "X";
   const std::size_t count = plan->program.instructions.size();
@@ -242,7 +244,7 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
 
 TEST_CASE("a plan file with a byte order mark and CRLF line ends runs") {
   const test::TemporaryFolder folder;
-  const std::string train = "train " + folder.write("small.json", test::small_config) + " --set train.steps=2 ";
+  const std::string train = "train " + folder.write("small.json", test::small_config_text) + " --set train.steps=2 ";
   REQUIRE(lancet(train + "--run-dir " + (folder / "made")).code == 0);
   std::string text = "\xef\xbb\xbf";
   for (const char c : text_of(folder / "made/plan.ir")) text += c == '\n' ? std::string("\r\n") : std::string(1, c);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "program.h"
+#include "text.h"
 
 using namespace lancet::test;
 
@@ -12,14 +13,14 @@ Outcome run(const std::string& arguments) { return lancet::test::lancet(argument
 
 TEST_CASE("profile measures missing costs, keeps them and prints them") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
+  const std::string config = folder.write("c.json", small_config_text), file = folder / "costs.json";
   const Outcome first = run("profile " + config + " --seconds 0 --out " + file);
   INFO(first.output);
   REQUIRE(first.code == 0);
   CHECK(first.lines_with("profile: measured ") == 1);
   CHECK(first.lines_with("router(f32[4,16,32], f32[4,32])") == 1);
   CHECK(first.lines_with(" ms of computation in a step") == 1);
-  const std::size_t ops = nlohmann::json::parse(std::ifstream(file))["ops"].size();
+  const std::size_t ops = json_file(file)["ops"].size();
   CHECK(first.lines_with("measured " + std::to_string(ops) + " ops in") == 1);
 
   const Outcome again = run("profile " + config + " --seconds 0 --set overlap.profile=" + file);
@@ -30,12 +31,12 @@ TEST_CASE("profile measures missing costs, keeps them and prints them") {
   const Outcome longer = run("profile " + config + " --seconds 0 --set train.seq_len=8 --set overlap.profile=" + file);
   REQUIRE(longer.code == 0);
   CHECK(longer.lines_with("profile: measured ") == 1);
-  CHECK(nlohmann::json::parse(std::ifstream(file))["ops"].size() > ops);
+  CHECK(json_file(file)["ops"].size() > ops);
 }
 
 TEST_CASE("without a path the profile is kept in the user's cache folder") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", small_config);
+  const std::string config = folder.write("c.json", small_config_text);
   const Outcome outcome =
       shell("XDG_CACHE_HOME=" + folder / "cache" + " " LANCET_BINARY " profile " + config + " --seconds 0");
   INFO(outcome.output);
@@ -47,7 +48,7 @@ TEST_CASE("without a path the profile is kept in the user's cache folder") {
 TEST_CASE("a damaged file in the user's cache folder is replaced by --renew all, as the error says") {
   const TemporaryFolder folder;
   const std::string command = "XDG_CACHE_HOME=" + folder / "cache" + " " LANCET_BINARY " profile " +
-                              folder.write("c.json", small_config) + " --seconds 0";
+                              folder.write("c.json", small_config_text) + " --seconds 0";
   REQUIRE(shell(command).code == 0);
   const std::filesystem::path file = std::filesystem::directory_iterator(folder / "cache/lancet")->path();
   std::filesystem::resize_file(file, 1000);
@@ -64,7 +65,7 @@ TEST_CASE("a damaged file in the user's cache folder is replaced by --renew all,
 TEST_CASE("without a home folder, profile says that nothing is kept") {
   const TemporaryFolder folder;
   const Outcome outcome = shell("env -u HOME -u XDG_CACHE_HOME " LANCET_BINARY " profile " +
-                                folder.write("c.json", small_config) + " --seconds 0");
+                                folder.write("c.json", small_config_text) + " --seconds 0");
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("warning: profile: not kept: HOME is not set") == 1);
@@ -72,7 +73,7 @@ TEST_CASE("without a home folder, profile says that nothing is kept") {
 
 TEST_CASE("a profile that cannot be read or written is a config error") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", small_config), damaged = folder.write("costs.json", "{}");
+  const std::string config = folder.write("c.json", small_config_text), damaged = folder.write("costs.json", "{}");
   const Outcome outcome = run("profile " + config + " --seconds 0 --out " + damaged);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("costs.json: profile: expected the field format, found none") == 1);
@@ -82,7 +83,7 @@ TEST_CASE("a profile that cannot be read or written is a config error") {
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("ranks train by measured times that their cache folder cannot keep") {
   const TemporaryFolder folder;
-  const std::string train = "train " + folder.write("c.json", small_config) +
+  const std::string train = "train " + folder.write("c.json", small_config_text) +
                             " --set train.steps=1 --set overlap.policy=lancet --run-dir " + folder / "run";
   const Outcome outcome = shell(
       "export XDG_CACHE_HOME=/dev/null; mpirun --allow-run-as-root --oversubscribe "
@@ -96,13 +97,13 @@ TEST_CASE("ranks train by measured times that their cache folder cannot keep") {
 
 TEST_CASE("ranks profile together, communication too") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", small_config), file = folder / "costs.json";
+  const std::string config = folder.write("c.json", small_config_text), file = folder / "costs.json";
   const Outcome outcome = mpirun(2, "profile " + config + " --seconds 0 --out " + file);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("and communication in") == 1);
   CHECK(outcome.lines_with("all-to-all: bytes that a rank sends to all others") == 1);
-  const auto json = nlohmann::json::parse(std::ifstream(file));
+  const auto json = json_file(file);
   CHECK(json["local_ranks"] == 2);
   CHECK(json["transport"] == "mpi");
   CHECK(json["ranks"] == 2);
@@ -116,6 +117,6 @@ TEST_CASE("ranks profile together, communication too") {
     CHECK(alone.lines_with("costs.json: expected a profile of 1 rank a host, self, 1 rank, found one of 2 ranks a "
                            "host, mpi, 2 ranks, whose times are kept: name another file") == 1);
   }
-  CHECK(nlohmann::json::parse(std::ifstream(file)) == json);
+  CHECK(json_file(file) == json);
 }
 #endif

@@ -15,7 +15,7 @@ using test::TemporaryFolder;
 
 // A run that ends within minutes, in case the signal fails.
 std::string long_run(const TemporaryFolder& folder) {
-  return "train " + folder.write("small.json", test::small_config) +
+  return "train " + folder.write("small.json", test::small_config_text) +
          " --set train.steps=60000 --set log.interval=100000";
 }
 

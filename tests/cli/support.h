@@ -10,9 +10,17 @@
 #include <vector>
 
 #include "lancet/data/token_file.h"
+#include "program.h"
 #include "temporary_folder.h"
 
 namespace lancet::test {
+
+// Checks the exit code, and that each of these texts is in one line of the output.
+inline void check_said(const Outcome& outcome, int code, const std::vector<std::string>& said) {
+  INFO(outcome.output);
+  CHECK(outcome.code == code);
+  for (const std::string& text : said) CHECK(outcome.lines_with(text) == 1);
+}
 
 inline std::string token_file(const TemporaryFolder& folder, const std::vector<data::TokenId>& tokens,
                               std::int64_t vocabulary) {

@@ -5,6 +5,7 @@
 
 #include "lancet/ir/plan.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -49,21 +50,21 @@ test::Outcome train(const std::string& arguments) {
 
 TEST_CASE("a run writes its config, its plan and one record per step") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const auto outcome =
       lancet("train " + config + " --set train.steps=5 --set train.save_interval=5 --run-dir " + (folder / "run"));
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("step 5/5 | loss ") == 1);
   CHECK(outcome.lines_with((folder / "run") + ": config.json") == 1);
-  const auto resolved = nlohmann::json::parse(read(folder / "run/config.json"));
+  const auto resolved = test::json_in(read(folder / "run/config.json"));
   CHECK(resolved["train"]["steps"] == 5);
   CHECK(resolved["train"]["optimizer"] == "adamw");
   const auto plan = ir::parse_plan(read(folder / "run/plan.ir"));
   REQUIRE(plan.ok());
   CHECK(ir::verify(*plan).ok());
   CHECK(plan->header.text("policy") == "sequential");
-  const auto memory = nlohmann::json::parse(read(folder / "run/memory.json"));
+  const auto memory = test::json_in(read(folder / "run/memory.json"));
   CHECK(banner_memory(memory) == line_with(outcome.output, " a rank: "));
   const auto records = test::metrics(folder / "run");
   REQUIRE(records.size() == 5);
@@ -77,7 +78,7 @@ TEST_CASE("a run writes its config, its plan and one record per step") {
 TEST_CASE("standard output carries the run's lines, standard error the warning of more threads than cores") {
   const TemporaryFolder folder;
   const int cores = int(std::thread::hardware_concurrency());
-  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config) +
+  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config_text) +
                             " --set train.steps=1 --set threads=" + std::to_string(2 * cores) + " --run-dir ";
   const auto out = test::shell(train + (folder / "out") + " 2>/dev/null");
   REQUIRE(out.code == 0);
@@ -92,7 +93,7 @@ TEST_CASE("standard output carries the run's lines, standard error the warning o
 
 TEST_CASE("the last --run-dir counts, and its name is one line") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const std::string train = "train " + config + " --set train.steps=1 --run-dir ";
   REQUIRE(lancet(train + (folder / "first") + " --run-dir " + (folder / "last")).code == 0);
   CHECK(std::filesystem::exists(folder / "last/metrics.jsonl"));
@@ -108,7 +109,7 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
 
 TEST_CASE("a model that cannot fit the memory is refused before it is planned") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const auto outcome =
       lancet("train " + config + " --set model.n_layer=4000 --set model.n_embd=8192 --run-dir " + (folder / "run"));
   INFO(outcome.output);
@@ -119,7 +120,7 @@ TEST_CASE("a model that cannot fit the memory is refused before it is planned") 
 
 TEST_CASE("configs and texts are read from pipes, but not from a pipe that nothing writes to") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), pipe = folder / "pipe";
+  const std::string config = folder.write("small.json", test::small_config_text), pipe = folder / "pipe";
   REQUIRE(test::shell("mkfifo " + pipe).code == 0);
   const auto refused = test::shell("timeout 20 " LANCET_BINARY " train " + pipe);
   CHECK(refused.code == 2);
@@ -152,7 +153,7 @@ TEST_CASE("configs and texts are read from pipes, but not from a pipe that nothi
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("MPI ranks train like one rank") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   REQUIRE(lancet("train " + config + " --run-dir " + (folder / "1")).code == 0);
   const auto one = test::metrics(folder / "1");
   REQUIRE(one.size() == 20);
@@ -174,7 +175,7 @@ TEST_CASE("MPI ranks train like one rank") {
 
 TEST_CASE("every policy trains like sequential over MPI") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const std::string common =
       "train " + config + " --set train.steps=6 --set overlap.profile=" + (folder / "costs.json");
   auto losses = [&](const std::string& name, const std::string& overlap) {
@@ -212,7 +213,7 @@ TEST_CASE("from text to sample: tokenizer, tokens, training, generation") {
   REQUIRE(lancet("data tokenize --tokenizer " + (folder / "tok") + " --out " + (folder / "train.bin") + " --eval-out " +
                  (folder / "eval.bin") + " --eval-fraction 0.1 " + book)
               .code == 0);
-  const std::string config = folder.write("small.json", test::small_config);
+  const std::string config = folder.write("small.json", test::small_config_text);
   const auto outcome =
       train("train " + config + " --set data.synthetic=false --set data.train=" + (folder / "train.bin") +
             " --set data.eval=" + (folder / "eval.bin") + " --set data.tokenizer=" + (folder / "tok") +
@@ -229,7 +230,7 @@ TEST_CASE("from text to sample: tokenizer, tokens, training, generation") {
 
 TEST_CASE("a run that is stopped saves, logs it, and resumes when it is started again") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   const std::string signal = GENERATE("TERM", "INT", "USR1");
   const std::string command = LANCET_BINARY " train " + config + " --set log.interval=100000 --run-dir " + run;
   // Steps for about a minute, in case the signal fails. (A background shell ignores SIGINT, hence env.)
@@ -251,7 +252,7 @@ TEST_CASE("a run that is stopped saves, logs it, and resumes when it is started 
 
 TEST_CASE("a second signal stops a run at once, and the first signal other commands") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   // The step takes a minute, so that the first signal is not answered before the second.
   const auto outcome =
       test::shell(LANCET_BINARY " train " + config + " --set train.gradient_accumulation_steps=100000 --run-dir " +
@@ -269,7 +270,7 @@ TEST_CASE("a second signal stops a run at once, and the first signal other comma
 
 TEST_CASE("a full disk: the run continues without checkpoints and warns once per failed save") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   // No file may grow beyond 100 blocks of 1024 bytes; the optimizer's shard needs more.
   const auto outcome = test::shell("trap '' XFSZ; ulimit -f 100; " LANCET_BINARY " train " + config +
                                    " --set train.save_interval=5 --set train.steps=12 --run-dir " + run);
@@ -284,7 +285,7 @@ TEST_CASE("a full disk: the run continues without checkpoints and warns once per
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("SIGUSR1 to mpirun, and SIGTERM and SIGINT to scripts/mpirun.sh, save and stop all ranks") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config), run = folder / "run";
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
   const std::string arguments =
       " " LANCET_BINARY " train " + config + " --set train.steps=60000 --set log.interval=100000 --run-dir " + run;
   const auto [launcher, signal] = GENERATE(table<std::string, std::string>(
@@ -317,7 +318,7 @@ TEST_CASE("help lists the main commands and options") {
 
 TEST_CASE("bench ops names the ops and their share of the time") {
   const TemporaryFolder folder;
-  const auto outcome = lancet("bench ops --steps 2 " + folder.write("small.json", test::small_config));
+  const auto outcome = lancet("bench ops --steps 2 " + folder.write("small.json", test::small_config_text));
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("ceilings, 1 thread") == 1);

@@ -6,7 +6,7 @@
 namespace lancet {
 namespace {
 
-void check(const std::string& arguments, const std::string& where, const std::string& said) {
+void check_usage(const std::string& arguments, const std::string& where, const std::string& said) {
   const auto outcome = test::lancet(arguments);
   INFO(arguments << "\n" << outcome.output);
   CHECK(outcome.code == 2);
@@ -45,13 +45,13 @@ const std::vector<Command> commands = {
 TEST_CASE("wrong command lines of every command") {
   for (const auto& [name, words, required, number, range] : commands) {
     const std::string where = "lancet " + name;
-    check(name + " --helpp x", where, "expected one of its options, found '--helpp'; see " + where + " --help");
-    check(name + " --qqqqqqqqqq=3 x", where, "expected one of its options, found '--qqqqqqqqqq=3'; see " + where);
-    if (!required.empty()) check(name, where, required + " is required; see " + where + " --help");
+    check_usage(name + " --helpp x", where, "expected one of its options, found '--helpp'; see " + where + " --help");
+    check_usage(name + " --qqqqqqqqqq=3 x", where, "expected one of its options, found '--qqqqqqqqqq=3'; see " + where);
+    if (!required.empty()) check_usage(name, where, required + " is required; see " + where + " --help");
     // Required options are checked first.
     const std::string rest = name == "bench checkpoint" ? " --dir ." : "";
     if (words == Command::one)
-      check(name + rest + " a 'b c'", where, "The following argument was not expected: b c; see");
+      check_usage(name + rest + " a 'b c'", where, "The following argument was not expected: b c; see");
     if (number.empty()) continue;
     const std::string given = words == Command::none ? "" : " x" + rest;
     for (const std::string wrong : {"many", "1e400", "nan", "3x", "-5"}) {
@@ -61,41 +61,42 @@ TEST_CASE("wrong command lines of every command") {
                                           : name == "data tokenize"              ? " --tokenizer t --out b"
                                           : name == "eval" || name == "generate" ? " --from a"
                                                                                  : "";
-      check(name + given + required_others + " " + number + " " + wrong, where,
-            number + ": expected " + range + ", found '" + wrong + "'");
+      check_usage(name + given + required_others + " " + number + " " + wrong, where,
+                  number + ": expected " + range + ", found '" + wrong + "'");
     }
   }
 }
 
 TEST_CASE("words that no command accepts") {
-  check("eval --from a b c", "lancet eval", "The following arguments were not expected: c b; see lancet eval --help");
-  check("", "lancet", "A subcommand is required; see lancet --help");
-  check("trian x", "lancet", "A subcommand is required, found 'trian'; see");
-  check("data", "lancet data", "A subcommand is required; see lancet data --help");
-  check("bench networks", "lancet bench", "A subcommand is required, found 'networks'; see lancet bench --help");
-  check("--versoin train x", "lancet train", "expected one of its options, found '--versoin'; see lancet");
-  check("eval --from a 'b\nc'", "lancet eval", "The following argument was not expected: b?c; see");
+  check_usage("eval --from a b c", "lancet eval",
+              "The following arguments were not expected: c b; see lancet eval --help");
+  check_usage("", "lancet", "A subcommand is required; see lancet --help");
+  check_usage("trian x", "lancet", "A subcommand is required, found 'trian'; see");
+  check_usage("data", "lancet data", "A subcommand is required; see lancet data --help");
+  check_usage("bench networks", "lancet bench", "A subcommand is required, found 'networks'; see lancet bench --help");
+  check_usage("--versoin train x", "lancet train", "expected one of its options, found '--versoin'; see lancet");
+  check_usage("eval --from a 'b\nc'", "lancet eval", "The following argument was not expected: b?c; see");
 }
 
 TEST_CASE("options without their value, given twice, or of another kind") {
-  check("train x --resume", "lancet train", "--resume: 1 required STEP missing");
-  check("train x --set", "lancet train", "--set: 1 required KEY=VALUE missing");
-  check("train x --resume ''", "lancet train", "--resume: expected a value, found an empty word");
-  check("train ''", "lancet train", "config: expected a value, found an empty word");
-  check("train x --init-from ''", "lancet train", "--init-from: expected a value, found an empty word");
-  check("train x --run-dir ''", "lancet train", "--run-dir: expected a value, found an empty word");
-  check("plan x --out ''", "lancet plan", "--out: expected a value, found an empty word");
-  check("eval --from ''", "lancet eval", "--from: expected a value, found an empty word");
-  check("eval --from a --from b", "lancet eval", "--from: ");
-  check("generate --from a --ids=maybe", "lancet generate", "Could not convert: --ids = maybe; see");
-  check("generate --from a --temperature hot", "lancet generate", "Could not convert: --temperature = hot; see");
-  check("data tokenize a --tokenizer b --out c --eval-fraction 0.5", "lancet data tokenize",
-        "--eval-fraction requires --eval-out; see");
-  check("import --from a --out b --noise 1", "lancet import", "--noise requires --upcycle; see");
-  check("export --to gguf --from a --out b", "lancet export", "--to: gguf not in {hf}");
-  check("profile x --renew some", "lancet profile", "--renew: some not in {communication,all}");
-  check("bench checkpoint x --dir /no/such", "lancet bench checkpoint",
-        "--dir: expected a folder, found none called '/no/such'");
+  check_usage("train x --resume", "lancet train", "--resume: 1 required STEP missing");
+  check_usage("train x --set", "lancet train", "--set: 1 required KEY=VALUE missing");
+  check_usage("train x --resume ''", "lancet train", "--resume: expected a value, found an empty word");
+  check_usage("train ''", "lancet train", "config: expected a value, found an empty word");
+  check_usage("train x --init-from ''", "lancet train", "--init-from: expected a value, found an empty word");
+  check_usage("train x --run-dir ''", "lancet train", "--run-dir: expected a value, found an empty word");
+  check_usage("plan x --out ''", "lancet plan", "--out: expected a value, found an empty word");
+  check_usage("eval --from ''", "lancet eval", "--from: expected a value, found an empty word");
+  check_usage("eval --from a --from b", "lancet eval", "--from: ");
+  check_usage("generate --from a --ids=maybe", "lancet generate", "Could not convert: --ids = maybe; see");
+  check_usage("generate --from a --temperature hot", "lancet generate", "Could not convert: --temperature = hot; see");
+  check_usage("data tokenize a --tokenizer b --out c --eval-fraction 0.5", "lancet data tokenize",
+              "--eval-fraction requires --eval-out; see");
+  check_usage("import --from a --out b --noise 1", "lancet import", "--noise requires --upcycle; see");
+  check_usage("export --to gguf --from a --out b", "lancet export", "--to: gguf not in {hf}");
+  check_usage("profile x --renew some", "lancet profile", "--renew: some not in {communication,all}");
+  check_usage("bench checkpoint x --dir /no/such", "lancet bench checkpoint",
+              "--dir: expected a folder, found none called '/no/such'");
 }
 
 #if defined(LANCET_HAVE_MPI)

@@ -7,6 +7,7 @@
 
 #include "lancet/base/shown.h"
 #include "lancet/config/config.h"
+#include "text.h"
 
 using namespace lancet;
 using namespace lancet::config;
@@ -171,14 +172,14 @@ TEST_CASE("a wrong type or value reports what was expected and found") {
 
 TEST_CASE("values from files are shown on one line and shortened if they are long") {
   using nlohmann::json;
-  CHECK(shown(json::parse(R"({"a": [1, -2.5, null], "b\n": "c\nd", "e": {}})")) ==
+  CHECK(shown(test::json_in(R"({"a": [1, -2.5, null], "b\n": "c\nd", "e": {}})")) ==
         R"({"a":[1,-2.5,null],"b\n":"c\nd","e":{}})");
   CHECK(shown(json("x")) == "\"x\"");
   CHECK(shown(json(std::string(70, 'x'))) == "\"" + std::string(59, 'x') + "...");
   CHECK(shown(json(std::string(58, 'x') + "\u20ac")) == "\"" + std::string(58, 'x') + "...");  // no split character
   CHECK(shown(json(std::vector<int>(1'000'000))).size() == 63);
   std::string deep(1'000'000, '[');
-  CHECK(shown(json::parse(deep + std::string(deep.size(), ']'))) == std::string(60, '[') + "...");
+  CHECK(shown(test::json_in(deep + std::string(deep.size(), ']'))) == std::string(60, '[') + "...");
   CHECK(shown("a\nb\x7f") == "'a?b?'");
   CHECK(shown(std::string(100, 'y')) == "'" + std::string(80, 'y') + "...'");
 }

@@ -7,9 +7,11 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/print.h"
 #include "temporary_folder.h"
+#include "text.h"
 
 using namespace lancet;
 using namespace lancet::cost;
+using test::replaced;
 
 namespace {
 
@@ -35,12 +37,6 @@ std::string machine_text() {
 }
 
 Hardware machine() { return *parse_hardware(machine_text(), "round.json"); }
-
-std::string replaced(std::string text, const std::string& what, const std::string& with) {
-  const auto at = text.find(what);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, what.size(), with);
-}
 
 std::string refused(const std::string& text) {
   const auto hardware = parse_hardware(text, "round.json");

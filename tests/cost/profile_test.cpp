@@ -4,9 +4,11 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/profile.h"
 #include "program.h"
+#include "text.h"
 
 using namespace lancet;
 using namespace lancet::cost;
+using test::replaced;
 
 namespace {
 
@@ -29,12 +31,6 @@ std::string fault(std::string_view text) {
   CHECK(file.error().code == ExitCode::config);
   CHECK(file.error().message.starts_with("p.json:"));
   return file.error().message;
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const auto at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

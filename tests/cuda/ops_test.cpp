@@ -8,7 +8,7 @@
 
 #include "doubles/host_queue.h"
 #include "module.h"
-#include "ops/harness.h"
+#include "ops/references/harness.h"
 
 namespace lancet::test {
 namespace {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr auto soon = std::chrono::seconds(1);
 
-struct Fresh {
-  Fresh() {
+struct FreshNccl {
+  FreshNccl() {
     auto& nccl = fake_nccl();
     nccl.connects = true, nccl.state = ncclSuccess;
     nccl.aborted = 0, nccl.sends = 0, nccl.receives = 0, nccl.sums = 0, nccl.connected = 0;
@@ -45,7 +45,7 @@ std::vector<Status> on_two_ranks(const Body& body) {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fresh, "NCCL uses at most comm.max_ctas blocks, and its calls do not block") {
+TEST_CASE_METHOD(FreshNccl, "NCCL uses at most comm.max_ctas blocks, and its calls do not block") {
   for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&nccl, backend::Stream&) {
          return nccl.transport() == "nccl" && nccl.size() == 2 ? Status() : internal_error("another communicator");
        }))
@@ -55,7 +55,7 @@ TEST_CASE_METHOD(Fresh, "NCCL uses at most comm.max_ctas blocks, and its calls d
   CHECK_FALSE(fake_nccl().blocking);
 }
 
-TEST_CASE_METHOD(Fresh, "all ranks report a failed connection with the ranks, the timeout and the interface") {
+TEST_CASE_METHOD(FreshNccl, "all ranks report a failed connection with the ranks, the timeout and the interface") {
   fake_nccl().connects = false;
   ::setenv("NCCL_SOCKET_IFNAME", "eth9", 1);
   for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&, backend::Stream&) { return Status(); })) {
@@ -68,7 +68,7 @@ TEST_CASE_METHOD(Fresh, "all ranks report a failed connection with the ranks, th
   CHECK(fake_nccl().aborted == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued is an error") {
+TEST_CASE_METHOD(FreshNccl, "a connection that breaks while calls are queued is an error") {
   for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&nccl, backend::Stream&stream) -> Status {
          std::vector<float> values(4);
          LANCET_TRY(nccl.all_reduce_sum(stream, values));
@@ -83,7 +83,7 @@ TEST_CASE_METHOD(Fresh, "a connection that breaks while calls are queued is an e
   }
 }
 
-TEST_CASE_METHOD(Fresh, "an aborted communicator fails every call, also a waiting one of another thread") {
+TEST_CASE_METHOD(FreshNccl, "an aborted communicator fails every call, also a waiting one of another thread") {
   on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
     std::vector<float> values(4);
     fake_nccl().state = ncclInProgress;
@@ -101,7 +101,7 @@ TEST_CASE_METHOD(Fresh, "an aborted communicator fails every call, also a waitin
   CHECK(fake_nccl().aborted == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "missing ranks are found through the host's communicator") {
+TEST_CASE_METHOD(FreshNccl, "missing ranks are found through the host's communicator") {
   std::vector<std::string> missing(2);
   on_two_ranks([&](comm::DeviceCommunicator& nccl, backend::Stream&) -> Status {
     if (nccl.rank() == 0) missing[0] = nccl.who_is_missing();
@@ -137,21 +137,21 @@ void check_without(const std::vector<Status>& found, int rank, const std::string
 
 }  // namespace
 
-TEST_CASE_METHOD(Fresh, "all ranks get a window") {
+TEST_CASE_METHOD(FreshNccl, "all ranks get a window") {
   for (const Status& status : ask_for_windows()) CHECK(status.ok());
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 2);
   CHECK(fake_nccl().windows == 0);  // they end with their communicators
 }
 
-TEST_CASE_METHOD(Fresh, "missing memory on one rank disables windows on all ranks, and communication continues") {
+TEST_CASE_METHOD(FreshNccl, "missing memory on one rank disables windows on all ranks, and communication continues") {
   fake_nccl().no_memory_on = 1;
   check_without(ask_for_windows(), 1, "no memory for a window");
   CHECK(fake_nccl().opened == 0);
   CHECK(fake_nccl().connected == 2);
 }
 
-TEST_CASE_METHOD(Fresh, "a refused window on one rank disables windows on all ranks, and all connect again") {
+TEST_CASE_METHOD(FreshNccl, "a refused window on one rank disables windows on all ranks, and all connect again") {
   fake_nccl().not_opened_on = 0;
   check_without(ask_for_windows(), 0, "NCCL: a window failed: remote process exited; as NCCL says it");
   CHECK(fake_nccl().opened == 2);
@@ -159,7 +159,7 @@ TEST_CASE_METHOD(Fresh, "a refused window on one rank disables windows on all ra
   CHECK(fake_nccl().aborted == 4);  // two before the second connection, two when the communicators end
 }
 
-TEST_CASE_METHOD(Fresh, "a communicator ends after the kernels in its windows, or after a timeout") {
+TEST_CASE_METHOD(FreshNccl, "a communicator ends after the kernels in its windows, or after a timeout") {
   const auto abort_after_kernel = [](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
     LANCET_TRY(nccl.make_window(256));
     LANCET_TRY(nccl.in_windows(stream, [](backend::Stream&, const comm::Window&) { return Status(); }));

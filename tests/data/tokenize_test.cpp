@@ -11,7 +11,7 @@ using Ids = std::vector<TokenId>;
 using Catch::Matchers::Contains;
 using Paths = std::vector<std::filesystem::path>;
 
-Tokenizer small_tokenizer() {
+Tokenizer english_tokenizer() {
   Random random(31);
   TrainTokenizerOptions options;
   options.vocab_size = 500;
@@ -35,7 +35,7 @@ TokenizeOptions plain() {
 
 TEST_CASE("The number of chunks and threads does not change the ids") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   Random random(32);
   const std::string text = random_english(random, 300) + random_known_text(random, 6000);
   spit(folder / "text", text);
@@ -60,7 +60,7 @@ TEST_CASE("The number of chunks and threads does not change the ids") {
 
 TEST_CASE("A text without a position to cut at is one chunk") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   // Runs of white space, narrow and wide: a chunk must not end inside a run.
   std::string text;
   for (int i = 0; i < 200; ++i) text += "\xE3\x80\x80 \xC2\xA0\n\xE2\x80\x83 \t\xE2\x80\xA8 ";
@@ -76,7 +76,7 @@ TEST_CASE("A text without a position to cut at is one chunk") {
 
 TEST_CASE("Each file ends with one end-of-text token") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   spit(folder / "a", "one\n");
   spit(folder / "b", "two<|endoftext|>");
   TokenizeOptions options;
@@ -89,7 +89,7 @@ TEST_CASE("Each file ends with one end-of-text token") {
 
 TEST_CASE("The last lines are held out") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   std::string text;
   for (int i = 0; i < 100; ++i) text += "line " + std::to_string(1000 + i) + "\n";  // 10 bytes each
   spit(folder / "text", text);
@@ -132,7 +132,7 @@ TEST_CASE("The last lines are held out") {
 
 TEST_CASE("Both parts end with the end-of-text token") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   spit(folder / "text", "one\ntwo\n");
   TokenizeOptions options;
   options.eval_fraction = 0.5;
@@ -144,7 +144,7 @@ TEST_CASE("Both parts end with the end-of-text token") {
 
 TEST_CASE("Progress counts up to the total") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   Random random(33);
   const std::string text = random_english(random, 500);
   spit(folder / "text", text);
@@ -162,7 +162,7 @@ TEST_CASE("Progress counts up to the total") {
 
 TEST_CASE("A text that cannot be tokenized leaves the outputs unchanged") {
   const Folder folder;
-  const Tokenizer tokenizer = small_tokenizer();
+  const Tokenizer tokenizer = english_tokenizer();
   spit(folder / "train", "old");
   spit(folder / "good", "one two\nthree\n");
   spit(folder / "empty", "");

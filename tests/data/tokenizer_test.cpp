@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/json.h"
 #include "lancet/data/train_tokenizer.h"
 #include "support.h"
+#include "text.h"
 
 namespace lancet::data::test {
 namespace {
@@ -217,7 +219,7 @@ TEST_CASE("A saved tokenizer loads as the same one") {
   CHECK(std::equal(again.merges().begin(), again.merges().end(), tokenizer.merges().begin(), tokenizer.merges().end()));
 
   // The hash depends on the whole content, but not on its formatting.
-  spit(folder / "a/b/vocab.json", nlohmann::json::parse(slurp(folder / "a/b/vocab.json")).dump(2));
+  spit(folder / "a/b/vocab.json", json_text(lancet::test::json_in(slurp(folder / "a/b/vocab.json")), {.indent = 2}));
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() == tokenizer.hash());
   std::string merges = slurp(folder / "a/b/merges.txt");
   const auto last = merges.rfind('\n', merges.size() - 2) + 1, before = merges.rfind('\n', last - 2) + 1;
@@ -233,10 +235,10 @@ TEST_CASE("Broken tokenizer files are refused with the position") {
   succeed(small_tokenizer().save(folder.path()));
   const std::string vocab = slurp(folder / "vocab.json"), merges = slurp(folder / "merges.txt");
   const auto with_vocab = [&](const nlohmann::json& json) {
-    spit(folder / "vocab.json", json.dump());
+    spit(folder / "vocab.json", json_text(json));
     return error_of(Tokenizer::load(folder.path()));
   };
-  const auto good = nlohmann::json::parse(vocab);
+  const auto good = lancet::test::json_in(vocab);
 
   spit(folder / "vocab.json", vocab.substr(0, 1000));
   CHECK_THAT(error_of(Tokenizer::load(folder.path())), contains("vocab.json:1:1001: expected JSON"));
@@ -301,12 +303,12 @@ TEST_CASE("A vocabulary and merges that do not match are refused") {
 
   // Added tokens are recognised by their form, because no pair makes them, or because a file lists them.
   spit(folder / "merges.txt", "\xef\xbb\xbf" + merges);
-  auto json = nlohmann::json::parse(vocab);
+  auto json = lancet::test::json_in(vocab);
   for (const char* token : {"<s>", "[PAD]", "zqzqzq"}) json[token] = json.size();
-  spit(folder / "vocab.json", json.dump());
+  spit(folder / "vocab.json", json_text(json));
   CHECK(value(Tokenizer::load(folder.path())).vocab_size() == 603);
   json["zq"] = 603;
-  spit(folder / "vocab.json", json.dump());
+  spit(folder / "vocab.json", json_text(json));
   CHECK_THAT(error_of(Tokenizer::load(folder.path())),
              contains("expected 345 merges") && contains("found 343: none makes 'zq' (id 603)"));
   spit(folder / "added_tokens.json", R"({"zq": 603})");

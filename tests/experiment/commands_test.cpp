@@ -6,6 +6,7 @@
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
 #include "small_experiment.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -25,7 +26,7 @@ TEST_CASE("bench sweep runs an experiment and refuses a bad one in one line") {
   CHECK(outcome.lines_with("test 12/12: ") == 1);
   const auto listed = test::lancet("bench sweep " + experiment + " --list");
   CHECK(listed.code == 0);
-  CHECK(listed.lines_with(nlohmann::json::parse(lines_of(out + "/points.jsonl")[11])["id"].get<std::string>()) == 1);
+  CHECK(listed.lines_with(test::json_in(lines_of(out + "/points.jsonl")[11])["id"].get<std::string>()) == 1);
   const auto again = test::lancet("bench sweep " + experiment + " --out " + out);
   CHECK(again.code == 0);
   CHECK(again.lines_with("12 points, 12 recorded before, 0 failed") == 1);
@@ -63,7 +64,7 @@ TEST_CASE("shipped files are found from any folder, of a build and of an install
          {beside / "share/lancet", beside.parent_path() / "share/lancet", std::filesystem::path()})
       CHECK(none.lines_with((place / "configs/experiments/fig99.json").string()) == 1);
   }
-  folder.write("small.json", test::small_config);
+  folder.write("small.json", test::small_config_text);
   CHECK(in(program + " plan small.json --ranks 4 --on p4de-a100").lines_with("costs: p4de-a100, declared") == 1);
   const auto none = in(program + " plan small.json --ranks 4 --on pdp-11");
   CHECK(none.code == 2);
@@ -81,7 +82,7 @@ TEST_CASE("runs use the program's own scripts, in whatever folder the sweep is s
   CHECK(ran.code == 0);
   const auto lines = lines_of(at + "/runs/sweeps/test-on-this/points.jsonl");
   REQUIRE(lines.size() == 6);
-  for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] == "ok");
+  for (const std::string& line : lines) CHECK(test::json_in(line)["status"] == "ok");
 }
 
 TEST_CASE("a fresh sweep also measures costs again") {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -19,9 +20,9 @@ std::string in_sources(const std::string& command) {
   return "cd " LANCET_SOURCE_DIR " && LANCET_CLUSTER=" + cluster_name + " " + command;
 }
 
-struct Files {
+struct RealFiles {
   test::TemporaryFolder folder;
-  std::string config = folder.write("small.json", test::small_config);
+  std::string config = folder.write("small.json", test::small_config_text);
   std::string settings = folder.write("settings.json", R"({"models": {"small": {"config": ")" + config + R"("}},
     "policies": {"sequential": {"set": ["overlap.policy=sequential"]}, "dW": {"set": ["overlap.policy=dw"]}}})");
   std::string experiment(int steps) const {
@@ -32,7 +33,7 @@ struct Files {
   std::vector<nlohmann::json> records() const {
     std::vector<nlohmann::json> found;
     std::ifstream in(folder / "out/points.jsonl");
-    for (std::string line; std::getline(in, line);) found.push_back(nlohmann::json::parse(line));
+    for (std::string line; std::getline(in, line);) found.push_back(test::json_in(line));
     return found;
   }
   std::string sweep(int steps, const std::string& more) const {
@@ -45,7 +46,7 @@ std::string spaces_left() { return test::shell("ip netns list 2>/dev/null | grep
 }  // namespace
 
 TEST_CASE("points measured on this machine have steps, predictions and the machine") {
-  const Files files;
+  const RealFiles files;
   const auto outcome = test::shell(in_sources(files.sweep(2, "")));
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
@@ -74,7 +75,7 @@ TEST_CASE("a sweep on emulated hosts removes its cluster after the last point an
     return;
   }
   REQUIRE(test::shell(in_sources("scripts/emulate-cluster.sh down")).code == 0);
-  const Files files;
+  const RealFiles files;
   const auto done = test::shell(in_sources(files.sweep(2, " --on emulated")));
   INFO(done.output);
   REQUIRE(done.code == 0);

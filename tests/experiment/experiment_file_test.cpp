@@ -5,6 +5,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "small_experiment.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -118,7 +119,7 @@ TEST_CASE("routing is even or imbalanced, padding belongs to a policy; both only
   CHECK_FALSE(uneven->points[0].spread.padded);
   CHECK(uneven->points[0].describe().ends_with("sequential, imbalance 2"));
   CHECK(uneven->points[0].id != files.read().points[0].id);
-  const auto record = nlohmann::json::parse(to_line(*uneven, uneven->points[0], {}, "1"));
+  const auto record = test::json_in(to_line(*uneven, uneven->points[0], {}, "1"));
   CHECK(record["imbalance"] == 2);
   CHECK(record["padded"] == false);
   CHECK(record["routing"].get<std::string>().starts_with("imbalance 2: "));

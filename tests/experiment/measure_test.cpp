@@ -18,6 +18,7 @@
 #include "lancet/experiment/run.h"
 #include "log_capture.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -61,7 +62,7 @@ struct Stage {
 // Appends its arguments to `calls`; for `train`, writes steps of 50, 10, 30, 20 ms, with `more` fields, and a plan into
 // the run folder.
 std::string good_run(const Stage& stage, const std::string& more = "") {
-  const std::string config = stage.folder.write("small.json", test::small_config);
+  const std::string config = stage.folder.write("small.json", test::small_config_text);
   const std::string machine = stage.folder.write("machine.json", test::declared_hardware());
   const std::string plan = stage.folder / "plan.ir";
   REQUIRE(test::lancet("plan " + config + " --ranks 4 --on " + machine + " --out " + plan +
@@ -233,7 +234,7 @@ TEST_CASE("the communication time is taken from the record, also if all of it is
   REQUIRE(outcome.ok());
   INFO(outcome->why);
   CHECK(outcome->times.communication == 5);
-  const auto record = nlohmann::json::parse(to_line(stage.experiment, stage.experiment.points[0], *outcome, "1"));
+  const auto record = test::json_in(to_line(stage.experiment, stage.experiment.points[0], *outcome, "1"));
   CHECK(record["communication_ms"] == 5);
   CHECK(record["least_step_ms"] == 10);
   CHECK(record["most_step_ms"] == 30);
@@ -251,7 +252,7 @@ TEST_CASE("measured costs are kept per emulated rate, and removed for the experi
     REQUIRE(stage.run().ok());
     CHECK(stage.text_of("calls").find("overlap.profile=" + (folder / "profile-").string() + rate + "-2-ranks.json") !=
           std::string::npos);
-    CHECK(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1"))["rate"] == rate);
+    CHECK(test::json_in(to_line(stage.experiment, point, Outcome(), "1"))["rate"] == rate);
   }
   for (const char* name : {"profile-2-ranks.json", "profile-200mbit-2-ranks.json", "profile-1gbit-2-ranks.json"})
     REQUIRE(write_file(folder / name, "{}").ok());
@@ -260,7 +261,7 @@ TEST_CASE("measured costs are kept per emulated rate, and removed for the experi
   CHECK(std::filesystem::exists(folder / "profile-200mbit-2-ranks.json"));
   CHECK(std::filesystem::exists(folder / "profile-2-ranks.json"));
   point.source = Source::measured;
-  CHECK_FALSE(nlohmann::json::parse(to_line(stage.experiment, point, Outcome(), "1")).contains("rate"));
+  CHECK_FALSE(test::json_in(to_line(stage.experiment, point, Outcome(), "1")).contains("rate"));
   REQUIRE(drop_costs(stage.experiment, stage.launcher).ok());
   CHECK_FALSE(std::filesystem::exists(folder / "profile-2-ranks.json"));
   CHECK(drop_costs(stage.experiment, stage.launcher).ok());  // no file to remove

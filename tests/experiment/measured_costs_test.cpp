@@ -6,6 +6,7 @@
 #include "lancet/experiment/run.h"
 #include "lancet/planning/from_config.h"
 #include "small_experiment.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -36,7 +37,7 @@ TEST_CASE("a profile takes precedence over the hardware file and is part of the 
   REQUIRE(plan.ok());
   CHECK(outcome->times.step == Approx(plan->header.real("predicted_ms", 0)).epsilon(1e-6));
   CHECK(outcome->times.step != Approx(simulate(plain, plain.points[0])->times.step).epsilon(1e-3));
-  const auto record = nlohmann::json::parse(to_line(*experiment, same, *outcome, "1"));
+  const auto record = test::json_in(to_line(*experiment, same, *outcome, "1"));
   const auto said = record["profile"].get<std::string>();
   INFO(said);
   CHECK(said.find("ops and communication of Declared CPU") == 0);

@@ -22,11 +22,11 @@ TEST_CASE("a point's id depends on its settings, and on the simulator if simulat
   CHECK(id_on("this", {"another", "machine"}) == measured);
   CHECK(id_on("this", {"simulator", "another"}) != measured);
   // Equal settings in other words give the same id; another content of the hardware file gives another.
-  files.folder.write("small.json", replaced(test::small_config, "\"clip_grad\": 1.0", "\"clip_grad\": 1.00"));
+  files.folder.write("small.json", replaced(test::small_config_text, "\"clip_grad\": 1.0", "\"clip_grad\": 1.00"));
   CHECK(id_on("", here) == simulated);
-  files.folder.write("small.json", replaced(test::small_config, "\"lr\": 1e-3", "\"lr\": 2e-3"));
+  files.folder.write("small.json", replaced(test::small_config_text, "\"lr\": 1e-3", "\"lr\": 2e-3"));
   CHECK(id_on("", here) != simulated);
-  files.folder.write("small.json", test::small_config);
+  files.folder.write("small.json", test::small_config_text);
   files.folder.write("machine.json", test::declared_hardware({.network = 2}));
   CHECK(id_on("", here) != simulated);
   CHECK(id_on("this", here) == measured);
@@ -42,11 +42,11 @@ TEST_CASE("settings of saving, evaluation and generation are no part of a measur
        {std::string("\"save_minutes\": 7"), saved + ", \"save_interval\": 7", saved + ", \"keep_last\": 7",
         saved + ", \"save_buffer_mb\": 2048", saved + ", \"keep_every\": 7"}) {
     INFO(field);
-    files.folder.write("small.json", replaced(test::small_config, saved, field));
+    files.folder.write("small.json", replaced(test::small_config_text, saved, field));
     CHECK(id_of("this") == measured);
     CHECK(id_of("") != simulated);
   }
-  files.folder.write("small.json", replaced(test::small_config, "\"lr\": 1e-3", "\"lr\": 2e-3"));
+  files.folder.write("small.json", replaced(test::small_config_text, "\"lr\": 1e-3", "\"lr\": 2e-3"));
   CHECK(id_of("this") != measured);
 }
 

@@ -6,6 +6,7 @@
 #include "lancet/experiment/run.h"
 #include "lancet/planning/from_config.h"
 #include "small_experiment.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -131,7 +132,7 @@ TEST_CASE("a model that does not fit the device is marked, not refused") {
   REQUIRE(outcome.ok());
   CHECK(outcome->status == "out of memory");
   CHECK(outcome->memory_gib > 1e-5);
-  const auto record = nlohmann::json::parse(to_line(experiment, experiment.points[0], *outcome, options.commit));
+  const auto record = test::json_in(to_line(experiment, experiment.points[0], *outcome, options.commit));
   CHECK(record["status"] == "out of memory");
   CHECK_FALSE(record.contains("step_ms"));
 }

@@ -5,10 +5,12 @@
 #include "declared_hardware.h"
 #include "lancet/experiment/run.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet::small_experiment {
 
 using namespace experiment;
+using test::replaced;
 using test::TemporaryFolder;
 
 const inline Identity here{"simulator", "machine"};
@@ -16,7 +18,7 @@ const inline Identity here{"simulator", "machine"};
 // A model of two blocks, one of them MoE, on a machine of round numbers, with every policy.
 struct Files {
   TemporaryFolder folder;
-  std::string config = folder.write("small.json", test::small_config);
+  std::string config = folder.write("small.json", test::small_config_text);
   std::string machine = folder.write("machine.json", test::declared_hardware());
   std::string settings = folder.write("settings.json", R"({"models": {"small": {"config": ")" + config + R"("}},
     "policies": {"sequential": {"set": ["overlap.policy=sequential"]}, "Tutel": {"set": ["overlap.policy=expert_pipeline"]},
@@ -68,12 +70,6 @@ inline std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
-}
-
-inline std::string replaced(std::string text, const std::string& what, const std::string& with) {
-  const auto at = text.find(what);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, what.size(), with);
 }
 
 inline std::vector<Outcome> simulated(const Experiment& experiment) {

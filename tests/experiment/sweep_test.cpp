@@ -6,6 +6,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
 #include "small_experiment.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -47,7 +48,7 @@ TEST_CASE("an interrupted sweep resumes at the next point") {
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 12);
   for (std::size_t i = 0; i < 12; ++i) {
-    const auto record = nlohmann::json::parse(lines[i]);
+    const auto record = test::json_in(lines[i]);
     CHECK(record["id"] == experiment.points[i].id);
     CHECK(record["network"] == "simulated");
     CHECK(record["commit"] == "0123456789");
@@ -101,7 +102,7 @@ TEST_CASE("failed points are counted, and run again") {
   CHECK(again[1].ends_with("4 ranks, dW"));
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 12);
-  for (const std::string& line : lines) CHECK(nlohmann::json::parse(line)["status"] != "failed");
+  for (const std::string& line : lines) CHECK(test::json_in(line)["status"] != "failed");
 }
 
 TEST_CASE("a fresh sweep sets all records aside and runs every point") {

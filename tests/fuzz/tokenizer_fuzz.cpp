@@ -1,5 +1,7 @@
 // Any two texts as vocab.json and merges.txt (with a zero byte between them) give a tokenizer that decodes any encoded
 // text, or an error of one line.
+#include <spdlog/spdlog.h>
+
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"

@@ -12,9 +12,6 @@ using namespace lancet;
 
 namespace {
 
-// The planner's tests start from its text, too.
-config::Model small() { return test::small_model(); }
-
 model::BuildOptions options(int ranks) { return {.ranks = ranks, .batch = 2, .sequence = 8}; }
 
 void require_sound(const ir::Program& program) {
@@ -38,8 +35,8 @@ std::string type_of_output(const ir::Program& program, const char* name) {
 }  // namespace
 
 TEST_CASE("the small model's forward pass equals its golden text") {
-  test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(small(), options(2))));
-  test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(small(), options(1))));
+  test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(test::small_model(), options(2))));
+  test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(test::small_model(), options(1))));
 }
 
 TEST_CASE("every mode, type and size of the model verifies") {
@@ -49,7 +46,7 @@ TEST_CASE("every mode, type and size of the model verifies") {
         for (config::Router router : test::routers)
           for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
             for (std::int64_t freq : {0, 1, 2, 3}) {
-              config::Model m = small();
+              config::Model m = test::small_model();
               m.router = router;
               m.router_aux_loss_scope = scope;
               m.moe_layer_freq = freq;
@@ -62,7 +59,7 @@ TEST_CASE("every mode, type and size of the model verifies") {
 }
 
 TEST_CASE("parameters have the documented names and shapes") {
-  config::Model m = small();
+  config::Model m = test::small_model();
   m.n_inner = 96;
   model::BuildOptions o = options(2);
   o.dtype = DType::bf16;
@@ -92,7 +89,7 @@ TEST_CASE("parameters have the documented names and shapes") {
 
 TEST_CASE("inputs and outputs follow the mode") {
   model::BuildOptions o = options(2);
-  const ir::Program train = model::build_forward(small(), o);
+  const ir::Program train = model::build_forward(test::small_model(), o);
   REQUIRE(ir::to_string(train.type(train.find("tokens"))) == "i32[2,8]");
   REQUIRE(ir::to_string(train.type(train.find("targets"))) == "i32[2,8]");
   REQUIRE(type_of_output(train, "loss") == "f32[1]");
@@ -103,10 +100,10 @@ TEST_CASE("inputs and outputs follow the mode") {
   REQUIRE(train.outputs.size() == 5);
 
   o.mode = model::Mode::evaluate;
-  REQUIRE(model::build_forward(small(), o).outputs.size() == 1);
+  REQUIRE(model::build_forward(test::small_model(), o).outputs.size() == 1);
 
   o.mode = model::Mode::generate;
-  const ir::Program generate = model::build_forward(small(), o);
+  const ir::Program generate = model::build_forward(test::small_model(), o);
   REQUIRE_FALSE(generate.find("targets").valid());
   REQUIRE(generate.outputs.size() == 1);
   REQUIRE(type_of_output(generate, "logits") == "f32[2,8,128]");
@@ -115,13 +112,13 @@ TEST_CASE("inputs and outputs follow the mode") {
 
   o = options(1);
   o.inspect = true;
-  REQUIRE(type_of_output(model::build_forward(small(), o), "route.h.2") == "route[16,4]");
+  REQUIRE(type_of_output(model::build_forward(test::small_model(), o), "route.h.2") == "route[16,4]");
 }
 
 TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch") {
   model::BuildOptions o = options(2);
   o.accumulation = 3;
-  config::Model m = small();
+  config::Model m = test::small_model();
   m.router_aux_loss_coef = 0.25;
   for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global}) {
     m.router_aux_loss_scope = scope;

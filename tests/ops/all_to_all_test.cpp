@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "harness.h"
 #include "lancet/base/random.h"
 #include "lancet/ir/route_layout.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;

@@ -5,8 +5,8 @@
 #include <limits>
 #include <map>
 
-#include "harness.h"
 #include "lancet/base/random.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -14,7 +14,7 @@ using ir::TensorId;
 
 namespace {
 
-constexpr std::uint64_t seed = 31;
+constexpr std::uint64_t gradient_seed = 31;
 
 // The context of a single instruction: everything needs a gradient, and operands may have gradients already.
 class Lone final : public ops::GradientContext {
@@ -127,8 +127,8 @@ struct Case {
 };
 
 void Case::check() const {
-  const SampleRoute route(sample, seed);
-  const auto operands = make_operands(sample, route, seed);
+  const SampleRoute route(sample, gradient_seed);
+  const auto operands = make_operands(sample, route, gradient_seed);
   std::vector<DoubleTensor> doubles;
   for (const GuardedTensor& operand : operands) doubles.push_back(to_double(operand));
   const ReferenceCall forward = run_reference(op, doubles, sample.attributes);
@@ -139,7 +139,7 @@ void Case::check() const {
   Functional functional{op, sample.attributes, {}};
   for (std::size_t r : given) {
     GuardedTensor factor(gradient_type(op, r, operands[0].type(), forward.results[r].type));
-    fill_normal(factor, seed, 100 + r);
+    fill_normal(factor, gradient_seed, 100 + r);
     functional.factors.emplace(r, to_double(factor));
     if (factor.type() == forward.results[r].type)  // slots without a token have no gradient
       for (std::size_t j = 0; j < forward.results[r].values.size(); ++j)
@@ -152,7 +152,7 @@ void Case::check() const {
   for (std::size_t i = 0; i < operands.size() && accumulate; ++i) {
     if (operands[i].type().dtype != DType::f32 || op.name == "aux_loss") continue;
     before[i].emplace(operands[i].type());
-    fill_normal(*before[i], seed, 200 + i);
+    fill_normal(*before[i], gradient_seed, 200 + i);
     context.gradients[i] =
         context.program.add_named(ir::TensorKind::state, fmt::format("accumulator{}", i), operands[i].type());
     memory.emplace(context.gradients[i], *before[i]);
@@ -181,7 +181,7 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
   // The auxiliary loss gives one gradient for all tokens.
   const std::size_t shared = gradient ? std::size_t(gradient->type().shape.elements()) : 1;
   for (std::uint64_t direction = 0; direction < 3; ++direction) {
-    const Philox random(seed, 300 + direction);
+    const Philox random(gradient_seed, 300 + direction);
     auto up = operands, down = operands;
     double derivative = 0, squares = 0;
     for (std::size_t j = 0; j < count; ++j) {

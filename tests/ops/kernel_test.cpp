@@ -5,19 +5,19 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "harness.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;
 
 namespace {
 
-constexpr std::uint64_t seed = 11;
+constexpr std::uint64_t kernel_seed = 11;
 
 std::string join_lines(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
 
 void check_sample(const ops::OpDef& op, const ops::Sample& sample) {
-  const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
+  const auto operands = make_operands(sample, SampleRoute(sample, kernel_seed), kernel_seed);
   const Outcome outcome = run(op, operands, sample.attributes);
   INFO(join_lines(outcome.faults));
   CHECK(outcome.faults.empty());
@@ -81,7 +81,7 @@ TEST_CASE("the samples drop tokens and leave slots empty") {
   bool dropped = false, empty = false;
   for (const ops::OpDef* op : ops::all_ops())
     for (const ops::Sample& sample : samples_of(*op)) {
-      const SampleRoute route(sample, seed);
+      const SampleRoute route(sample, kernel_seed);
       if (!route.exists()) continue;
       const DoubleTensor load = to_double(route.load());
       for (std::int64_t e = 0; e < route.experts(); ++e) {

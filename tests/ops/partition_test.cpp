@@ -7,8 +7,8 @@
 #include <map>
 #include <numeric>
 
-#include "harness.h"
 #include "lancet/ir/route_layout.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -16,7 +16,7 @@ using ops::PartitionRow;
 
 namespace {
 
-constexpr std::uint64_t seed = 23;
+constexpr std::uint64_t partition_seed = 23;
 
 using Bounds = std::vector<std::int64_t>;  // part p is [bounds[p], bounds[p+1])
 
@@ -54,7 +54,7 @@ class Split {
         sample_(sample),
         row_(row),
         route_(route),
-        operands_(make_operands(sample, route, seed)),
+        operands_(make_operands(sample, route, partition_seed)),
         whole_(run(op, operands_, sample.attributes)) {}
 
   const Outcome& whole() const { return whole_; }
@@ -235,7 +235,7 @@ int check_row(const ops::OpDef& op, const PartitionRow& row) {
   const auto samples = samples_of(op);
   for (std::size_t s = 0; s < samples.size(); ++s) {
     const ops::Sample& sample = samples[s];
-    const SampleRoute route(sample, seed);
+    const SampleRoute route(sample, partition_seed);
     if (sample.operands.size() > row.operands.size()) continue;
     Split split(op, sample, row, route);
     if (!applies(row, op, sample, split.whole())) continue;

@@ -3,15 +3,15 @@
 #include <set>
 #include <vector>
 
-#include "harness.h"
 #include "lancet/ir/route_layout.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;
 
 namespace {
 
-constexpr std::uint64_t seed = 31;
+constexpr std::uint64_t route_seed = 31;
 constexpr std::int64_t tokens = 24, experts = 4;
 using Bounds = std::vector<std::int64_t>;
 
@@ -64,7 +64,7 @@ void check_owned(const std::vector<GuardedTensor>& parts, const GuardedTensor& w
 
 GuardedTensor prioritized_route(std::int64_t capacity) {
   GuardedTensor logits({DType::f32, {4, tokens / 4, experts}});
-  fill_normal(logits, seed, 1);
+  fill_normal(logits, route_seed, 1);
   return run(ops::op("batch_prioritized_gate"), {logits}, {{"capacity", capacity}}).results[0];
 }
 
@@ -72,7 +72,7 @@ GuardedTensor prioritized_route(std::int64_t capacity) {
 
 TEST_CASE("split_route gives the routes that the gate makes in parts") {
   for (std::int64_t capacity : {1, 5, 24}) {
-    const SampleRoute route(sample_of(capacity), seed);
+    const SampleRoute route(sample_of(capacity), route_seed);
     for (const Bounds& bounds : cuts) {
       const std::vector<GuardedTensor> parts = split(route.whole(), bounds);
       std::vector<GuardedTensor> made;
@@ -92,14 +92,14 @@ TEST_CASE("a batch-prioritized route splits like any other") {
 }
 
 TEST_CASE("join_route undoes split_route") {
-  for (const GuardedTensor& whole : {SampleRoute(sample_of(5), seed).whole(), prioritized_route(5)})
+  for (const GuardedTensor& whole : {SampleRoute(sample_of(5), route_seed).whole(), prioritized_route(5)})
     for (const Bounds& bounds : cuts) CHECK(checked("join_route", split(whole, bounds), {}).same_bytes(whole));
 }
 
 TEST_CASE("split_capacity covers each filled slot once") {
   for (std::int64_t capacity : {1, 5, 7, 24})
     for (std::int64_t parts : {1, 2, 3, 8}) {
-      const GuardedTensor whole = SampleRoute(sample_of(capacity), seed).whole();
+      const GuardedTensor whole = SampleRoute(sample_of(capacity), route_seed).whole();
       const ir::RouteLayout all{tokens, experts}, at{0, experts};
       std::vector<std::int32_t> next(all.begin(whole.data()), all.begin(whole.data()) + experts);
       for (std::int64_t p = 0; p < parts; ++p) {
@@ -129,7 +129,7 @@ TEST_CASE("join_rows spans the rows of all parts") {
 TEST_CASE("sum adds any number of parts in their order") {
   for (std::size_t count : {1, 2, 5}) {
     std::vector<GuardedTensor> parts(count, GuardedTensor({DType::f32, {3, 11}}));
-    for (std::size_t p = 0; p < count; ++p) fill_normal(parts[p], seed, p);
+    for (std::size_t p = 0; p < count; ++p) fill_normal(parts[p], route_seed, p);
     const GuardedTensor total = checked("sum", parts, {});
     float first = 0;
     for (const GuardedTensor& part : parts) first += part.as<float>()[0];
@@ -138,9 +138,9 @@ TEST_CASE("sum adds any number of parts in their order") {
 }
 
 TEST_CASE("all-to-alls of several parts against the reference") {
-  const SampleRoute route(sample_of(5), seed);
+  const SampleRoute route(sample_of(5), route_seed);
   GuardedTensor slots({DType::f32, {experts, 5, 6}});
-  fill_normal(slots, seed, 9);
+  fill_normal(slots, route_seed, 9);
   for (const Bounds& bounds : cuts) {
     std::vector<GuardedTensor> operands{slots};
     const std::vector<GuardedTensor> parts = split(route.whole(), bounds);

@@ -10,7 +10,7 @@ using namespace lancet;
 namespace {
 
 ir::Plan plan_with(std::vector<std::string> overrides) {
-  const auto config = config::parse(test::small_config, "small.json", overrides);
+  const auto config = config::parse(test::small_config_text, "small.json", overrides);
   REQUIRE(config.ok());
   auto plan = planning::plan_step(*config, 1, {});
   REQUIRE(plan.ok());

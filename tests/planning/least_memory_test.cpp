@@ -13,7 +13,7 @@ TEST_CASE("the least memory holds the plan's parameters and states and is below 
       for (const int ranks : {1, 2}) {
         std::vector<std::string> overrides{std::string("train.optimizer=") + optimizer, weights};
         if (overrides[1].starts_with("train.master")) overrides.push_back("train.dtype=bf16");
-        const auto config = config::parse(test::small_config, "small.json", overrides);
+        const auto config = config::parse(test::small_config_text, "small.json", overrides);
         REQUIRE(config.ok());
         const auto plan = planning::plan_step(*config, ranks, {});
         REQUIRE(plan.ok());

@@ -12,7 +12,7 @@ namespace {
 
 config::Config with_layers(int layers, const std::string& policy) {
   const std::vector<std::string> overrides{"model.n_layer=" + std::to_string(layers), "overlap.policy=" + policy};
-  const auto config = config::parse(test::small_config, "small.json", overrides);
+  const auto config = config::parse(test::small_config_text, "small.json", overrides);
   if (!config.ok()) FAIL(config.error().message);
   return *config;
 }

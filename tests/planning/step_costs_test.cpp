@@ -14,7 +14,7 @@ using namespace lancet;
 namespace {
 
 config::Config small() {
-  auto config = config::parse(test::small_config, "small.json");
+  auto config = config::parse(test::small_config_text, "small.json");
   if (!config.ok()) FAIL(config.error().message);
   return *config;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lancet/base/check.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shape.h"
 
 namespace lancet::test {
@@ -58,12 +59,12 @@ class Reference {
     return at->second;
   }
   double number(const std::string& key) const {
-    const auto value = nlohmann::json::parse(text(key), nullptr, false);
+    const auto value = json_of(text(key));
     LANCET_CHECK(value.is_number(), "{}: {} is no number but {}", path_, key, text(key));
     return value.get<double>();
   }
   int integer(const std::string& key) const {
-    const auto value = nlohmann::json::parse(text(key), nullptr, false);
+    const auto value = json_of(text(key));
     LANCET_CHECK(value.is_number_integer(), "{}: {} is no integer but {}", path_, key, text(key));
     return value.get<int>();
   }
@@ -81,7 +82,7 @@ class Reference {
     LANCET_CHECK(bytes.size() >= sizeof length, "{}: {} bytes, no header", path_, bytes.size());
     std::memcpy(&length, bytes.data(), sizeof length);
     LANCET_CHECK(length <= bytes.size() - sizeof length, "{}: a header of {} in {} bytes", path_, length, bytes.size());
-    const auto header = nlohmann::json::parse(bytes.substr(sizeof length, length), nullptr, false);
+    const auto header = json_of(bytes.substr(sizeof length, length));
     LANCET_CHECK(header.is_object(), "{}: the header is no JSON object", path_);
     const auto data = std::string_view(bytes).substr(sizeof length + length);
     for (const auto& [name, entry] : header.items()) {

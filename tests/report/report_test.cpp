@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lancet/base/json.h"
 #include "log_capture.h"
 #include "report/config_text.h"
 #include "report/memory.h"
@@ -16,6 +17,7 @@
 #include "report/series.h"
 #include "report/timeline.h"
 #include "temporary_folder.h"
+#include "text.h"
 
 namespace lancet::report {
 namespace {
@@ -49,7 +51,7 @@ Result<std::string> page_of(const TemporaryFolder& folder) {
 json data_of(const std::string& page) {
   const std::string mark = "<script id=\"data\" type=\"application/json\">";
   const auto begin = page.find(mark) + mark.size();
-  return json::parse(page.substr(begin, page.find("</script", begin) - begin));
+  return test::json_in(page.substr(begin, page.find("</script", begin) - begin));
 }
 
 template <class T>
@@ -286,8 +288,8 @@ TEST_CASE("text from files is data, never markup") {
                     {{{"ph", "M"}, {"name", "process_name"}, {"pid", 0}, {"args", {{"name", evil}}}},
                      {{"ph", "X"}, {"name", evil}, {"cat", evil}, {"pid", 0}, {"tid", 0}, {"ts", 1}, {"dur", 2}}}}};
   folder.write("metrics.jsonl", records(3));
-  folder.write("config.json", config.dump());
-  folder.write("trace.json", trace.dump());
+  folder.write("config.json", json_text(config));
+  folder.write("trace.json", json_text(trace));
   const std::string clean = [&] {
     const TemporaryFolder plain;
     plain.write("metrics.jsonl", records(3));
@@ -303,7 +305,7 @@ TEST_CASE("text from files is data, never markup") {
   for (const char* what : {"<script", "</script", "<!--", "<img", "&amp;"})
     CHECK(count(*made, what) == count(clean, what));
   const json run = data_of(*made)["runs"][0];  // the text itself is complete
-  CHECK(run["config"]["log." + evil] == json(evil).dump());
+  CHECK(run["config"]["log." + evil] == json_text(json(evil)));
   CHECK(run["timeline"]["names"][0] == evil);
   CHECK(run["timeline"]["rows"][0]["process"] == evil);
 }

@@ -8,6 +8,7 @@
 #include "lancet/run/run_folder.h"
 #include "log_capture.h"
 #include "program.h"
+#include "text.h"
 
 namespace lancet {
 namespace {
@@ -91,14 +92,14 @@ TEST_CASE("a record holds each MoE layer's load") {
   const std::vector<double> tokens{7, 0, 1, 30};
   const std::vector<run::LayerLoad> layers{{1.5, 0, 1.25, 0, std::span(tokens).first(2)},
                                            {4, 12.5, 0.5, 2, std::span(tokens).last(2)}};
-  const auto record = nlohmann::json::parse(run::to_json(record_of(1), layers));
+  const auto record = test::json_in(run::to_json(record_of(1), layers));
   CHECK(record["layer_load_max_over_mean"] == std::vector<double>{1.5, 4});
   CHECK(record["layer_drop_pct"] == std::vector<double>{0, 12.5});
   CHECK(record["layer_router_entropy"] == std::vector<double>{1.25, 0.5});
   CHECK(record["layer_dead_experts"] == std::vector<int>{0, 2});
   CHECK(record["layer_expert_tokens"] == std::vector<std::vector<int>>{{7, 0}, {1, 30}});
-  CHECK(nlohmann::json::parse(run::to_json(record_of(1), layers, false))["layer_expert_tokens"].empty());
-  CHECK(nlohmann::json::parse(run::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
+  CHECK(test::json_in(run::to_json(record_of(1), layers, false))["layer_expert_tokens"].empty());
+  CHECK(test::json_in(run::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
 }
 
 TEST_CASE("the remaining time is printed once per step after the first was timed") {
@@ -117,7 +118,7 @@ TEST_CASE("records of earlier runs are kept under numbers") {
     std::ifstream in(folder / name);
     std::string line;
     std::getline(in, line);
-    return nlohmann::json::parse(line)["step"].get<int>();
+    return test::json_in(line)["step"].get<int>();
   };
   CHECK(first("metrics.jsonl.1") == 1);
   CHECK(first("metrics.jsonl.2") == 2);

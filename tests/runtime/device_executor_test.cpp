@@ -1,6 +1,5 @@
 // The executor over device streams, on a host queue: values, concurrent streams, flags, recording, errors.
 #include <atomic>
-#include <future>
 
 #include "host_accelerator.h"
 #include "support.h"
@@ -58,15 +57,6 @@ struct StreamRun {
     return *values;
   }
 };
-
-Status within(std::chrono::seconds limit, runtime::Executor& executor) {
-  auto result = std::async(std::launch::async, [&] { return executor.run(); });
-  if (result.wait_for(limit) != std::future_status::ready) {
-    WARN("run() hangs");
-    std::abort();  // its threads cannot be joined
-  }
-  return result.get();
-}
 
 constexpr std::string_view two_steps = R"(plan {policy=test}
 arena 128

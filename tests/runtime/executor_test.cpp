@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <future>
 
 #include "support.h"
 
@@ -23,16 +22,6 @@ void fill(std::span<float> to, const Values& from) {
 // GELU in its tanh form, in double.
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-}
-
-// Fails the test instead of hanging if `run` does not return.
-Status within(std::chrono::seconds limit, runtime::Executor& executor) {
-  auto result = std::async(std::launch::async, [&] { return executor.run(); });
-  if (result.wait_for(limit) != std::future_status::ready) {
-    WARN("run() hangs");
-    std::abort();  // its threads cannot be joined
-  }
-  return result.get();
 }
 
 }  // namespace

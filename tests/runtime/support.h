@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -109,5 +110,15 @@ state @s : f32[4]
 [6] %6 : f32[4] = add(%5, %4)  # compute forward g | at 256
 output y = %6
 )";
+
+// Fails the test instead of hanging if run() does not return.
+inline Status within(std::chrono::seconds limit, runtime::Executor& executor) {
+  auto result = std::async(std::launch::async, [&] { return executor.run(); });
+  if (result.wait_for(limit) != std::future_status::ready) {
+    WARN("run() hangs");
+    std::abort();  // its threads cannot be joined
+  }
+  return result.get();
+}
 
 }  // namespace lancet::test

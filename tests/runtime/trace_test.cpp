@@ -1,5 +1,6 @@
 // The trace of a plan and spans that are made by hand.
 #include "lancet/runtime/trace.h"
+#include "text.h"
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -30,7 +31,7 @@ const std::vector<std::vector<Span>> spans = {{{1000, 2001}, {2001, 9999}, {2001
 }  // namespace
 
 TEST_CASE("a trace has each instruction once per rank and once predicted, to the nanosecond") {
-  const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(true), spans));
+  const auto trace = test::json_in(runtime::trace_json(plan_of(true), spans));
   std::map<int, std::string> processes;
   std::map<std::pair<int, int>, std::string> streams;
   std::map<std::pair<int, int>, nlohmann::json> events;  // by process and instruction
@@ -61,7 +62,7 @@ TEST_CASE("a trace has each instruction once per rank and once predicted, to the
 }
 
 TEST_CASE("events of a trace row do not overlap") {
-  const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(true), spans));
+  const auto trace = test::json_in(runtime::trace_json(plan_of(true), spans));
   std::map<std::pair<int, int>, double> end;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -74,7 +75,7 @@ TEST_CASE("events of a trace row do not overlap") {
 }
 
 TEST_CASE("without predictions a trace shows the measured spans") {
-  const auto trace = nlohmann::json::parse(runtime::trace_json(plan_of(false), spans));
+  const auto trace = test::json_in(runtime::trace_json(plan_of(false), spans));
   int events = 0;
   for (const auto& event : trace["traceEvents"]) {
     CHECK(event["pid"] != 2);

@@ -23,14 +23,14 @@ using schedule::ReduceReport;
 
 namespace {
 
-ir::Program step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
+ir::Program reduce_step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
   o.ranks = 2;
   return passes::optimize(passes::sync(passes::autodiff(forward, accumulate), 2, 1 << 30), o);
 }
 
-Ordered scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
+Ordered reduce_scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
   return schedule::reduce_schedule(p, loads_of(p, costs), costs, report);
 }
 
@@ -117,15 +117,15 @@ TEST_CASE("all-reduces: chunks, slices and waits of the small model") {
       FakeCosts costs = busy_network();
       costs.reduce_bytes_per_ms = reduce;
       costs.launch = 0.002;
-      const ir::Program before = step(model(2), clip_grad);
+      const ir::Program before = reduce_step(model(2), clip_grad);
       ReduceReport report;
-      const Ordered after = scheduled(before, costs, &report);
+      const Ordered after = reduce_scheduled(before, costs, &report);
       check_same_step(before, after);
       CHECK(report.before_ms == Approx(makespan({before, {}}, costs)));
       CHECK(report.after_ms == Approx(makespan(after, costs)));
       CHECK(report.after_ms <= report.before_ms);
       if (reduce < 1e5) CHECK(report.after_ms < report.before_ms);
-      const Ordered again = scheduled(before, costs);
+      const Ordered again = reduce_scheduled(before, costs);
       CHECK(ir::print(again.program) == ir::print(after.program));
       CHECK(again.extra == after.extra);
     }
@@ -135,8 +135,8 @@ TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are red
   FakeCosts costs = busy_network();
   costs.reduce_bytes_per_ms = 2e4;
   ReduceReport clipped, unclipped;
-  scheduled(step(model(2), 1), costs, &clipped);
-  scheduled(step(model(2), 0), costs, &unclipped);
+  reduce_scheduled(reduce_step(model(2), 1), costs, &clipped);
+  reduce_scheduled(reduce_step(model(2), 0), costs, &unclipped);
   CHECK(unclipped.after_ms < clipped.after_ms);
   CHECK(unclipped.chunk_bytes > 0);
 }
@@ -144,9 +144,9 @@ TEST_CASE("all-reduces: unclipped updates run as soon as their gradients are red
 TEST_CASE("all-reduces: one MoE layer as text") {
   FakeCosts costs = busy_network();
   costs.network_start_ms = 0;
-  const ir::Program before = step(large_vocabulary(), 0);
+  const ir::Program before = reduce_step(large_vocabulary(), 0);
   ReduceReport report;
-  const Ordered after = scheduled(before, costs, &report);
+  const Ordered after = reduce_scheduled(before, costs, &report);
   check_same_step(before, after);
   ir::Plan plan = schedule::plan_memory(after.program, needed_of(after));
   require_golden("reduce_schedule_moe.ir", ir::print(plan));
@@ -154,15 +154,15 @@ TEST_CASE("all-reduces: one MoE layer as text") {
 
 TEST_CASE("all-reduces: accumulated gradients") {
   const FakeCosts costs = busy_network();
-  const ir::Program before = step(model(2), 0, true);
-  check_same_step(before, scheduled(before, costs));
+  const ir::Program before = reduce_step(model(2), 0, true);
+  check_same_step(before, reduce_scheduled(before, costs));
 }
 
 TEST_CASE("all-reduces: programs that stay unchanged") {
   const FakeCosts costs = busy_network();
   for (const ir::Program& p : {model(2), passes::autodiff(model(1)), program(tied)}) {
     ReduceReport report;
-    const Ordered after = scheduled(p, costs, &report);
+    const Ordered after = reduce_scheduled(p, costs, &report);
     CHECK(ir::print(after.program) == ir::print(p));
     CHECK(after.extra.empty());
     CHECK(report.before_ms == report.after_ms);
@@ -170,14 +170,14 @@ TEST_CASE("all-reduces: programs that stay unchanged") {
 }
 
 TEST_CASE("all-reduces: 24 blocks") {
-  const ir::Program before = step(grown(model(2), 10), 0);
+  const ir::Program before = reduce_step(grown(model(2), 10), 0);
   FakeCosts costs = busy_network();
   const auto op_costs = loads_of(before, costs);
   const auto start = std::chrono::steady_clock::now();
   schedule::DwReport dw;
   const ir::Program moved = schedule::dw_schedule(before, op_costs, costs.beside, costs.launch, &dw);
   ReduceReport report;
-  const Ordered after = scheduled(moved, costs, &report);
+  const Ordered after = reduce_scheduled(moved, costs, &report);
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   WARN("24 blocks: step " << dw.before_ms << ", dW " << dw.after_ms << ", all-reduces " << report.after_ms
                           << " ms with chunks of " << report.chunk_bytes << " bytes"

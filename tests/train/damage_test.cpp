@@ -9,6 +9,7 @@
 
 #include "in_memory.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "temporary_folder.h"
 #include "train/support.h"
@@ -28,7 +29,7 @@ std::string slurp(const fs::path& path) {
 }
 void spit(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-config::Config config_of(int ranks) {
+config::Config damage_config(int ranks) {
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.model.num_local_experts = 4;
@@ -61,7 +62,7 @@ Error end_of(const config::Config& config, int ranks, const std::string& resume 
 struct Runs {
   Runs() {
     for (const char* name : {"a", "b"}) {
-      auto config = config_of(saved_on);
+      auto config = damage_config(saved_on);
       config.log.run_dir = folder / name;
       config.train.seed = 1 + (name[0] == 'b');
       REQUIRE(end_of(config, saved_on).code == ExitCode::done);
@@ -154,13 +155,13 @@ class Damage {
     }
     std::memcpy(text.data(), &header, sizeof header);
     spit(at_ / name, text);
-    auto root = nlohmann::ordered_json::parse(slurp(at_ / manifest));
+    auto root = json_of<nlohmann::ordered_json>(slurp(at_ / manifest));
     for (auto& file : root["files"]) {
       if (file["name"] != name) continue;
       file["bytes"] = text.size();
       file["header_xxh3"] = hex(hash64(std::string_view(text).substr(0, 8 + header)));
     }
-    sign(root.dump(2) + "\n");
+    sign(json_text(root, {.indent = 2}) + "\n");
     return name + " with " + said;
   }
 
@@ -226,7 +227,7 @@ TEST_CASE("500 damaged checkpoints of four ranks on one, two and four: refused i
     const std::string what = damage.one();
     if (what.empty()) continue;
     const int ranks = counts[tried++ % 3];
-    auto config = config_of(ranks);
+    auto config = damage_config(ranks);
     config.log.run_dir = runs.folder / "none";
     const Error end = end_of(config, ranks, at);
     INFO(what << ", on " << ranks << " ranks: " << end.message);
@@ -237,7 +238,7 @@ TEST_CASE("500 damaged checkpoints of four ranks on one, two and four: refused i
   }
   CHECK_FALSE(fs::exists(runs.folder / "none"));  // no run has begun
   // It can be loaded.
-  auto config = config_of(2);
+  auto config = damage_config(2);
   config.log.run_dir = runs.folder / "c";
   CHECK(end_of(config, 2, runs.sound).code == ExitCode::done);
 }
@@ -246,7 +247,7 @@ TEST_CASE("a checkpoint under another step's name is refused") {
   const test::InMemory place;
   const Runs runs;
   fs::rename(runs.sound, fs::path(runs.folder / "a") / "checkpoints/step-000003");
-  auto config = config_of(2);
+  auto config = damage_config(2);
   config.log.run_dir = runs.folder / "a";
   const Error end = end_of(config, 2, "step-000003");
   INFO(end.message);

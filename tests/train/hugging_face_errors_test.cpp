@@ -3,6 +3,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/json.h"
+#include "text.h"
 #include "train/hugging_face_files.h"
 
 using namespace lancet;
@@ -85,11 +87,11 @@ TEST_CASE("wrong configs are refused, however large a model they request") {
       {"scale_attn_by_inverse_layer_idx", "true", ExitCode::config, "scale_attn_by_inverse_layer_idx"},
   }));
   INFO(field << " = " << value);
-  check_error(Changed(
-                  "gpt2", [](File&) {},
-                  [&, f = field, v = value](nlohmann::json& config) { config[f] = nlohmann::json::parse(v); })
-                  .error(),
-              code, {said});
+  check_error(
+      Changed(
+          "gpt2", [](File&) {}, [&, f = field, v = value](nlohmann::json& config) { config[f] = test::json_in(v); })
+          .error(),
+      code, {said});
   check_error(Changed(
                   "gpt2_moe", [](File&) {},
                   [](nlohmann::json& config) {
@@ -114,11 +116,11 @@ TEST_CASE("wrong folders and indices") {
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
   const fs::path index = folder / "s/model.safetensors.index.json";
-  const auto good = nlohmann::json::parse(text(index));
+  const auto good = test::json_in(text(index));
   auto with = [&](const std::function<void(nlohmann::json&)>& change) {
     auto changed = good;
     change(changed);
-    std::ofstream(index) << changed.dump();
+    std::ofstream(index) << json_text(changed);
     return import_hugging_face(folder / "s").error();
   };
   for (const char* path : {"../model.safetensors", "/etc/passwd", "..", "", "a/b"})
@@ -134,7 +136,7 @@ TEST_CASE("wrong folders and indices") {
   check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
   std::ofstream(index) << std::string(100000, '[');
   check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"nested brackets"});
-  std::ofstream(index) << good.dump();
+  std::ofstream(index) << json_text(good);
   CHECK(import_hugging_face(folder / "s").ok());
 
   // A header that claims more than the file holds, and one of other text.

@@ -9,9 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/hugging_face/hugging_face.h"
 #include "temporary_folder.h"
+#include "text.h"
 
 namespace lancet::test::hf {
 
@@ -80,9 +82,9 @@ struct Changed {
   test::TemporaryFolder folder;
   Changed(const std::string& name, const std::function<void(File&)>& change,
           const std::function<void(nlohmann::json&)>& change_config = {}) {
-    auto config = nlohmann::json::parse(text(fixture(name) / "config.json"));
+    auto config = test::json_in(text(fixture(name) / "config.json"));
     if (change_config) change_config(config);
-    std::ofstream(folder / "config.json") << config.dump();
+    std::ofstream(folder / "config.json") << json_text(config);
     File file = File::read(fixture(name) / "model.safetensors");
     change(file);
     file.write(folder / "model.safetensors");

@@ -25,6 +25,7 @@
 #include "lancet/planning/from_config.h"
 #include "lancet/run/model_folder.h"
 #include "temporary_folder.h"
+#include "text.h"
 #include "train/hugging_face_files.h"
 #include "train/support.h"
 
@@ -173,7 +174,7 @@ TEST_CASE("the index of shards names every tensor's file and the sum of all byte
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   REQUIRE(
       export_hugging_face(model.config.model, model.store, folder / "s", {.dtype = dtype, .shard_bytes = most}).ok());
-  const auto index = nlohmann::json::parse(text(fs::path(folder / "s") / "model.safetensors.index.json"));
+  const auto index = test::json_in(text(fs::path(folder / "s") / "model.safetensors.index.json"));
   std::map<std::string, File> files;
   for (const auto& entry : fs::directory_iterator(folder / "s"))
     if (entry.path().extension() == ".safetensors") files[entry.path().filename().string()] = File::read(entry.path());

@@ -55,7 +55,7 @@ class BadBatch final : public data::Batches {
   float sound_ = 0;
 };
 
-config::Config config_of(int ranks) {
+config::Config non_finite_config(int ranks) {
   auto config = test::small_config();
   config.model.num_local_experts = 4;
   config.train.micro_batch_size = 8 / ranks;
@@ -83,7 +83,7 @@ TEST_CASE("a value that is bad on one rank stops all ranks, with that rank's rep
   const auto [ranks, bad] = GENERATE(table<int, int>({{2, 0}, {2, 1}, {4, 0}, {4, 2}, {4, 3}}));
   const float value = GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
   std::vector<Error> errors(std::size_t(ranks), Error{ExitCode::done, "", false});
-  on_ranks(config_of(ranks), ranks, bad, value, [&](train::Trainer& trainer, BadBatch&, int rank) -> Status {
+  on_ranks(non_finite_config(ranks), ranks, bad, value, [&](train::Trainer& trainer, BadBatch&, int rank) -> Status {
     LANCET_TRY(trainer.step(0));
     const auto record = trainer.step(1);
     if (!record.ok()) errors[std::size_t(rank)] = record.error();
@@ -104,7 +104,7 @@ TEST_CASE("a value that is bad on one rank stops all ranks, with that rank's rep
 
 TEST_CASE("a step skipped for one rank's bad value keeps weights and optimizer of all ranks") {
   const auto [ranks, bad] = GENERATE(table<int, int>({{2, 1}, {4, 0}, {4, 3}}));
-  auto config = config_of(ranks);
+  auto config = non_finite_config(ranks);
   config.train.on_non_finite = config::OnNonFinite::skip;
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
   config.train.clip_grad = GENERATE(0., 1.);

@@ -7,13 +7,13 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "temporary_folder.h"
+#include "text.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -46,12 +46,6 @@ struct PlanFile {
   planning::PlannedStep planned;
   std::string text;
 };
-
-std::string replaced(const std::string& text, const std::string& pattern, const std::string& by) {
-  const std::string result = std::regex_replace(text, std::regex(pattern), by, std::regex_constants::format_first_only);
-  REQUIRE((result != text));
-  return result;
-}
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -108,16 +102,17 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
   }
   SECTION("ranks") { CHECK(has(file.error_of(file.text, config, 4), "header: ")); }
   SECTION("only the number of ranks") {
-    const std::string edited = replaced(file.text, "ranks=2, build", "ranks=4, build");
+    const std::string edited = test::match_replaced(file.text, "ranks=2, build", "ranks=4, build");
     CHECK(has(file.error_of(edited, config), "header: ranks: expected a plan whose number of ranks is 2, found 4"));
   }
   SECTION("build") {
-    const std::string edited = replaced(file.text, "build=\"?[0-9a-f]+\"?", "build=feedfeedfeedfeed");
+    const std::string edited = test::match_replaced(file.text, "build=\"?[0-9a-f]+\"?", "build=feedfeedfeedfeed");
     CHECK(has(file.error_of(edited, config), "header: build: expected a plan made by the build " +
                                                  std::string(cost::kernel_build()) + ", found feedfeedfeedfeed"));
   }
   SECTION("no header") {
-    CHECK(has(file.error_of(replaced(file.text, "plan \\{[^\n]*", "plan {policy=dw}"), config), "found none"));
+    CHECK(has(file.error_of(test::match_replaced(file.text, "plan \\{[^\n]*", "plan {policy=dw}"), config),
+              "found none"));
   }
   SECTION("accumulation") {
     other.train.gradient_accumulation_steps = 2;
@@ -139,19 +134,19 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   SECTION("a wait is removed") {
     // The first all-to-all of a layer's tokens waits for their dispatch.
     const std::string edited =
-        replaced(file.text, "(\\n\\[[0-9]+\\] [^\n]*= all_to_all\\([^\n]*) \\| wait [0-9 ]+", "$1 ");
+        test::match_replaced(file.text, "(\\n\\[[0-9]+\\] [^\n]*= all_to_all\\([^\n]*) \\| wait [0-9 ]+", "$1 ");
     const std::string error = file.error_of(edited, config);
-    CHECK(std::regex_search(error, std::regex("nothing makes instruction \\[[0-9]+\\] wait for \\[[0-9]+\\]")));
+    CHECK(test::matches(error, "nothing makes instruction \\[[0-9]+\\] wait for \\[[0-9]+\\]"));
     CHECK(has(error, "all_to_all"));
   }
   SECTION("a wait points forward") {
-    const std::string edited = replaced(file.text, "\\n\\[3\\] ([^\n]*) \\| at", "\n[3] $1 | wait 9 | at");
+    const std::string edited = test::match_replaced(file.text, "\\n\\[3\\] ([^\n]*) \\| at", "\n[3] $1 | wait 9 | at");
     CHECK(has(file.error_of(edited, config), "expected the number of an earlier instruction"));
   }
   SECTION("two tensors at the same offset") {
-    const std::string edited = replaced(file.text, "\\n\\[2\\] ([^\n]*) \\| at [0-9]+", "\n[2] $1 | at 0");
-    CHECK(std::regex_search(file.error_of(edited, config),
-                            std::regex("share bytes of the arena, and nothing orders \\[[0-9]+\\] against")));
+    const std::string edited = test::match_replaced(file.text, "\\n\\[2\\] ([^\n]*) \\| at [0-9]+", "\n[2] $1 | at 0");
+    CHECK(test::matches(file.error_of(edited, config),
+                        "share bytes of the arena, and nothing orders \\[[0-9]+\\] against"));
   }
   SECTION("an offset that is not aligned") {
     const ir::Program& program = file.planned.plan.program;
@@ -160,21 +155,22 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     for (std::size_t i = 0; i < last && edited == file.text; ++i) {
       const ir::Instruction& at = program.instructions[i];
       if (at.results.size() != 1 || file.planned.plan.offsets[at.results[0].index()] < 0) continue;
-      edited = replaced(edited, "\\n(\\[" + std::to_string(i) + "\\] [^\n]*) \\| at [0-9]+",
-                        "\n$1 | at " + std::to_string(file.planned.plan.arena_bytes + 4));
-      edited = replaced(edited, "arena [0-9]+", "arena " + std::to_string(2 * file.planned.plan.arena_bytes));
+      edited = test::match_replaced(edited, "\\n(\\[" + std::to_string(i) + "\\] [^\n]*) \\| at [0-9]+",
+                                    "\n$1 | at " + std::to_string(file.planned.plan.arena_bytes + 4));
+      edited =
+          test::match_replaced(edited, "arena [0-9]+", "arena " + std::to_string(2 * file.planned.plan.arena_bytes));
     }
     CHECK(has(file.error_of(edited, config), "expected an offset that is a multiple of 64 bytes, found "));
   }
   SECTION("past the arena's end") {
-    CHECK(has(file.error_of(replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
+    CHECK(has(file.error_of(test::match_replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
   }
   SECTION("an all-to-all on the compute stream") {
-    const std::string edited = replaced(file.text, "(= all_to_all\\([^\n]*# )expert", "$1compute");
+    const std::string edited = test::match_replaced(file.text, "(= all_to_all\\([^\n]*# )expert", "$1compute");
     CHECK(has(file.error_of(edited, config), "expected it on the stream expert, found compute"));
   }
   SECTION("an update that does not write its weights") {
-    const std::string edited = replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
+    const std::string edited = test::match_replaced(file.text, "adamw\\(&@wte.weight,", "adamw(@wte.weight,");
     CHECK(has(file.error_of(edited, config), "expected operand 0 to be updated in place"));
   }
   SECTION("an all-reduce of gradients is removed") {
@@ -190,14 +186,15 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     CHECK(has(file.error_of(ir::print(plan), config), "expected all-reduces of "));
   }
   SECTION("another number in a formula") {
-    const std::string edited = replaced(file.text, "beta1=0.9", "beta1=0.8");
+    const std::string edited = test::match_replaced(file.text, "beta1=0.9", "beta1=0.8");
     CHECK(has(file.error_of(edited, config), "beta1=0.9"));
   }
   SECTION("an output is removed") {
-    CHECK(has(file.error_of(replaced(file.text, "output grad_norm[^\n]*\n", ""), config), "output grad_norm"));
+    CHECK(has(file.error_of(test::match_replaced(file.text, "output grad_norm[^\n]*\n", ""), config),
+              "output grad_norm"));
   }
   SECTION("an invalid predicted time") {
-    const std::string edited = replaced(file.text, "\\| ms [0-9.e-]+ [0-9.e-]+", "| ms 5.0 1.0");
+    const std::string edited = test::match_replaced(file.text, "\\| ms [0-9.e-]+ [0-9.e-]+", "| ms 5.0 1.0");
     CHECK(has(file.error_of(edited, config), "expected predicted times from 0 on, found ms 5 1"));
   }
 }
@@ -206,7 +203,7 @@ TEST_CASE("a plan of another model is refused with the instruction") {
   const config::Config config = config_with("lancet");
   const PlanFile file(config);
   auto refused = [&](const std::string& pattern, const std::string& by, const std::string& expected) {
-    const std::string error = file.error_of(replaced(file.text, pattern, by), config);
+    const std::string error = file.error_of(test::match_replaced(file.text, pattern, by), config);
     INFO(error);
     CHECK(has(error, expected));
   };
@@ -218,10 +215,10 @@ TEST_CASE("a plan of another model is refused with the instruction") {
 TEST_CASE("a plan with an attribute of another type is refused") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
-  CHECK(has(file.error_of(replaced(file.text, "capacity=[0-9]+", "capacity=nan"), config), "capacity"));
-  CHECK(has(file.error_of(replaced(file.text, "predicted_ms=[0-9.e+-]+", "predicted_ms=nan"), config),
+  CHECK(has(file.error_of(test::match_replaced(file.text, "capacity=[0-9]+", "capacity=nan"), config), "capacity"));
+  CHECK(has(file.error_of(test::match_replaced(file.text, "predicted_ms=[0-9.e+-]+", "predicted_ms=nan"), config),
             "header: predicted_ms: expected a time from 0 on, found nan"));
-  CHECK(has(file.error_of(replaced(file.text, "policy=dw", "policy=foo"), config),
+  CHECK(has(file.error_of(test::match_replaced(file.text, "policy=dw", "policy=foo"), config),
             "header: overlap.policy: expected one of sequential, "));
 }
 
@@ -229,7 +226,8 @@ TEST_CASE("ranks with different plan files stop together") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
   const std::string mine = file.folder.write("mine.ir", file.text);
-  const std::string other = file.folder.write("other.ir", replaced(file.text, "\\| ms [0-9.e-]+ ", "| ms 0.0001 "));
+  const std::string other =
+      file.folder.write("other.ir", test::match_replaced(file.text, "\\| ms [0-9.e-]+ ", "| ms 0.0001 "));
   std::vector<Error> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto trainer =
@@ -280,7 +278,7 @@ TEST_CASE("a run from a plan file trains like sequential; its trace has each ins
     CHECK(records[i].hidden_pct.value() <= 100);
   }
   std::map<std::pair<int, std::size_t>, int> seen;
-  const auto json = nlohmann::json::parse(trace);
+  const auto json = test::json_in(trace);
   for (const auto& event : json["traceEvents"])
     if (event["ph"] == "X") ++seen[{event["pid"].get<int>(), event["args"]["index"].get<std::size_t>()}];
   CHECK(seen.size() == 3 * plan.program.instructions.size());

@@ -10,6 +10,7 @@
 #include "lancet/data/token_file.h"
 #include "lancet/train/trainer.h"
 #include "temporary_folder.h"
+#include "text.h"
 #include "train/support.h"
 
 namespace lancet::test {
@@ -94,7 +95,7 @@ inline checkpoint::Manifest manifest_in(const std::string& run, std::int64_t ste
 inline std::vector<nlohmann::json> records_of(const std::string& run) {
   std::vector<nlohmann::json> records;
   std::ifstream in(run + "/metrics.jsonl");
-  for (std::string line; std::getline(in, line);) records.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(in, line);) records.push_back(test::json_in(line));
   return records;
 }
 

@@ -11,6 +11,7 @@
 #include "lancet/run/resume_point.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
+#include "text.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -22,10 +23,10 @@ using test::Fault;
 using test::FaultyFileSystem;
 using test::LogCapture;
 using test::TemporaryFolder;
-using Steps = std::vector<std::int64_t>;
+using StepList = std::vector<std::int64_t>;
 
 // A share of more than one block per rank.
-config::Config config_in(const std::string& run) {
+config::Config saving_config(const std::string& run) {
   auto config = test::small_config();
   config.model.vocab_size = 100000;
   config.train.save_interval = 1;
@@ -59,8 +60,8 @@ Status begin(run::Saver& saver, const checkpoint::Manifest& manifest, bool begun
   return expect(found == begun, begun ? "expected a save that is begun" : "expected a save that is put off");
 }
 
-Steps whole_in(const std::string& run) {
-  Steps steps;
+StepList whole_in(const std::string& run) {
+  StepList steps;
   for (const std::int64_t step : checkpoint::steps_in(run + "/checkpoints")) {
     const auto opened = checkpoint::Checkpoint::open(fs::path(run) / "checkpoints" / checkpoint::folder_name(step));
     if (opened.ok() && opened->verify().ok()) steps.push_back(step);
@@ -72,7 +73,7 @@ Steps whole_in(const std::string& run) {
 
 TEST_CASE("a save with a busy disk is put off by all ranks, and later ones are written") {
   const TemporaryFolder folder;
-  auto config = config_in(folder / "run");
+  auto config = saving_config(folder / "run");
   config.train.save_buffer_mb = 64;  // the whole share
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
@@ -88,12 +89,12 @@ TEST_CASE("a save with a busy disk is put off by all ranks, and later ones are w
     LANCET_TRY(begin(saver, manifest_at(config, 3, 2)));
     return saver.finish();
   });
-  CHECK(whole_in(folder / "run") == Steps{3, 1});
+  CHECK(whole_in(folder / "run") == StepList{3, 1});
 }
 
 TEST_CASE("with a small buffer ranks wait together for a disk, and give up if it hangs") {
   const TemporaryFolder folder;
-  const auto config = config_in(folder / "run");
+  const auto config = saving_config(folder / "run");
   std::array<BlockingFileSystem, 2> disks;
   disks[1].hold();
   on_two_ranks(config, disks, [&](comm::Communicator& world, run::Saver& saver) -> Status {
@@ -110,12 +111,12 @@ TEST_CASE("with a small buffer ranks wait together for a disk, and give up if it
     LANCET_TRY(saver.finish());
     return expect(!saver.last_failure(), "the second was written");
   });
-  CHECK(whole_in(folder / "run") == Steps{2});
+  CHECK(whole_in(folder / "run") == StepList{2});
 }
 
 TEST_CASE("weights with NaN or infinity replace no checkpoint") {
   const TemporaryFolder folder;
-  const auto config = config_in(folder / "run");
+  const auto config = saving_config(folder / "run");
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
     run::Saver saver(config, world, trainer->store());
@@ -136,7 +137,7 @@ TEST_CASE("weights with NaN or infinity replace no checkpoint") {
   });
   INFO((status.ok() ? "" : status.error().message));
   REQUIRE(status.ok());
-  CHECK(whole_in(folder / "run") == Steps{1});
+  CHECK(whole_in(folder / "run") == StepList{1});
 }
 
 namespace {
@@ -147,7 +148,7 @@ struct Ended {
 };
 
 // Two ranks, of which the last may have a faulty disk.
-Ended train_on(const config::Config& config, checkpoint::FileSystem* files) {
+Ended train_and_save(const config::Config& config, checkpoint::FileSystem* files) {
   Ended ended;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     train::TrainerOptions options{.local_ranks = 2};
@@ -159,8 +160,7 @@ Ended train_on(const config::Config& config, checkpoint::FileSystem* files) {
   REQUIRE(status.ok());
   std::ifstream in(config.log.run_dir + "/metrics.jsonl");
   for (std::string line; std::getline(in, line);)
-    if (const auto record = nlohmann::json::parse(line); record.contains("loss"))
-      ended.losses.push_back(record["loss"]);
+    if (const auto record = test::json_in(line); record.contains("loss")) ended.losses.push_back(record["loss"]);
   return ended;
 }
 
@@ -172,14 +172,14 @@ TEST_CASE("a run on two ranks survives a failing disk, reports it, keeps its che
   config.train.save_interval = 2;
   const TemporaryFolder folder;
   config.log.run_dir = folder / "sound";
-  const Ended sound = train_on(config, nullptr);
+  const Ended sound = train_and_save(config, nullptr);
   REQUIRE(sound.error.code == ExitCode::done);
-  REQUIRE(whole_in(folder / "sound") == Steps{6, 4, 2});
+  REQUIRE(whole_in(folder / "sound") == StepList{6, 4, 2});
   // The number of calls of a save on this rank, so that the fault hits the second save.
   const Fault fault = GENERATE(Fault::short_write, Fault::no_space, Fault::io_error, Fault::crash);
   FaultyFileSystem counting(fault, std::numeric_limits<int>::max());
   config.log.run_dir = folder / "counted";
-  REQUIRE(train_on(config, &counting).error.code == ExitCode::done);
+  REQUIRE(train_and_save(config, &counting).error.code == ExitCode::done);
   const int calls = counting.calls / 3;
   REQUIRE(calls >= 2);
   for (const int call : {0, calls / 2, calls - 1}) {
@@ -187,26 +187,26 @@ TEST_CASE("a run on two ranks survives a failing disk, reports it, keeps its che
     config.log.run_dir = folder / ("faulty-" + std::to_string(call));
     FaultyFileSystem files(fault, calls + call);
     const LogCapture log;
-    const Ended ended = train_on(config, &files);
+    const Ended ended = train_and_save(config, &files);
     if (fault == Fault::crash) files.lose_unsynced();
     CHECK(ended.losses == sound.losses);
     if (fault == Fault::short_write) {
       CHECK(ended.error.code == ExitCode::done);
-      CHECK(whole_in(config.log.run_dir) == Steps{6, 4, 2});
+      CHECK(whole_in(config.log.run_dir) == StepList{6, 4, 2});
       continue;
     }
     CHECK(ended.error.code == ExitCode::data);
     CHECK(ended.error.message.starts_with("the run ended, but its last checkpoint was not saved: rank 1: "));
     CHECK(log.count("warning: step 4 was not saved, older checkpoints stay: rank 1: ") == 1);
     CHECK(log.count("warning: step 6 was not saved, older checkpoints stay: rank 1: ") == 1);
-    CHECK(whole_in(config.log.run_dir) == Steps{2});
+    CHECK(whole_in(config.log.run_dir) == StepList{2});
     // Then resumes from there with a sound disk.
     const LogCapture again;
-    const Ended resumed = train_on(config, nullptr);
+    const Ended resumed = train_and_save(config, nullptr);
     CHECK(again.count("resume     after step 2") > 0);
     CHECK(resumed.error.code == ExitCode::done);
     CHECK(resumed.losses == sound.losses);
-    CHECK(whole_in(config.log.run_dir) == Steps{6, 4, 2});
+    CHECK(whole_in(config.log.run_dir) == StepList{6, 4, 2});
   }
 }
 
@@ -228,8 +228,8 @@ TEST_CASE("a failing rename keeps the checkpoints before, and the next one is sa
   CHECK(status.ok());
   CHECK(log.count("step 2 was not saved, older checkpoints stay: rank 0: ") == 1);
   CHECK(checkpoint::steps_in(folder / "run/checkpoints").empty());
-  CHECK(train_on(config, nullptr).error.code == ExitCode::done);
-  CHECK(whole_in(folder / "run") == Steps{4, 2});
+  CHECK(train_and_save(config, nullptr).error.code == ExitCode::done);
+  CHECK(whole_in(folder / "run") == StepList{4, 2});
 }
 
 }  // namespace lancet

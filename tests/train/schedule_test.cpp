@@ -4,11 +4,12 @@
 #include "lancet/run/metrics.h"
 #include "lancet/train/learning_rate.h"
 #include "lancet/world/agree.h"
+#include "text.h"
 
 namespace lancet::train {
 namespace {
 
-config::Train schedule(config::LrSchedule kind) {
+config::Train rates_of(config::LrSchedule kind) {
   config::Train train;
   train.steps = 101;
   train.lr = 1;
@@ -24,19 +25,19 @@ config::Train schedule(config::LrSchedule kind) {
 TEST_CASE("learning rates") {
   using enum config::LrSchedule;
   for (auto kind : {constant, linear, cosine, wsd}) {
-    const auto train = schedule(kind);
+    const auto train = rates_of(kind);
     CHECK(learning_rate(train, 0) == Approx(0.1));  // warm-up: a tenth of lr
     CHECK(learning_rate(train, 9) == Approx(1));
   }
-  CHECK(learning_rate(schedule(constant), 100) == 1);
-  CHECK(learning_rate(schedule(linear), 55) == Approx(0.55));
-  CHECK(learning_rate(schedule(linear), 100) == Approx(0.1));
-  CHECK(learning_rate(schedule(cosine), 55) == Approx(0.55));
-  CHECK(learning_rate(schedule(cosine), 32) > learning_rate(schedule(linear), 32));
-  CHECK(learning_rate(schedule(cosine), 100) == Approx(0.1));
-  CHECK(learning_rate(schedule(wsd), 80) == 1);
-  CHECK(learning_rate(schedule(wsd), 90) == Approx(0.55));
-  CHECK(learning_rate(schedule(wsd), 100) == Approx(0.1));
+  CHECK(learning_rate(rates_of(constant), 100) == 1);
+  CHECK(learning_rate(rates_of(linear), 55) == Approx(0.55));
+  CHECK(learning_rate(rates_of(linear), 100) == Approx(0.1));
+  CHECK(learning_rate(rates_of(cosine), 55) == Approx(0.55));
+  CHECK(learning_rate(rates_of(cosine), 32) > learning_rate(rates_of(linear), 32));
+  CHECK(learning_rate(rates_of(cosine), 100) == Approx(0.1));
+  CHECK(learning_rate(rates_of(wsd), 80) == 1);
+  CHECK(learning_rate(rates_of(wsd), 90) == Approx(0.55));
+  CHECK(learning_rate(rates_of(wsd), 100) == Approx(0.1));
 }
 
 TEST_CASE("a record is one JSON object with every field, null if unknown") {
@@ -44,7 +45,7 @@ TEST_CASE("a record is one JSON object with every field, null if unknown") {
   record.step = 7;
   record.loss = 1.25;
   record.drop_pct = 2.5;
-  const auto json = nlohmann::json::parse(run::to_json(record));
+  const auto json = test::json_in(run::to_json(record));
   for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms",
                           "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_pct", "predicted_ms",
                           "load_max_over_mean", "drop_pct"})
@@ -76,7 +77,7 @@ TEST_CASE("the step line") {
   CHECK(run::step_line(record, 400, 3723) ==
         "step  12/400 | loss 3.5000 | norm 0.25 | 100 ms (2 exposed) | 2000 tok/s | MFU 41% | drop 0.5% | ETA 1h 02m");
   record.predicted_ms = 96.4;
-  CHECK(nlohmann::json::parse(run::to_json(record))["predicted_ms"] == 96.4);
+  CHECK(test::json_in(run::to_json(record))["predicted_ms"] == 96.4);
   record.skipped = true;
   record.skipped_steps = 2;
   record.loss = NAN;

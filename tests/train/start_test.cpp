@@ -7,10 +7,12 @@
 #include <fstream>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/run/model_folder.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
+#include "text.h"
 #include "train/runs.h"
 
 namespace lancet {
@@ -210,11 +212,11 @@ TEST_CASE("a checkpoint of another version's config is compared field by field")
   const fs::path at = fs::path(folder / "run") / "checkpoints/step-000002/manifest.json";
   auto manifest = checkpoint::parse_manifest(*read_file(at, "it"), "it");
   REQUIRE(manifest.ok());
-  auto saved = nlohmann::json::parse(manifest->config);
+  auto saved = test::json_in(manifest->config);
   saved["train"]["of_the_future"] = 7;
   saved["train"].erase("adam_eps");
   saved["train"]["lr"] = 0.25;
-  manifest->config = saved.dump();
+  manifest->config = json_text(saved);
   REQUIRE(write_file(at, checkpoint::to_json(*manifest)).ok());
   {
     auto other = config;

@@ -1,6 +1,7 @@
-// The one parser of JSON texts from users: no text crashes it, and its errors read the same for all files.
+// JSON texts. Those from users have one parser: no text crashes it, and its errors read the same for all files.
 #pragma once
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "lancet/base/result.h"
@@ -19,5 +20,19 @@ enum class JsonComments { refused, ignored };  // "//" and "/* */"
 template <class Json = nlohmann::json>
 Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code,
                         JsonComments comments = JsonComments::refused);
+
+// A text that the program wrote, parsed; a discarded value if it is not JSON. Like json_text(), it is compiled once:
+// nlohmann's own parse() and dump() take seconds in each source that calls them.
+template <class Json = nlohmann::json>
+Json json_of(std::string_view text);
+
+struct JsonStyle {
+  int indent = -1;      // spaces per level; -1: one line
+  bool ascii = false;   // escapes all other characters
+  bool strict = false;  // throws nlohmann::json::type_error on bytes that are not UTF-8, instead of replacing them
+};
+// The text of a value, nlohmann::json or nlohmann::ordered_json.
+template <class Json>
+std::string json_text(const Json& value, JsonStyle style = {});
 
 }  // namespace lancet

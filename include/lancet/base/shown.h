@@ -3,7 +3,6 @@
 #include <cmath>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace lancet {
 
@@ -26,39 +25,10 @@ inline std::string cut(std::string_view text, std::size_t most) {
 // The text in quotes, on one line, cut after 80 bytes.
 inline std::string shown(std::string_view text) { return "'" + cut(text, 80) + "'"; }
 
-namespace detail {
-
-// Appends the value's JSON and stops after `most` bytes. That also bounds the recursion: a file's nesting must not
-// determine the depth of the stack.
-template <class Json>
-void write_front(const Json& value, std::size_t most, std::string& text) {
-  const auto leaf = [](const Json& x) { return x.dump(-1, ' ', false, Json::error_handler_t::replace); };
-  if (!value.is_structured()) {
-    text += leaf(value);
-    return;
-  }
-  const bool object = value.is_object();
-  text += object ? '{' : '[';
-  bool first = true;
-  for (auto it = value.begin(); it != value.end() && text.size() <= most; ++it) {
-    if (!std::exchange(first, false)) text += ',';
-    if (object) text += leaf(Json(it.key())) + ":";
-    write_front(*it, most, text);
-  }
-  text += object ? '}' : ']';
-}
-
-}  // namespace detail
-
-// A JSON value (nlohmann's) as it is in its file, cut after 60 bytes.
+// A JSON value (nlohmann::json or nlohmann::ordered_json) as it is in its file, cut after 60 bytes.
 template <class Json>
 requires requires { typename Json::error_handler_t; }
-std::string shown(const Json& value) {
-  constexpr std::size_t most = 60;
-  std::string text;
-  detail::write_front(value, most, text);
-  return cut(text, most);
-}
+std::string shown(const Json& value);
 
 // The value with a NaN's sign removed, so that it prints as "nan", never as "-nan".
 inline double unsigned_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }

@@ -4,7 +4,7 @@ add_executable(test_backend_cuda ${CMAKE_CURRENT_LIST_DIR}/cudnn_graphs_test.cpp
                                  ${CMAKE_SOURCE_DIR}/src/backend/cuda/matmul_choices.cpp)
 target_link_libraries(test_backend_cuda PRIVATE lancet_test_main lancet_base)
 target_include_directories(test_backend_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(test_backend_cuda PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+lancet_test_code(test_backend_cuda)
 if(CUDNN_FOUND)
   add_library(fake_cuda_driver MODULE ${CMAKE_CURRENT_LIST_DIR}/fake_driver.cpp)
   set_target_properties(fake_cuda_driver PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

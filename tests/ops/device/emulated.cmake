@@ -26,10 +26,11 @@ target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/doub
 # The flags of the CPU kernels, so that both fuse multiply-adds.
 target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall -Wextra ${LANCET_KERNEL_FLAGS} -O2
                        $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+target_precompile_headers(lancet_emulated REUSE_FROM lancet_ops)
 
 file(GLOB device_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/device/*.cpp)
-add_executable(test_ops_device ${device_tests} device/train_test.cpp ops/harness.cpp ops/large_samples.cpp ops/reference_ops.cpp ops/reference_moe.cpp ops/reference_decode.cpp)
-target_link_libraries(test_ops_device PRIVATE lancet_test_main lancet_emulated lancet_train)
-target_compile_options(test_ops_device PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
+add_executable(test_ops_device ${device_tests} device/train_test.cpp)
+target_link_libraries(test_ops_device PRIVATE lancet_test_main lancet_op_references lancet_emulated lancet_train)
+lancet_test_code(test_ops_device)
 target_include_directories(test_ops_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops)
 catch_discover_tests(test_ops_device TEST_PREFIX "ops device: " PROPERTIES LABELS ops TIMEOUT ${LANCET_TEST_TIMEOUT})

@@ -8,12 +8,12 @@
 #include <limits>
 #include <set>
 
-#include "harness.h"
 #include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
 #include "ops/device/partial_sums.h"
 #include "ops/linear/column_sums.h"
+#include "ops/references/harness.h"
 #include "routers.h"
 #include "run_emulated.h"
 

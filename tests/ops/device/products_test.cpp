@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "emulated_kernels.h"
-#include "harness.h"
 #include "library_doubles.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;

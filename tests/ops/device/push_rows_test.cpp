@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t capacity = 6, tokens = 12;
 constexpr int most_blocks = 8;
 
-struct Case {
+struct PushCase {
   int ranks;
   std::int64_t local;  // experts of a rank
   DType dtype;
@@ -31,7 +31,7 @@ struct Case {
 
 // Every tensor at the same offset on all ranks: slots, buffer, and for each part a route and rows. The signals follow.
 struct Arena {
-  explicit Arena(const Case& c) : ranks(c.ranks), local(c.local) {
+  explicit Arena(const PushCase& c) : ranks(c.ranks), local(c.local) {
     const auto& [_, __, dtype, width, parts] = c;
     types = {{dtype, {ranks * local, capacity, width}}, {dtype, {local, ranks * capacity, width}}};
     for (int p = 0; p < parts; ++p) {
@@ -65,7 +65,7 @@ struct Arena {
 };
 
 // Filled slots and matching counts: the parts own consecutive ranges of each expert's slots.
-std::vector<Arena> make_ranks(const Case& c, unsigned seed) {
+std::vector<Arena> make_ranks(const PushCase& c, unsigned seed) {
   const int ranks = c.ranks, parts = c.parts;
   const std::int64_t local = c.local;
   std::mt19937 random(seed);
@@ -197,7 +197,7 @@ struct Clear {
 };
 
 // seed: of the rows, and of the order of the kernels.
-void check(const Case& c, int blocks, unsigned seed) {
+void check(const PushCase& c, int blocks, unsigned seed) {
   INFO(c.ranks << " ranks of " << c.local << " experts, rows of " << c.width << " " << name(c.dtype) << ", " << c.parts
                << " parts, " << blocks << " blocks, seed " << seed);
   const std::vector<Arena> start = make_ranks(c, seed);
@@ -249,7 +249,7 @@ TEST_CASE("more messages than a block finds in one turn") {
 }
 
 TEST_CASE("ranks that run ahead of each other push there and back without a host between") {
-  const Case c{4, 2, DType::bf16, 8, 2};
+  const PushCase c{4, 2, DType::bf16, 8, 2};
   const std::vector<Arena> start = make_ranks(c, 1);
   std::vector<Arena> expected = start;
   push_all(expected, true, c.parts);
@@ -273,7 +273,7 @@ TEST_CASE("ranks that run ahead of each other push there and back without a host
 }
 
 TEST_CASE("kernels whose peer never comes end when the hosts stop them, and touch no tensor") {
-  const Case c{4, 2, DType::f32, 4, 1};
+  const PushCase c{4, 2, DType::f32, 4, 1};
   const std::vector<Arena> start = make_ranks(c, 1);
   for (std::uint64_t order : {1u, 2u, 3u}) {
     std::vector<Arena> found = start;
@@ -291,7 +291,7 @@ TEST_CASE("kernels whose peer never comes end when the hosts stop them, and touc
 }
 
 TEST_CASE("a peer that never comes is noticed") {
-  const Case c{4, 2, DType::f32, 4, 1};
+  const PushCase c{4, 2, DType::f32, 4, 1};
   std::vector<Arena> all = make_ranks(c, 1);
   Machine machine(all, 2, 2, 1);
   for (int r : {0, 1, 3}) machine.push(r, true, c.parts);
@@ -304,7 +304,7 @@ TEST_CASE("a peer that never comes is noticed") {
 
 // Without places for all blocks, ranks may begin with different ones, and each waits for those of the others.
 TEST_CASE("a push needs a place for all of its blocks") {
-  const Case c{2, 2, DType::f32, 4, 1};
+  const PushCase c{2, 2, DType::f32, 4, 1};
   int stuck = 0;
   for (std::uint64_t order = 1; order <= 8; ++order) {
     std::vector<Arena> all = make_ranks(c, 1);
@@ -321,7 +321,7 @@ TEST_CASE("a push needs a place for all of its blocks") {
 }
 
 TEST_CASE("each block and each rank starts with another peer") {
-  const Case c{4, 2, DType::f32, 4, 1};
+  const PushCase c{4, 2, DType::f32, 4, 1};
   std::vector<Arena> all = make_ranks(c, 1);
   for (int rank = 0; rank < 4; ++rank) {
     const device::PushRows kernel{row_push(all[std::size_t(rank)], true, 1), {{nullptr, nullptr, rank, 4}, {}, 4, 1}};

@@ -1,8 +1,8 @@
 // One call of an op's device kernel, emulated on the host.
 #pragma once
 #include "emulated_kernels.h"
-#include "harness.h"
 #include "ops/device/launch.h"
+#include "ops/references/harness.h"
 
 namespace lancet::test {
 

@@ -10,7 +10,7 @@
 
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/kernel.h"
-#include "reference_ops.h"
+#include "ops/references/reference_ops.h"
 
 namespace lancet::test {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <map>
 
-#include "reference_ops.h"
+#include "ops/references/reference_ops.h"
 
 namespace lancet::test {
 namespace {

@@ -1,7 +1,7 @@
 // Samples that are too large to describe an op, for tests of its parts, threads and blocks.
 #include <map>
 
-#include "harness.h"
+#include "ops/references/harness.h"
 
 namespace lancet::test {
 namespace {
@@ -62,7 +62,7 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
   });
 }
 
-std::multimap<std::string_view, Sample> make_table() {
+std::multimap<std::string_view, Sample> make_large_samples() {
   std::multimap<std::string_view, Sample> table;
   for (DType t : {f32, DType::bf16}) {
     add_dense(table, t);
@@ -87,7 +87,7 @@ std::multimap<std::string_view, Sample> make_table() {
 }  // namespace
 
 std::vector<Sample> samples_of(const ops::OpDef& op) {
-  static const auto table = make_table();
+  static const auto table = make_large_samples();
   std::vector<Sample> samples = op.samples;
   const auto [first, last] = table.equal_range(op.name);
   for (auto it = first; it != last; ++it) samples.push_back(it->second);

@@ -1,4 +1,4 @@
-#include "reference_ops.h"
+#include "ops/references/reference_ops.h"
 
 #include <algorithm>
 #include <cmath>
@@ -350,7 +350,7 @@ void all_reduce(ReferenceCall& c) {  // of one rank
   for (std::size_t i = 0; i < c.operands.size(); ++i) c.results[i].values = c.operands[i].values;
 }
 
-std::map<std::string_view, Reference> make_table() {
+std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
                                               {"add_layer_norm", add_layer_norm},
@@ -384,7 +384,7 @@ std::map<std::string_view, Reference> make_table() {
 }  // namespace
 
 Reference find_reference(std::string_view op) {
-  static const auto table = make_table();
+  static const auto table = make_references();
   const auto it = table.find(op);
   return it == table.end() ? nullptr : it->second;
 }

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "ops/references/harness.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "reference_ops.h"
+#include "ops/references/reference_ops.h"
 
 namespace lancet::test {
 namespace {
