@@ -13,7 +13,7 @@ namespace lancet::test {
 class RankStream final : public HostStream {
  public:
   explicit RankStream(ops::device::emulated::Rank& rank) : rank_(rank) {}
-  void* native() override { return &rank_; }
+  void* native() override { return static_cast<ops::device::emulated::Launches*>(&rank_); }
 
  private:
   ops::device::emulated::Rank& rank_;
