@@ -31,20 +31,21 @@ void forget_covered(std::vector<Access>& accesses, const Region& region) {
   std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
 }
 
-// Removes those whose signals the instruction takes. made_by: per tensor that is signals. Although no dependency says
-// so, a sound plan lists the maker first (verify.h), and waits are for instructions listed before. So program order is
-// one in which all streams can run, and no maker waits for what comes after a taker.
-void forget_signalled(const Program& program, const Instruction& instruction, const std::vector<InstructionId>& made_by,
-                      std::vector<InstructionId>& before) {
-  for (TensorId id : instruction.operands)
-    if (program.type(id).dtype == DType::signals) std::erase(before, made_by[id.index()]);
+void sort_once(std::vector<InstructionId>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+// True if signals of `maker` announce what is read: they are read themselves, or the rows of its first result are.
+bool announced(const Program& program, TensorId read, const Instruction& maker) {
+  return program.type(read).dtype == DType::signals || program.root(read) == program.root(maker.results.front());
 }
 
 }  // namespace
 
 std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
-  std::vector<InstructionId> made_by(program.tensors.size());
+  const auto makers = signal_makers(program);
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
@@ -53,9 +54,13 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
     for (TensorId id : instruction.results) writes.push_back(program.region(id));
     for (TensorId id : instruction.writes) writes.push_back(program.region(id));
     for (TensorId id : instruction.operands) reads.push_back(program.region(id));
-    for (const Region& region : reads) collect(history[region.root.index()].writes, region, before);
-    forget_signalled(program, instruction, made_by, before);
-    for (TensorId id : instruction.results) made_by[id.index()] = id_of(i);
+    for (std::size_t r = 0; r < reads.size(); ++r) {
+      const auto known = std::ptrdiff_t(before.size());
+      collect(history[reads[r].root.index()].writes, reads[r], before);
+      for (InstructionId maker : makers[i])
+        if (announced(program, instruction.operands[r], program.instructions[maker.index()]))
+          before.erase(std::remove(before.begin() + known, before.end(), maker), before.end());
+    }
     for (const Region& region : writes) {
       collect(history[region.root.index()].writes, region, before);
       collect(history[region.root.index()].reads, region, before);
@@ -67,8 +72,30 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
       forget_covered(memory.reads, region);
       memory.writes.push_back({id_of(i), region});
     }
-    std::sort(before.begin(), before.end());
-    before.erase(std::unique(before.begin(), before.end()), before.end());
+    sort_once(before);
+  }
+  return result;
+}
+
+std::vector<std::vector<InstructionId>> signal_makers(const Program& program) {
+  std::vector<InstructionId> made_by(program.tensors.size());
+  std::vector<std::vector<InstructionId>> result(program.instructions.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    for (TensorId id : program.instructions[i].operands)
+      if (program.type(id).dtype == DType::signals && made_by[id.index()].valid())
+        result[i].push_back(made_by[id.index()]);
+    for (TensorId id : program.instructions[i].results) made_by[id.index()] = id_of(i);
+    sort_once(result[i]);
+  }
+  return result;
+}
+
+std::vector<std::vector<InstructionId>> precedence(const Program& program) {
+  auto result = dependencies(program);
+  const auto makers = signal_makers(program);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i].insert(result[i].end(), makers[i].begin(), makers[i].end());
+    sort_once(result[i]);
   }
   return result;
 }

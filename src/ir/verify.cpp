@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lancet/ir/print.h"
+#include "lancet/ir/readiness.h"
 
 namespace lancet::ir {
 namespace {
@@ -111,6 +112,7 @@ class Verifier {
       if (!id.valid() || id.index() >= program_.tensors.size()) return internal_error("a result does not exist");
       if (Status status = make(id); !status.ok()) return at(status.error().message);
     }
+    if (Status status = verify_readiness(program_, instruction); !status.ok()) return at(status.error().message);
     return {};
   }
 

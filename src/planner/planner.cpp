@@ -137,6 +137,7 @@ LowerBound lower_bound_of(const Step& step) {
     double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
     sum += step.op_costs()[i].ms;
     core += step.op_costs()[i].core_ms;
+    all_to_all += step.op_costs()[i].network_ms;
   }
   const double speed = std::max(step.costs().interference().network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);

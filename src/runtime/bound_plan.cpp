@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "lancet/ir/readiness.h"
+
 namespace lancet::runtime {
 namespace {
 
@@ -28,7 +30,12 @@ Streams streams_of(const ir::Plan& plan) {
 }
 
 Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& arena, const Memory& inputs)
-    : plan_(plan), store_(store), arena_(arena), inputs_(inputs), input_offsets_(plan.program.tensors.size(), -1) {
+    : plan_(plan),
+      store_(store),
+      arena_(arena),
+      inputs_(inputs),
+      input_offsets_(plan.program.tensors.size(), -1),
+      rows_per_signal_(plan.program.tensors.size()) {
   LANCET_CHECK(arena.bytes >= static_cast<std::size_t>(plan.arena_bytes), "the arena has {} bytes, the plan needs {}",
                arena.bytes, plan.arena_bytes);
   std::size_t at = 0;
@@ -37,6 +44,9 @@ Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& are
       input_offsets_[i] = static_cast<std::int64_t>(at);
       at += aligned_input(static_cast<std::size_t>(ir::bytes(tensor.type)));
     }
+  for (const ir::Instruction& instruction : plan.program.instructions)
+    if (const TensorId signals = ir::signals_of(plan.program, instruction); signals.valid())
+      rows_per_signal_[signals.index()] = ir::rows_per_signal(instruction.attributes).value();
 }
 
 std::size_t Addresses::input_bytes(const ir::Program& program) {
@@ -60,7 +70,7 @@ ops::TensorView Addresses::view(TensorId id) const {
   } else if (plan_.offsets[region.root.index()] >= 0) {
     data = arena_.start + plan_.offsets[region.root.index()];
   }
-  return {data ? data + region.begin : nullptr, plan_.program.type(id)};
+  return {data ? data + region.begin : nullptr, plan_.program.type(id), rows_per_signal_[id.index()]};
 }
 
 ops::TensorView Addresses::input(std::string_view name) const {

@@ -1,7 +1,6 @@
 // Shared by the executors: addresses of a plan's tensors, its streams as lists of steps, errors that name an
 // instruction.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -28,24 +27,23 @@ struct StreamStep {
 using Streams = std::array<std::vector<StreamStep>, ir::stream_count>;
 Streams streams_of(const ir::Plan& plan);
 
-// Runs all steps on this thread, stream by stream in turn, each stream as far as its waits allow. The order is the same
-// on all ranks. run(step) returns a Status.
+// Runs all steps on this thread in the order of the plan, which is the same on all ranks and in which nothing, a kernel
+// that takes signals included, waits for what comes later. run(step) returns a Status.
 template <class Run>
 Status walk_alone(const Streams& streams, const Run& run) {
   std::array<std::size_t, ir::stream_count> done{};
-  auto ready = [&](const StreamStep& step) {
-    return std::all_of(step.waits.begin(), step.waits.end(), [&](const StreamWait& wait) {
-      return done[wait.stream] >= static_cast<std::size_t>(wait.target);
-    });
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-      for (; done[stream] < streams[stream].size() && ready(streams[stream][done[stream]]);
-           ++done[stream], moved = true)
-        LANCET_TRY(run(streams[stream][done[stream]]));
+  while (true) {
+    const StreamStep* next = nullptr;
+    std::size_t on = 0;
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+      if (done[stream] == streams[stream].size()) continue;
+      const StreamStep& step = streams[stream][done[stream]];
+      if (!next || step.instruction < next->instruction) next = &step, on = stream;
+    }
+    if (!next) return {};
+    ++done[on];
+    LANCET_TRY(run(*next));
   }
-  return {};
 }
 
 // The addresses of a plan's tensors: in the store, in the arena, or, for inputs, in a block of their own.
@@ -67,7 +65,8 @@ class Addresses {
   const ir::Plan& plan_;
   TensorStore& store_;
   Memory arena_, inputs_;
-  std::vector<std::int64_t> input_offsets_;  // by tensor; -1: not an input
+  std::vector<std::int64_t> input_offsets_;    // by tensor; -1: not an input
+  std::vector<std::int64_t> rows_per_signal_;  // by tensor; 0: not signals
 };
 
 // Calls the kernel; an exception becomes an InternalError.

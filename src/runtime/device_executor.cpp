@@ -15,9 +15,11 @@
 #include "device_times.h"
 #include "host_mirror.h"
 #include "lancet/base/log.h"
+#include "lancet/ir/readiness.h"
 #include "lancet/runtime/watched_stream.h"
 #include "plan_executor.h"
 #include "step_failure.h"
+#include "step_signals.h"
 #include "stream_threads.h"
 
 namespace lancet::runtime {
@@ -72,13 +74,15 @@ class DeviceExecutor final : public PlanExecutor {
       LANCET_ASSIGN(backend::Stream* const queue, device_.shared_stream(stream));
       queues_[stream] = std::make_unique<WatchedStream>(*queue, [this, stream] { return failure_.watch(stream); });
     }
-    flag_plan_ = plan_flags(streams_, [&](std::int32_t instruction) {
-      const std::string& op = plan_.program.instructions[static_cast<std::size_t>(instruction)].op;
-      const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(op);
+    const auto recordable = [&](std::int32_t instruction) {
+      const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(at(instruction).op);
       return kernel && kernel->recordable;  // bind() names the op that has no kernel
-    });
+    };
+    const auto watched = [&](std::int32_t i) { return ir::uses_signals(plan_.program, at(i)); };
+    flag_plan_ = plan_flags(streams_, recordable, watched);
     LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
-                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), workspaces_));
+                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), signals_.step(),
+                             workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
@@ -106,7 +110,7 @@ class DeviceExecutor final : public PlanExecutor {
   Result<std::optional<NonFinite>> find_non_finite() override {
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
-    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
     return search_non_finite(plan_, streams_, *addresses_, *this);
   }
@@ -121,18 +125,23 @@ class DeviceExecutor final : public PlanExecutor {
   }
 
  private:
+  const ir::Instruction& at(std::int32_t instruction) const {
+    return plan_.program.instructions[static_cast<std::size_t>(instruction)];
+  }
+
   Status allocate_memory(TensorStore& store) {
     if (!options_.arena.start) {
       LANCET_ASSIGN(arena_, Block::on_device(device_, static_cast<std::size_t>(plan_.arena_bytes)));
     }
     LANCET_TRY(mirror_.allocate_inputs(plan_.program, device_));
     addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), mirror_.device_inputs());
+    LANCET_TRY(signals_.allocate(plan_, *addresses_, device_));
     return mirror_.allocate_outputs(plan_.program, *addresses_, device_);
   }
 
   Status first_run() {
     LANCET_TRY(device_.bind_thread());
-    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
     LANCET_TRY(walk_alone(streams_, [&](const StreamStep& step) -> Status {
       Span& span = span_of(step.instruction);
@@ -153,15 +162,21 @@ class DeviceExecutor final : public PlanExecutor {
     return queues_[0]->synchronize();
   }
 
+  // Puts on the compute stream what the step begins with, for which all other streams wait.
+  Status begin_step() {
+    LANCET_TRY(signals_.begin_step(*queues_[0]));
+    return mirror_.copy_inputs(*queues_[0]);
+  }
+
   void run_stream(std::size_t stream) {
     Status status = device_.bind_thread();
     backlogs_[stream].start();
+    failure_.start_stream(stream);
     if (status.ok()) status = stream == 0 ? enqueue_compute() : enqueue_communication(stream);
     failure_.finish(stream, status);
   }
 
   Status enqueue_communication(std::size_t stream) {
-    failure_.start_stream(stream);
     LANCET_TRY(queues_[stream]->wait(flags_.inputs()));
     LANCET_TRY(enqueue_sections(stream));
     return queues_[stream]->signal(flags_.end(stream));
@@ -169,7 +184,7 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status enqueue_compute() {
     LANCET_TRY(times_->begin(*queues_[0]));
-    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
+    LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->signal(flags_.inputs()));
     LANCET_TRY(enqueue_sections(0));
     for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
@@ -256,6 +271,7 @@ class DeviceExecutor final : public PlanExecutor {
   StepFlags flags_;
   Workspaces workspaces_;
   HostMirror mirror_;
+  StepSignals signals_;
   std::optional<Addresses> addresses_;
   DeviceQueues queues_;
   std::array<Backlog, ir::stream_count> backlogs_;

@@ -72,9 +72,15 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
   return runs;
 }
 
+comm::DeviceCommunicator* with_window(const ExecutorOptions& options) {
+  for (comm::DeviceCommunicator* comm : options.device_communicators)
+    if (comm && comm->peers()) return comm;
+  return nullptr;
+}
+
 Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
                            const DeviceQueues& queues, const std::vector<InstructionRun>& runs,
-                           Workspaces& workspaces) {
+                           const std::uint32_t* step, Workspaces& workspaces) {
   device_ = &options.accelerator->device();
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
     if (comm::DeviceCommunicator* comm = options.device_communicators[stream])
@@ -85,6 +91,7 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
     LANCET_ASSIGN(workspaces[stream], Block::on_device(*device_, scratch[stream]));
   }
+  const comm::DeviceCommunicator* windows = with_window(options);
   ops::BindNotes notes;
   std::set<std::string> remarks;
   const std::vector<ir::Instruction>& instructions = plan.program.instructions;
@@ -95,6 +102,8 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
     args.device = device_;
     args.stream = queues[stream].get();
     args.device_comm = options.device_communicators[stream];
+    args.peers = windows ? windows->peers() : nullptr;
+    args.step = step;
     args.notes = &notes;
     args.remarks = &remarks;
     return args;

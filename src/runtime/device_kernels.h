@@ -25,13 +25,18 @@ using InstructionRun = std::vector<std::int32_t>;
 std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
                                     const Accelerator& accelerator);
 
+// The communicator that has a window, in which the arena is; null without one.
+comm::DeviceCommunicator* with_window(const ExecutorOptions& options);
+
 class DeviceKernels {
  public:
   // Reserves the communicators' memory, allocates the workspaces and binds the kernels. Logs their remarks, each once
   // per process. Error: an op has no kernel on the accelerator. All arguments outlive this object.
-  // runs: instructions whose work one kernel does, when the last of them is called (runs_of).
+  // runs: instructions whose work one kernel does, when the last of them is called (runs_of). step: the number of the
+  // step on the device, for signals.
   Status bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
-              const DeviceQueues& queues, const std::vector<InstructionRun>& runs, Workspaces& workspaces);
+              const DeviceQueues& queues, const std::vector<InstructionRun>& runs, const std::uint32_t* step,
+              Workspaces& workspaces);
 
   // Puts the instruction's work on its device stream.
   Status call(std::int32_t instruction) {

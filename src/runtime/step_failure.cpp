@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/readiness.h"
+
 namespace lancet::runtime {
 namespace {
 
@@ -15,15 +18,29 @@ Error at_stream(std::size_t stream, const Error& error) {
 }  // namespace
 
 void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan) {
-  for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
+  const ir::Program& program = plan_.program;
+  std::vector<backend::Flag*> done(program.instructions.size());  // null: it has no flag
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (const Section& section : flag_plan.streams[stream])
+      if (section.signal >= 0)
+        done[static_cast<std::size_t>(streams[stream][section.end - 1].instruction)] =
+            flags_.planned(static_cast<std::size_t>(section.signal));
+  const auto makers = ir::signal_makers(program);
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
     std::vector<StreamWatch::Step> steps;
     for (const Section& section : flag_plan.streams[stream]) {
+      const auto instruction = static_cast<std::size_t>(streams[stream][section.begin].instruction);
+      if (stream == 0 && !ir::uses_signals(program, program.instructions[instruction])) continue;
       StreamWatch::Step& step = steps.emplace_back();
-      step.instruction = streams[stream][section.begin].instruction;
+      step.instruction = static_cast<std::int32_t>(instruction);
       for (std::size_t wait : section.waits) step.waits.push_back(flags_.planned(wait));
-      step.done = flags_.planned(static_cast<std::size_t>(section.signal));
+      if (section.begin > 0)
+        step.waits.push_back(done[static_cast<std::size_t>(streams[stream][section.begin - 1].instruction)]);
+      for (ir::InstructionId maker : makers[instruction]) step.waits.push_back(done[maker.index()]);
+      step.done = done[instruction];
     }
-    watches_[stream] = StreamWatch(std::move(steps), options_.device_communicators[stream], options_.timeout);
+    comm::DeviceCommunicator* const comm = stream == 0 ? with_window(options_) : options_.device_communicators[stream];
+    watches_[stream] = StreamWatch(std::move(steps), comm, options_.timeout);
   }
 }
 
@@ -46,7 +63,8 @@ void StepFailure::fail(std::size_t stream, const Error& error) {
 
 Status StepFailure::watch(std::size_t stream) {
   if (failed_.load()) return communication_error("another stream failed");
-  return stream == 0 ? Status() : watches_[stream].look();
+  const std::lock_guard lock(looking_);
+  return watches_[stream].look();
 }
 
 Status StepFailure::drain(std::size_t stream) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 
 #include "device_kernels.h"
 #include "device_stream.h"
@@ -19,7 +20,8 @@ class StepFailure {
   // All arguments outlive this object. queues: may be empty until watch_steps().
   StepFailure(const ir::Plan& plan, const ExecutorOptions& options, const DeviceQueues& queues, const StepFlags& flags)
       : plan_(plan), options_(options), queues_(queues), flags_(flags) {}
-  // Called once the flags are allocated: watches the communication streams in the runs to come.
+  // Called once the flags are allocated: watches the communication streams, and on the compute stream instructions that
+  // take or make signals, in the runs to come.
   void watch_steps(const Streams& streams, const FlagPlan& flag_plan);
 
   void start_step();  // all device streams are idle
@@ -57,8 +59,9 @@ class StepFailure {
   StreamErrors errors_;
   std::atomic<bool> failed_{false};
   std::atomic<Clock::time_point> failed_at_{};
-  std::array<UsualWait, ir::stream_count> usual_;      // waits for the streams' ends
-  std::array<StreamWatch, ir::stream_count> watches_;  // used by the communication streams
+  std::array<UsualWait, ir::stream_count> usual_;  // waits for the streams' ends
+  std::array<StreamWatch, ir::stream_count> watches_;
+  std::mutex looking_;  // two streams may ask one communicator
 };
 
 }  // namespace lancet::runtime

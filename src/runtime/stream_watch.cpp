@@ -1,6 +1,7 @@
 // look() is called again and again by a thread that waits for the stream. At most every 200 microseconds it checks
 // the transport for errors and reads the steps' flags. The clock of the timeout restarts whenever a step ends or the
-// current step still waits for another stream: only an instruction that could run, and does not end, counts as stuck.
+// current step still waits for what comes before it: only an instruction that could run, and does not end, counts as
+// stuck.
 #include "stream_watch.h"
 
 #include <fmt/format.h>
@@ -33,7 +34,9 @@ void StreamWatch::start() {
 
 void StreamWatch::start_alone(std::int32_t instruction) {
   start();
-  alone_ = instruction;
+  at_ = steps_.size();
+  if (std::ranges::any_of(steps_, [&](const Step& step) { return step.instruction == instruction; }))
+    alone_ = instruction;
 }
 
 std::int32_t StreamWatch::instruction() const {

@@ -1,6 +1,6 @@
-// StreamWatch: detects that a communication stream on an accelerator no longer makes progress. Its enqueued calls wait
-// for other ranks, and a rank that has ended never arrives; so the stream's host thread polls how far the device stream
-// is.
+// StreamWatch: detects that a stream on an accelerator no longer makes progress. Enqueued calls of communication
+// streams wait for other ranks, as do kernels that take signals on any stream, and a rank that has ended never arrives;
+// so the stream's host thread polls how far the device stream is.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -16,7 +16,7 @@ class StreamWatch {
  public:
   struct Step {
     std::int32_t instruction = -1;
-    std::vector<backend::Flag*> waits;  // of other streams; the step's time counts from when all are set
+    std::vector<backend::Flag*> waits;  // what comes before it; the step's time counts from when all are set
     backend::Flag* done = nullptr;      // set by the device stream after the instruction
   };
   struct Stuck {
@@ -25,12 +25,13 @@ class StreamWatch {
   };
 
   StreamWatch() = default;
-  // comm: null for a single rank, which waits for no other.
+  // steps: those that are watched. comm: null for a single rank, which waits for no other.
   StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, std::chrono::milliseconds timeout)
       : steps_(std::move(steps)), comm_(comm), timeout_(timeout) {}
 
-  void start();                                // starts a run: all flags are 0
-  void start_alone(std::int32_t instruction);  // starts one instruction on an empty device stream, without flags
+  void start();  // starts a run: all flags are 0
+  // Starts one instruction on an empty device stream, without flags; it is watched if it is that of a step.
+  void start_alone(std::int32_t instruction);
   // Error: the transport's, or a timeout of the running instruction. Later calls return the same error.
   Status look();
   const std::optional<Stuck>& stuck() const { return stuck_; }

@@ -32,7 +32,7 @@ class DwSchedule {
       : program_(program),
         op_costs_(op_costs.begin(), op_costs.end()),
         interference_(interference),
-        dependencies_(ir::dependencies(program)),
+        dependencies_(ir::precedence(program)),
         dependents_(dependencies_.size()) {
     for (std::size_t i = 0; i < dependencies_.size(); ++i)
       for (InstructionId before : dependencies_[i]) dependents_[before.index()].push_back(id_of(i));
@@ -41,7 +41,6 @@ class DwSchedule {
   }
 
   int movable() const { return int(movable_.size()); }
-  const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
 
   // Per movable instruction the all-to-all that it is assigned to, or -1.
@@ -179,7 +178,7 @@ class DwSchedule {
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
                         const cost::Interference& interference, double launch_ms, DwReport* report) {
   const DwSchedule schedule(program, op_costs, interference);
-  const double before_ms = simulate(program, schedule.dependencies(), op_costs, interference, launch_ms).makespan;
+  const double before_ms = simulate(program, ir::dependencies(program), op_costs, interference, launch_ms).makespan;
   DwReport made{.before_ms = before_ms, .after_ms = before_ms, .movable = schedule.movable()};
   ir::Program best = program;
   for (int distance : distances) {

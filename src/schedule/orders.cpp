@@ -54,19 +54,20 @@ Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
     : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
+  const Dependencies precedence = ir::precedence(program_);
   Blocks blocks(program_);
   for (const auto& [begin, end] : spans) {
     std::vector<Job> jobs;
     for (std::size_t i = begin; i < end; ++i) {
       const ir::Instruction& at = program_.instructions[i];
       Job job{.stream = at.stream,
-              .ms = op_costs_[i].ms,
+              .ms = op_costs_[i].alone_ms(),
               .part = int(at.attributes.integer("part", -1)),
               .backward = at.role != Role::forward,
               .filler = is_filler(at),
               .needs = {},
               .blocks = blocks.of[i]};
-      for (InstructionId need : dependencies_[i])
+      for (InstructionId need : precedence[i])
         if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
       if (at.stream == ir::Stream::reduce)
         for (std::int32_t need : job.needs) jobs[std::size_t(need)].feeds_network = true;

@@ -45,7 +45,7 @@ class RangeCosts {
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
         Job job{.stream = at.stream,
-                .ms = step_.part_cost(Cut::batch, split ? parts : 1, i).ms,
+                .ms = step_.part_cost(Cut::batch, split ? parts : 1, i).alone_ms(),
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};

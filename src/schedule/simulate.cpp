@@ -1,14 +1,16 @@
 // Event-driven simulation of the three streams. Each stream holds its instructions in program order; its head starts
 // once all dependencies of the head have ended. Between two events all speeds are constant: communication runs at the
 // speed that Interference gives, computation at what the cores which move bytes leave it. An event is the end of a
-// running instruction or of the launch delay of a head. Each round starts what can start, sets the speeds, advances to
-// the earliest event, and subtracts the work done from the running instructions.
+// running instruction's work or of the launch delay of a head. Each round starts what can start, sets the speeds,
+// advances to the earliest event, and subtracts the work done from the running instructions. Computation may have work
+// on the network beside its own; a taker of signals also runs until their makers have ended.
 #include "lancet/schedule/simulate.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/stream_times.h"
 
 namespace lancet::schedule {
@@ -29,7 +31,9 @@ struct StreamState {
   bool running = false;
   double left = 0;  // remaining work of the running head, in milliseconds at full speed
   double rate = 1;
+  double network_left = 0, network_rate = 1;  // likewise of a computation's messages
 
+  bool worked() const { return left <= 0 && network_left <= 0; }
   bool done() const { return head == queue.size(); }
   InstructionId at_head() const { return queue[head]; }
 };
@@ -40,6 +44,7 @@ class Simulation {
              const cost::Interference& interference, double launch_ms, Network network)
       : program_(program),
         dependencies_(dependencies),
+        makers_(ir::signal_makers(program)),
         op_costs_(op_costs),
         interference_(interference),
         launch_ms_(launch_ms),
@@ -56,7 +61,7 @@ class Simulation {
       for (bool changed = true; changed;) {
         changed = false;
         for (StreamState& stream : streams_)
-          while (start(stream)) changed = true;
+          while (end_worked(stream) || start(stream)) changed = true;
       }
       set_rates();
       double step = no_event;
@@ -89,13 +94,26 @@ class Simulation {
   bool start(StreamState& stream) {
     if (stream.running || stream.done() || !all_ended(stream) || stream.ready > time_) return false;
     const std::size_t i = stream.at_head().index();
-    if (network_ == Network::all_to_all_first && stream_of(i) == reduce && streams_[expert].running) return false;
+    if (network_ == Network::all_to_all_first && stream_of(i) == reduce && all_to_all_on_network()) return false;
     when_[i].start = time_;
     stream.left = op_costs_[i].ms;
-    stream.running = stream.left > 0;
-    if (!stream.running) end(stream);
+    stream.network_left = op_costs_[i].network_ms;
+    stream.running = true;
+    end_worked(stream);
     return true;
   }
+
+  // Ends the running head if its work is done and, if it takes signals, these have been set.
+  bool end_worked(StreamState& stream) {
+    if (!stream.running || !stream.worked()) return false;
+    const auto& makers = makers_[stream.at_head().index()];
+    if (!std::ranges::all_of(makers, [&](InstructionId maker) { return ended_[maker.index()]; })) return false;
+    end(stream);
+    return true;
+  }
+
+  // True if an all-to-all is under way: of the expert stream or of a computation.
+  bool all_to_all_on_network() const { return streams_[expert].left > 0 || streams_[compute].network_left > 0; }
 
   void end(StreamState& stream) {
     const std::size_t i = stream.at_head().index();
@@ -107,24 +125,33 @@ class Simulation {
     ++stream.head;
   }
 
+  // The speed of one of `users` of the network. Each other one makes it slower by the same amount of time.
+  double network_speed(int users) const {
+    const double beside_another = interference_.network_beside_network;
+    return users < 2 ? 1 : users == 2 ? beside_another : beside_another / (2 - beside_another);
+  }
+
   void set_rates() {
-    const double beside_compute = streams_[compute].running ? interference_.network_beside_compute : 1;
-    const double beside_network =
-        streams_[expert].running && streams_[reduce].running ? interference_.network_beside_network : 1;
+    const double beside_compute = streams_[compute].left > 0 ? interference_.network_beside_compute : 1;
+    const int users = (streams_[compute].network_left > 0) + (streams_[expert].left > 0) + (streams_[reduce].left > 0);
+    const double network_rate = beside_compute * network_speed(users);
     double share = 0;
     for (std::size_t communication : {expert, reduce}) {
       StreamState& stream = streams_[communication];
-      stream.rate = beside_compute * beside_network;
-      if (!stream.running) continue;
+      stream.rate = network_rate;
+      if (stream.left <= 0) continue;
       // core_ms is charged in proportion to progress, so a slowed message still costs core_ms in total.
       const cost::OpCost& op_cost = op_costs_[stream.at_head().index()];
       share += op_cost.core_ms / op_cost.ms * stream.rate;
     }
     streams_[compute].rate = std::max(slowest, 1 - share);
+    streams_[compute].network_rate = network_rate;
   }
 
   double until_event(const StreamState& stream) const {
-    if (stream.running) return stream.left / stream.rate;
+    if (stream.running)
+      return std::min(stream.left > 0 ? stream.left / stream.rate : no_event,
+                      stream.network_left > 0 ? stream.network_left / stream.network_rate : no_event);
     if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return no_event;
     return stream.ready > time_ ? stream.ready - time_
                                 : no_event;  // no event: it is ready, but an all-to-all goes first
@@ -133,23 +160,25 @@ class Simulation {
   // Events within a rounding error of the step's end happen at its end, so that ties stay ties.
   void advance(double step) {
     const double latest = step + 1e-12 * (time_ + step);
-    std::array<bool, ir::stream_count> due{};
+    std::array<bool, ir::stream_count> launched{};
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-      due[stream] = until_event(streams_[stream]) <= latest;
+      launched[stream] = !streams_[stream].running && until_event(streams_[stream]) <= latest;
     time_ += step;
+    const auto work = [&](double& left, double rate) {
+      if (left > 0) left = left / rate <= latest ? 0 : left - step * rate;
+    };
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
       StreamState& state = streams_[stream];
-      if (state.running && due[stream])
-        end(state);
-      else if (state.running)
-        state.left -= step * state.rate;
-      else if (due[stream])
-        state.ready = time_;
+      if (launched[stream]) state.ready = time_;
+      work(state.left, state.rate);
+      work(state.network_left, state.network_rate);
+      end_worked(state);
     }
   }
 
   const ir::Program& program_;
   const Dependencies& dependencies_;
+  const Dependencies makers_;  // of the signals that each instruction takes
   std::span<const cost::OpCost> op_costs_;
   const cost::Interference& interference_;
   const double launch_ms_;

@@ -350,10 +350,10 @@ TEST_CASE("signals are set by an instruction before others take them, and keep t
   const std::string text = R"(plan {policy=test}
 arena 256
 program test
-input @x : f32[16]
-[0] %1 : f32[16], %2 : signals[4] = send(@x)  # expert forward a | at 0 64
-[1] %3 : f32[16] = product(%1, %2)  # compute forward b | at 128
-[2] %4 : f32[16] = sum(%3, %1)  # compute forward c | wait 0 | at 192
+input @x : f32[16,1]
+[0] %1 : f32[16,1], %2 : signals[4] = send(@x) {readiness=rows/4}  # expert forward a | at 0 64
+[1] %3 : f32[16,1] = product(%1, %2)  # compute forward b | at 128
+[2] %4 : f32[16,1] = sum(%3, %1)  # compute forward c | wait 0 | at 192
 output y = %4
 )";
   const auto fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
@@ -368,7 +368,7 @@ output y = %4
   // Not even tensors that are made after the last use of the signals.
   fault("at 192", "at 64", "%2 and %4 share bytes of the arena");
   require_sound(ir::verify(parsed_plan(replaced(text, "at 192",
-                                                "at 192\n[3] %5 : f32[16] = f(%4)  # compute forward d "
+                                                "at 192\n[3] %5 : f32[16,1] = f(%4)  # compute forward d "
                                                 "| at 0"))));
 
   ir::Plan early = parsed_plan(text);
@@ -379,14 +379,42 @@ output y = %4
   require_fault(ir::verify(parsed("state @s : signals[4]\n")), "signals must be a value in memory of their own: @s");
 }
 
+TEST_CASE("signals match the rows that they announce") {
+  // Two blocks of five rows; the third signal of a block announces one row.
+  const std::string text =
+      "input @x : f32[2,5,3]\n"
+      "%1 : f32[2,5,3], %2 : signals[6] = send(@x) {readiness=rows/2}  # expert forward a\n";
+  const auto fault = [&](const std::string& from, const std::string& to, const std::string& fragment) {
+    INFO(from << " -> " << to);
+    const Status status = ir::verify(parsed(replaced(text, from, to)));
+    require_fault(status, fragment + ", in: ");
+    CHECK(status.error().message.find('\n') == std::string::npos);
+  };
+  require_sound(ir::verify(parsed(text)));
+  require_sound(ir::verify(parsed(replaced(replaced(text, "signals[6]", "signals[2]"), "rows/2", "rows/9"))));
+  require_sound(ir::verify(parsed(replaced(text, "= send", ", %3 : f32[4] = send"))));  // a result that none announces
+  const std::string no_rows = "expected readiness=rows/N with N of at least 1";
+  for (const char* bad : {"{readiness=rows/0}", "{readiness=rows/-2}", "{readiness=rows/}", "{readiness=rows/2x}",
+                          "{readiness=2}", "{readiness=columns/2}", "{ready=rows/2}", "",
+                          "{readiness=rows/9999999999999}", "{readiness=rows/99999999999999999999}"})
+    fault("{readiness=rows/2}", bad, no_rows);
+  fault("signals[6]", "signals[5]", "expected signals[6], one for 2 rows of f32[2,5,3], found signals[5]");
+  fault("rows/2", "rows/5", "expected signals[2], one for 5 rows of f32[2,5,3], found signals[6]");
+  fault("%2 : signals[6]", "%2 : f32[6]", "expected signals among the results of an instruction with readiness");
+  fault("%2 : signals[6]", "%2 : signals[6], %3 : signals[6]", "expected one result of signals");
+  const std::string first = "expected a first result of rows, [..., R, D], which the signals announce";
+  fault("%1 : f32[2,5,3], %2", "%2", first);
+  fault("%1 : f32[2,5,3]", "%1 : f32[30]", first);
+}
+
 TEST_CASE("a maker of signals cannot need what comes after their taker on the taker's stream") {
   const std::string text = R"(plan {policy=test}
 arena 256
 program test
-input @x : f32[16]
-[0] %1 : f32[16] = f(@x)  # compute forward a | at 0
-[1] %2 : f32[16], %3 : signals[4] = send(%1)  # expert forward b | wait 0 | at 64 128
-[2] %4 : f32[16] = product(%2, %3)  # compute forward c | at 192
+input @x : f32[16,1]
+[0] %1 : f32[16,1] = f(@x)  # compute forward a | at 0
+[1] %2 : f32[16,1], %3 : signals[4] = send(%1) {readiness=rows/4}  # expert forward b | wait 0 | at 64 128
+[2] %4 : f32[16,1] = product(%2, %3)  # compute forward c | at 192
 output y = %4
 )";
   ir::Plan plan = parsed_plan(text);

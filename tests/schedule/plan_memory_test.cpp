@@ -10,12 +10,12 @@
 using namespace lancet;
 
 TEST_CASE("signals share bytes with nothing, and join two streams without a wait") {
-  const auto parsed = ir::parse(R"(input @x : f32[16]
-%0 : f32[16], %1 : signals[16] = send(@x)  # expert forward a
-%2 : f32[16] = product(%0, %1)  # compute forward b
-%3 : f32[16] = sum(%2, %0)  # compute forward c
-%4 : f32[16] = sum(%3, %3)  # compute forward d
-%5 : f32[16] = sum(%4, %4)  # compute forward e
+  const auto parsed = ir::parse(R"(input @x : f32[16,1]
+%0 : f32[16,1], %1 : signals[16] = send(@x) {readiness=rows/1}  # expert forward a
+%2 : f32[16,1] = product(%0, %1)  # compute forward b
+%3 : f32[16,1] = sum(%2, %0)  # compute forward c
+%4 : f32[16,1] = sum(%3, %3)  # compute forward d
+%5 : f32[16,1] = sum(%4, %4)  # compute forward e
 output y = %5
 )");
   REQUIRE(parsed.ok());

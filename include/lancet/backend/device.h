@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -113,6 +114,9 @@ class Device {
     }
     return shared_[number].get();
   }
+  // Records who runs steps on the device. True if it is another than before: executors share memory, so what the last
+  // one left there may be overwritten. One thread at a time calls it.
+  bool changes_user(const void* user) { return std::exchange(user_, user) != user; }
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   // Time between two recorded events, both of which have happened.
   virtual Result<double> milliseconds(Event& from, Event& to) = 0;
@@ -122,6 +126,7 @@ class Device {
 
  private:
   std::vector<std::unique_ptr<Stream>> shared_;
+  const void* user_ = nullptr;
 };
 
 }  // namespace lancet::backend

@@ -10,12 +10,13 @@
 
 namespace lancet::comm {
 
-// The windows of all ranks.
+// The windows of all ranks. Kernels of every stream may have them.
 struct Peers {
   std::byte* window;  // this rank's, where its tensors are
   std::byte* const*
       windows;  // [ranks]: all of them, as this rank reaches them; the table is in memory that kernels read
   int rank, ranks;
+  const std::uint32_t* stop;  // not 0 once the host has stopped the kernels; in memory that host and kernels read
 
   // The place in the window of `peer` that corresponds to `here`, a place in this rank's window.
   template <class T>
@@ -25,11 +26,11 @@ struct Peers {
   }
 };
 
-// Words in the windows by which kernels of different ranks wait for each other. They only grow, modulo 2^32, so that a
-// value that was set in one step is no signal in a later one.
+// Words in the windows by which kernels of different ranks wait for each other: a tensor of signals, or the words by
+// which launches meet. They only grow, modulo 2^32, so that a value that was set in one step is no signal in a later
+// one.
 struct Signals {
-  std::uint32_t* words;       // of this rank, in its window
-  const std::uint32_t* stop;  // not 0 once the host has stopped the kernels; in memory that host and kernels read
+  std::uint32_t* words;  // of this rank, in its window
 
   LANCET_HD std::uint32_t* word(std::int64_t i) const { return words + i; }
   LANCET_HD std::uint32_t* word(const Peers& peers, int peer, std::int64_t i) const {
@@ -37,7 +38,8 @@ struct Signals {
   }
 };
 
-// What a kernel gets of a window. All ranks launch the same kernels on it, in the same order, with this many blocks.
+// What a kernel whose launches meet gets of a window. All ranks launch the same kernels on it, in the same order, with
+// this many blocks.
 struct Window {
   Peers peers;
   Signals signals;  // [blocks, ranks]

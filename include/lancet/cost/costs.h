@@ -1,6 +1,7 @@
 // The planner's interface to the costs of instructions and communication (Lancet, sections 3 and 5.1). The numbers come
 // from a measured profile (profile.h) or from a declared machine (hardware.h); the code contains no guesses.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,8 +48,11 @@ struct CoreCost {
 
 // The cost of an instruction that has the device and the network to itself.
 struct OpCost {
-  double ms = 0;
+  double ms = 0;       // on its stream: of the device for computation, of the network for communication
   double core_ms = 0;  // communication only: compute-stream time that moving the bytes takes, spread over `ms`
+  // Computation only, if its kernel communicates: time that its messages take on the network, from its start on.
+  double network_ms = 0;
+  double alone_ms() const { return std::max(ms, network_ms); }  // from its start to its end
 };
 
 // The cost interface. Bytes are bytes_sent; times are milliseconds.
@@ -74,7 +78,8 @@ class Costs {
   virtual std::string identity() const { return {}; }
 };
 
-// The cost of every instruction. Views (ops without work: slices, joins) are free. The all-to-all of one rank is a
+// The cost of every instruction. Views (ops without work: slices, joins) are free. Computation that sends bytes
+// (ops::Work::sent) occupies the network as an all-to-all of these bytes does. The all-to-all of one rank is a
 // copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. Error (ExitCode::config): the costs
 // lack an op; the message names the first such key and how many there are.
 Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program);

@@ -8,7 +8,8 @@
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
 //     output loss = %10
-//     %11 : f32[8,256], %12 : signals[4] = send(%10)  # expert forward h.0       sets %12 as the rows of %11 arrive
+//     %11 : f32[8,256], %12 : signals[4] = send(%10) {readiness=rows/2}  # expert forward h.0
+//                                                                       one signal for two rows of %11 (readiness.h)
 //     %13 : f32[8,256] = multiply(%11, %12)  # compute forward h.0               waits for them, not for send
 // Parts of one tensor (Lancet, section 5; `#` and what follows is left out):
 //     view %20 : bf16[8,128,256]                         memory that is filled part by part

@@ -1,6 +1,6 @@
 // Checks that a Program is structurally sound, independent of its ops: every value is made once and before its use, a
-// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again, and
-// outputs exist. verify() of ops/catalogue.h checks types.
+// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again,
+// signals match the rows that they announce (readiness.h), and outputs exist. verify() of ops/catalogue.h checks types.
 #pragma once
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"

@@ -21,6 +21,7 @@ namespace lancet::ops {
 struct TensorView {
   void* data = nullptr;
   ir::TensorType type;
+  std::int64_t rows_per_signal = 0;  // of signals in a plan: the rows that each announces (ir/readiness.h)
 
   template <class T>
   T* as() const {
@@ -50,6 +51,10 @@ struct KernelArgs {
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;
+  // On a device, on every stream: the windows of all ranks, if the arena is in one, and, in a plan with signals, device
+  // memory with the number of the step that runs, which is what signals are set to. It is larger in every step.
+  const comm::Peers* peers = nullptr;
+  const std::uint32_t* step = nullptr;
   const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan
   BindNotes* notes = nullptr;                    // null: kernels share nothing
   // Warnings about slow fallbacks and their causes, one per line; null discards them.

@@ -77,6 +77,7 @@ struct PartitionRow {
 struct Work {
   double flops = 0;
   double bytes = 0;  // of memory traffic, if each element is read or written once
+  double sent = 0;   // bytes to other ranks, of an instruction of the compute stream that communicates in its kernel
 };
 
 // Result `result` is in the memory of operand `operand`, if the instruction has that operand.

@@ -30,7 +30,7 @@ Status check(cudaError_t error, const char* what) {
 class LsaWindow final : public NcclWindow {
  public:
   LsaWindow(ncclComm_t comm, int rank, int ranks, int blocks)
-      : comm_(comm), kernels_{{nullptr, nullptr, rank, ranks}, {}, blocks, 0} {}
+      : comm_(comm), kernels_{{nullptr, nullptr, rank, ranks, nullptr}, {}, blocks, 0} {}
   // The communicator, which is destroyed first, has released NCCL's own resources of the window.
   ~LsaWindow() override {
     if (start_) ncclMemFree(start_);
@@ -55,8 +55,8 @@ class LsaWindow final : public NcclWindow {
     *stop_ = 0;
     LANCET_TRY(check(cudaMalloc(&windows, std::size_t(kernels_.peers.ranks) * sizeof(std::byte*)), "device memory"));
     windows_ = static_cast<std::byte**>(windows);
-    kernels_.peers.window = start_, kernels_.peers.windows = windows_;
-    kernels_.signals = {reinterpret_cast<std::uint32_t*>(start_ + signals), stop_};
+    kernels_.peers.window = start_, kernels_.peers.windows = windows_, kernels_.peers.stop = stop_;
+    kernels_.signals = {reinterpret_cast<std::uint32_t*>(start_ + signals)};
     LANCET_TRY(check(cudaMemset(kernels_.signals.words, 0, all - signals), "clearing a window's signals"));
     return check(cudaDeviceSynchronize(), "clearing a window's signals");
   }
@@ -77,6 +77,7 @@ class LsaWindow final : public NcclWindow {
 
   std::span<std::byte> memory() const override { return {start_, bytes_}; }
 
+  Peers peers() const override { return kernels_.peers; }
   Window next() override {
     ++kernels_.generation;
     return kernels_;

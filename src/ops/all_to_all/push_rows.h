@@ -50,7 +50,7 @@ struct PushRows {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const bool stopped = block.thread() == 0 && block.load_word(window.signals.stop) != 0;
+    const bool stopped = block.thread() == 0 && block.load_word(window.peers.stop) != 0;
     if (block.sum(int(stopped)) > 0) return;  // the peers' memory may be gone already
     if (!meet(block, 2 * window.generation - 1)) return;
     Found* found = block.template shared<Shared>().found;
@@ -81,7 +81,7 @@ struct PushRows {
       block.set_word(signals.word(window.peers, peer, row + window.peers.rank), meeting);
     bool missing = false;
     for (int peer = block.thread(); peer < x.ranks; peer += threads)
-      missing = !block.wait_word(signals.word(row + peer), meeting, signals.stop) || missing;
+      missing = !block.wait_word(signals.word(row + peer), meeting, window.peers.stop) || missing;
     missing = block.sum(int(missing)) > 0;
     block.sync();
     return !missing;

@@ -3,7 +3,8 @@
 //
 // The kernel reads the ranges of filled rows itself, so that the host need not know them. (cublasGemmGroupedBatchedEx
 // takes extents from the host.) Block b of n computes the tiles b, b + n, ... of the list that the ranges make. One
-// block computes a tile over all of k, so results are the same in every run.
+// block computes a tile over all of k, so results are the same in every run, and whatever the order of the tiles
+// (ordered_tiles.h): multiply() takes them from any list of the same tiles.
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
@@ -18,21 +19,29 @@ template <ExpertProduct product, bool with_gelu = false>
 struct GroupedTensorProduct {
   static constexpr int threads = TileShape::threads;
   static constexpr int blocks_per_sm = 2;  // one multiplies while the other waits or stores
-  struct Shared {
+  template <class Tiles>
+  struct SharedWith {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
     // The current tile is in shared memory, because the sums use all registers.
-    GroupedTiles tiles;
+    Tiles tiles;
     GroupedTile tile;
     bool more;
   };
+  using Shared = SharedWith<GroupedTiles>;
   GroupedOperands<bf16> p;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
+    multiply(block, GroupedTiles(int(block.index()), int(block.count())));
+  }
+
+  // Computes the block's tiles in this order. The block has SharedWith<Tiles> as its shared memory.
+  template <class Block, class Tiles>
+  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = TileShape;
-    Shared& kept = block.template shared<Shared>();
+    auto& kept = block.template shared<SharedWith<Tiles>>();
     std::byte* shared = kept.ring + (128 - shared_address(kept.ring) % 128) % 128;
-    if (block.thread() == 0) kept.tiles = GroupedTiles(int(block.index()), int(block.count()));
+    if (block.thread() == 0) kept.tiles = tiles;
     while (true) {
       if (block.thread() == 0) kept.more = kept.tiles.template take<product, S::rows, S::columns>(p, kept.tile);
       block.sync();
@@ -72,8 +81,13 @@ struct GroupedPlainProduct {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
+    multiply(block, GroupedTiles(int(block.index()), int(block.count())));
+  }
+
+  // Computes the block's tiles in this order.
+  template <class Block, class Tiles>
+  LANCET_DEVICE void multiply(Block& block, Tiles tiles) const {
     using S = PlainShape;
-    GroupedTiles tiles(int(block.index()), int(block.count()));
     GroupedTile tile;
     while (tiles.template take<product, S::rows, S::columns>(p, tile)) {
       PlainSums sums;

@@ -45,6 +45,15 @@ inline std::int64_t blocks_of_tiles(std::int64_t most_tiles, const backend::Devi
   return std::min<std::int64_t>(most_tiles, 31 * 2 * device.multiprocessors);
 }
 
+// Sets the row and column of tile `index` of `down` x `across`. Numbers tiles column by column within bands of eight
+// tiles down, so that concurrent tiles share operands in the L2.
+LANCET_DEVICE void place_tile(int index, int down, int across, int tile_rows, int tile_columns, GroupedTile& tile) {
+  const int band = 8, first = index / (band * across) * band, height = down - first < band ? down - first : band;
+  const int inside = index % (band * across);
+  tile.row = (first + inside % height) * tile_rows;
+  tile.column = inside / height * tile_columns;
+}
+
 // The tiles of a block: every `step`th tile in the list of all experts' tiles, beginning with `next`.
 class GroupedTiles {
  public:
@@ -59,7 +68,7 @@ class GroupedTiles {
       const int begin = range[0], end = range[p.sources], rows = end > begin ? end - begin : 0;
       const int down = ((product == ExpertProduct::dw ? p.height : rows) + tile_rows - 1) / tile_rows;
       if (next_ - before_ < down * across) {
-        place(next_ - before_, down, across, tile_rows, tile_columns, tile);
+        place_tile(next_ - before_, down, across, tile_rows, tile_columns, tile);
         tile.expert = expert_;
         tile.first_row = expert_ * p.buffer_rows + begin;
         tile.rows = rows;
@@ -72,14 +81,6 @@ class GroupedTiles {
   }
 
  private:
-  // Numbers tiles column by column within bands of eight tiles down, so that concurrent tiles share operands in the L2.
-  LANCET_DEVICE static void place(int index, int down, int across, int tile_rows, int tile_columns, GroupedTile& tile) {
-    const int band = 8, first = index / (band * across) * band, height = down - first < band ? down - first : band;
-    const int inside = index % (band * across);
-    tile.row = (first + inside % height) * tile_rows;
-    tile.column = inside / height * tile_columns;
-  }
-
   int next_, step_;
   int expert_ = 0, before_ = 0;  // before_: number of tiles of the experts before expert_
 };

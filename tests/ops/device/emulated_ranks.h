@@ -13,7 +13,7 @@ namespace lancet::test {
 class RankStream final : public HostStream {
  public:
   explicit RankStream(ops::device::emulated::Rank& rank) : rank_(rank) {}
-  void* native() override { return &rank_; }
+  void* native() override { return static_cast<ops::device::emulated::Launches*>(&rank_); }
 
  private:
   ops::device::emulated::Rank& rank_;
@@ -29,10 +29,8 @@ class HostWindows {
     return reinterpret_cast<std::uint32_t*>(starts_[std::size_t(rank)] + signals_);
   }
   std::uint32_t& stop(int rank) { return stop_[std::size_t(rank)]; }
-  comm::Window of(int rank, std::uint32_t generation) {
-    return {
-        {starts_[std::size_t(rank)], starts_.data(), rank, ranks()}, {signals(rank), &stop(rank)}, blocks_, generation};
-  }
+  comm::Window of(int rank, std::uint32_t generation) { return {peers(rank), {signals(rank)}, blocks_, generation}; }
+  comm::Peers peers(int rank) { return {starts_[std::size_t(rank)], starts_.data(), rank, ranks(), &stop(rank)}; }
 
  private:
   std::vector<std::byte*> starts_;

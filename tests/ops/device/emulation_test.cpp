@@ -110,7 +110,7 @@ struct Pieces {
       block.add_word(window.signals.word(peers, block.thread(), 0), 1);
     }
     const auto all = std::uint32_t(peers.ranks * block.count());
-    if (!block.wait_word(window.signals.word(0), all, window.signals.stop)) return;
+    if (!block.wait_word(window.signals.word(0), all, peers.stop)) return;
     if (block.thread() == 0)
       for (std::uint32_t i = 0; i < all * per_block; ++i) sums[block.index()] += pieces[i];
   }

@@ -324,7 +324,8 @@ TEST_CASE("each block and each rank starts with another peer") {
   const PushCase c{4, 2, DType::f32, 4, 1};
   std::vector<Arena> all = make_ranks(c, 1);
   for (int rank = 0; rank < 4; ++rank) {
-    const device::PushRows kernel{row_push(all[std::size_t(rank)], true, 1), {{nullptr, nullptr, rank, 4}, {}, 4, 1}};
+    const device::PushRows kernel{row_push(all[std::size_t(rank)], true, 1),
+                                  {{nullptr, nullptr, rank, 4, nullptr}, {}, 4, 1}};
     for (int block = 0; block < 4; ++block)
       for (int i = 0; i < 8; ++i)
         CHECK(kernel.peer_of(i, block) == (rank + 1 + block + i / 2) % 4);  // two experts each

@@ -63,15 +63,15 @@ class Thread {
   int thread_;
 };
 
-// A stream of emulated ranks (RankStream) keeps the launch for Ranks::run(); others run it at once.
+// A stream of emulated ranks keeps the launch for them (RankStream: for Ranks::run()); others run it at once.
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   emulated::Launch launch{blocks, F::threads, shared, cluster<F>(), [kernel](emulated::Team& team, int thread) {
                             BlockType block(team, thread);
                             kernel(block);
                           }};
-  if (auto* rank = static_cast<emulated::Rank*>(stream.native()))
-    rank->add(std::move(launch));
+  if (auto* launches = static_cast<emulated::Launches*>(stream.native()))
+    launches->add(std::move(launch));
   else
     emulated::run(std::move(launch));
   return {};

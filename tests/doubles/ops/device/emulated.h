@@ -35,12 +35,19 @@ struct Launch {
   Team::Body body;
 };
 
+// Where a stream's native() puts launches.
+class Launches {
+ public:
+  virtual ~Launches() = default;
+  virtual void add(Launch launch) = 0;
+};
+
 // The launches of a rank, in order, and the blocks that have a place on it.
-class Rank {
+class Rank final : public Launches {
  public:
   Rank(int number, int places, Order& order) : number_(number), places_(places), order_(order) {}
 
-  void add(Launch launch) {
+  void add(Launch launch) override {
     LANCET_CHECK(launch.cluster <= places_, "a cluster of {} blocks, {} fit", launch.cluster, places_);
     launches_.push_back(std::move(launch));
   }
@@ -111,23 +118,21 @@ class Ranks {
 
   // Runs what has been launched on all ranks, to the end.
   void run() {
-    while (true) {
-      bool moved = false;
-      std::vector<Team*> teams;
-      for (const auto& rank : ranks_) {
-        moved = rank->fill() || moved;
-        for (Team* team : rank->resident()) teams.push_back(team);
-      }
-      order_.shuffle(teams);
-      for (Team* team : teams) moved = run_some(*team) || moved;
-      bool ended = true;
-      for (const auto& rank : ranks_) {
-        rank->leave();
-        ended = ended && rank->ended();
-      }
-      if (ended) return;
-      LANCET_CHECK(moved, "all fibers wait: {}", waits());
+    while (!std::ranges::all_of(ranks_, [](const auto& rank) { return rank->ended(); }))
+      LANCET_CHECK(turn(), "all fibers wait: {}", waits());
+  }
+  // Runs each block that has a place for a few turns. False: nothing could go on.
+  bool turn() {
+    bool moved = false;
+    std::vector<Team*> teams;
+    for (const auto& rank : ranks_) {
+      moved = rank->fill() || moved;
+      for (Team* team : rank->resident()) teams.push_back(team);
     }
+    order_.shuffle(teams);
+    for (Team* team : teams) moved = run_some(*team) || moved;
+    for (const auto& rank : ranks_) rank->leave();
+    return moved;
   }
 
  private:

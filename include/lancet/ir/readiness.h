@@ -1,0 +1,34 @@
+// Readiness: which rows of a tensor each signal announces.
+//
+// An instruction that makes signals says so by its attribute readiness=rows/N. The signals announce its first result,
+// [..., R, D]: each announces N consecutive rows of the R, the last fewer if N does not divide R. So there are
+// ... * ceil(R / N) of them, in the order of the rows. Its kernel, or a peer's, sets a signal to the number of the step
+// once these rows are there.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/program.h"
+
+namespace lancet::ir {
+
+inline constexpr std::string_view readiness = "readiness";
+
+// The signals among the results; invalid if there are none.
+TensorId signals_of(const Program& program, const Instruction& instruction);
+
+// True if the instruction makes or takes signals, so that its kernel works with those of other instructions or ranks
+// while they run.
+bool uses_signals(const Program& program, const Instruction& instruction);
+
+// N of readiness=rows/N. Error, "expected ...": the attribute is missing, or has another value.
+Result<std::int64_t> rows_per_signal(const Attributes& attributes);
+
+// How many signals announce a tensor of at least two axes.
+std::int64_t signals_for(const Shape& shape, std::int64_t rows_per_signal);
+
+// Success if the instruction makes no signals and has no readiness, or if its signals match the rows of its first
+// result. The error says what was expected.
+Status verify_readiness(const Program& program, const Instruction& instruction);
+
+}  // namespace lancet::ir
