@@ -8,7 +8,7 @@
 #   scripts/emulate-cluster.sh restore HOST     brings it up again
 #   scripts/emulate-cluster.sh status
 #   scripts/emulate-cluster.sh down             removes the cluster, and does nothing where none is up
-# --hardware NAME: links have the speed that configs/hardware/NAME.json (or the file NAME) declares, divided by scale and
+# --hardware NAME: links have the speed that configs/hardware/NAME.json (or the file NAME) declares, over scale and
 # dilation. It holds for messages; headers of packets come on top. A host stands for K devices of a node (default 1),
 # runs K ranks and has their share of the node's NICs. What its ranks send to each other has the speed of K links of the
 # node.
