@@ -10,5 +10,5 @@ function(lancet_shipped_files)
     install(TARGETS lancet_cuda DESTINATION bin)  # the program looks for it beside itself
   endif()
   install(DIRECTORY configs DESTINATION share/lancet)
-  install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh DESTINATION share/lancet/scripts)
+  install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh scripts/hardware_links.py DESTINATION share/lancet/scripts)
 endfunction()

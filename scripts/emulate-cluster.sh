@@ -1,26 +1,33 @@
 #!/usr/bin/env bash
 # Emulates a cluster on this machine: its hosts are network namespaces, their links have the speed you set. Needs root.
 #   scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit
+#   scripts/emulate-cluster.sh up --hosts 4 --hardware p3dn-v100 --scale 100 --dilation 12 [--ranks-per-host K]
 #   scripts/emulate-cluster.sh run [--hosts N] [--cores C] -- build/lancet train configs/quickstart.json
 #   scripts/emulate-cluster.sh rate 280mbit     sets the speed of all links, also while ranks run (500mbit, 1gbit, ...)
 #   scripts/emulate-cluster.sh cut HOST         takes the host's link down; HOST is 1, or lancet1
 #   scripts/emulate-cluster.sh restore HOST     brings it up again
 #   scripts/emulate-cluster.sh status
 #   scripts/emulate-cluster.sh down             removes the cluster, and does nothing where none is up
-# `run` starts one rank on each host by Open MPI's own launcher and exits with the launcher's code. The ranks' messages
-# take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
+# --hardware NAME: links have the speed that configs/hardware/NAME.json (or the file NAME) declares, over scale and
+# dilation. It holds for messages; headers of packets come on top. A host stands for K devices of a node (default 1),
+# runs K ranks and has their share of the node's NICs. What its ranks send to each other has the speed of K links of the
+# node.
+# `run` starts one rank (or K) on each host by Open MPI's own launcher and exits with the launcher's code. The ranks'
+# messages take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
 # --hosts N: use only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads
-# of its rank stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
+# of its ranks stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
 # (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own OMPI_MCA_* variables
 # still hold.
-# Exit codes: 2 wrong usage, a cluster that is up already or is not up; 77 this machine or user cannot have a cluster.
+# Exit codes: 2 wrong usage, a wrong hardware file, a cluster that is up already or is not up; 77 this machine or user
+# cannot have a cluster.
 set -euo pipefail
 
 name=${LANCET_CLUSTER:-lancet}
 head=$name-head          # the namespace that holds the switch and mpirun
 data_net=10.77.0         # host 0 has .1, host 1 has .2, ...
 launcher_net=10.78.0     # the same, and head has .254
-burst=256kb latency=100ms
+packet=1514 payload=1448 # bytes of a full packet, and of them those of a message: the rest is Ethernet, IP and TCP
+queue=64mb               # more than the ranks have under way at once: links lose no packet
 most_hosts=200
 
 usage() {
@@ -38,14 +45,19 @@ namespaces() { ip netns list 2>/dev/null | awk '{print $1}' | grep -x -E "$name(
 hosts_up() { namespaces | grep -c -v -x "$head" || true; }
 is_up() { [ -e "/run/netns/$head" ]; }
 example="scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit"
+hardware_example="scripts/emulate-cluster.sh up --hosts 4 --hardware p3dn-v100 --scale 100 --dilation 12"
 need_up() { is_up || fail "no cluster '$name' is up; first: $example"; }
 
 need_tools() {
   [ "$(uname -s)" = Linux ] || cannot "expected Linux, found $(uname -s)"
   [ "$(id -u)" -eq 0 ] || cannot "expected root, found user $(id -un)"
+  need_commands "$@"
+}
+need_commands() {
   local tool
   for tool in "$@"; do
-    command -v "$tool" >/dev/null || cannot "expected the command '$tool', found none; scripts/install_deps.sh installs it"
+    command -v "$tool" >/dev/null ||
+      cannot "expected the command '$tool', found none; scripts/install_deps.sh installs it"
   done
 }
 
@@ -55,13 +67,33 @@ attempt() {
   output=$("$@" 2>&1) || cannot "'$*' failed: $(printf '%s' "${output:-no reason given}" | head -n 1)"
 }
 
-limit() { # NAMESPACE INTERFACE RATE
-  ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$3" burst "$burst" latency "$latency"
+# Limits what an interface sends. After an idle time a link sends a burst at once, and the rest at its rate. A burst is
+# as much as the link sends in a millisecond, at least two packets (1.2% of an all-to-all of 250 KB), and TCP hands over
+# at most half of one at once. Single packets at 500 Mbit/s would cost 6 ms of processor time per MB, not 1.6 ms.
+limit() { # NAMESPACE INTERFACE BITS-A-SECOND
+  local burst=$(($3 / 8000))
+  [ "$burst" -ge $((2 * packet)) ] || burst=$((2 * packet))
+  ip -n "$1" link set dev "$2" gso_max_segs $((burst / (2 * packet)))
+  ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$3bit" burst "$burst" limit "$queue"
+}
+limit_all() { # HOSTS BITS-A-SECOND
+  local i
+  for ((i = 0; i < $1; ++i)); do
+    attempt limit "$name$i" data "$2"
+    attempt limit "$head" "data$i" "$2"
+  done
 }
 
-check_rate() {
-  [[ ${1:-} =~ ^[0-9]{1,9}(\.[0-9]{1,9})?([kmg]?bit)$ && ${1:-} =~ [1-9] ]] ||
-    fail "expected a rate like 500mbit, found '${1:-}'"
+# Prints the bits a second of a rate like 500mbit.
+bits_of() {
+  local bits=''
+  [[ ! ${1:-} =~ ^[0-9]{1,9}(\.[0-9]{1,9})?([kmg]?bit)$ ]] ||
+    bits=$(awk -v rate="$1" 'BEGIN {
+      unit = rate ~ /kbit/ ? 1e3 : rate ~ /mbit/ ? 1e6 : rate ~ /gbit/ ? 1e9 : 1
+      if (rate * unit >= 64e3 && rate * unit <= 100e9) printf "%.0f", rate * unit
+    }')
+  [ -n "$bits" ] || fail "expected a rate like 500mbit, from 64kbit to 100gbit, found '${1:-}'"
+  echo "$bits"
 }
 check_count() { # NAME VALUE SMALLEST
   { [[ ${2:-} =~ ^(0|[1-9][0-9]{0,2})$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le $most_hosts ]; } ||
@@ -88,63 +120,136 @@ make_namespace() { # NAME
   printf '%s\n' "$names" >"/etc/netns/$1/hosts"
 }
 
+hardware_address() { printf '02:00:00:00:00:%02x' $(($1 + 1)); } # of host INDEX
+
 make_link() { # HOST INDEX NETWORK-NAME NETWORK
-  attempt ip -n "$1" link add "$3" type veth peer name "$3$2" netns "$head"
+  attempt ip -n "$1" link add "$3" address "$(hardware_address "$2")" type veth peer name "$3$2" netns "$head"
   attempt ip -n "$1" address add "$4.$(($2 + 1))/24" dev "$3"
   attempt ip -n "$head" link set "$3$2" master "$3" up
   attempt ip -n "$1" link set "$3" up
 }
 
-up() {
-  local hosts="" rate="" i host
-  while [ $# -gt 0 ]; do
-    case "$1" in
-      --hosts) hosts=${2:-} ;;
-      --rate) rate=${2:-} ;;
-      *) usage ;;
-    esac
-    shift $(($# > 1 ? 2 : 1))
+# TCP for links that are slow and lose nothing. Without it, an all-to-all among 4 hosts takes 40% longer than its bytes,
+# and later ones stop for seconds.
+set_up_tcp() { # HOST INDEX HOSTS
+  local i setting
+  # This machine may use bbr, which paces messages by timers and would slow ranks on one switch.
+  ip netns exec "$1" sysctl -q -w net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||
+    ip netns exec "$1" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
+  # tcp_limit_output_bytes: a connection has two packets (or halves of a burst) on its way, so that a link serves its
+  # connections in turn; otherwise it sends one rank's whole message after the other, while the other ranks' links idle.
+  # tcp_early_retrans=0, rto_min: nobody takes a packet that waits in a queue for a lost one and sends it again.
+  # tcp_slow_start_after_idle=0, tcp_no_metrics_save=1: what was sent before does not matter.
+  for setting in tcp_limit_output_bytes=1 tcp_early_retrans=0 tcp_slow_start_after_idle=0 tcp_no_metrics_save=1; do
+    attempt ip netns exec "$1" sysctl -q -w "net.ipv4.$setting"
   done
-  [ -n "$hosts" ] || fail "up needs --hosts, for example: $example"
-  [ -n "$rate" ] || fail "up needs --rate, the speed of the links, for example: $example"
-  check_count --hosts "$hosts" 1
-  check_rate "$rate"
-  need_tools ip tc unshare taskset
-  ! is_up || fail "a cluster '$name' of $(hosts_up) hosts is up already; 'down' ends it, 'rate' changes its links"
-  trap 'tear_down; exit 130' INT TERM HUP
-  trap tear_down EXIT
+  attempt ip -n "$1" route change "$data_net.0/24" dev data rto_min 3s
+  # Addresses of neighbours are fixed, since the machine keeps 1,024 learned ones at most: 32 hosts need almost as many
+  # here, and as the table was full, packets were lost.
+  attempt ip -n "$1" -batch - < <(for ((i = 0; i < $3; ++i)); do
+    [ "$i" -eq "$2" ] ||
+      echo "neighbour add $data_net.$((i + 1)) lladdr $(hardware_address "$i") dev data nud permanent"
+  done)
+}
+
+make_hosts() { # HOSTS
+  local i host
   names=$(printf '127.0.0.1 localhost\n%s.254 %s\n' "$launcher_net" "$head"
-    for ((i = 0; i < hosts; ++i)); do printf '%s.%s %s%s\n' "$launcher_net" $((i + 1)) "$name" "$i"; done)
+    for ((i = 0; i < $1; ++i)); do printf '%s.%s %s%s\n' "$launcher_net" $((i + 1)) "$name" "$i"; done)
   make_namespace "$head"
   for bridge in data launch; do
     attempt ip -n "$head" link add "$bridge" type bridge
     attempt ip -n "$head" link set "$bridge" up
   done
   attempt ip -n "$head" address add "$launcher_net.254/24" dev launch
-  for ((i = 0; i < hosts; ++i)); do
+  for ((i = 0; i < $1; ++i)); do
     host=$name$i
     make_namespace "$host"
     make_link "$host" "$i" data "$data_net"
     make_link "$host" "$i" launch "$launcher_net"
-    # This machine may use bbr, which paces messages by timers and would slow ranks on one switch.
-    ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||
-      ip netns exec "$host" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
-    attempt limit "$host" data "$rate"
-    attempt limit "$head" "data$i" "$rate"
+    set_up_tcp "$host" "$i" "$1"
   done
+}
+
+# Ranks of one host reach each other through its `lo`, with the packets of a network.
+limit_within() { # HOSTS BITS-A-SECOND
+  local i
+  for ((i = 0; i < $1; ++i)); do
+    attempt ip -n "$name$i" link set dev lo mtu 1500
+    attempt limit "$name$i" lo "$2"
+  done
+}
+
+# The bridge's alias keeps what the cluster is: the ranks of a host, then words for `status`.
+describe() { attempt ip -n "$head" link set dev data alias "$1"; } # "RANKS WORDS"
+description() { ip -n "$head" -o link show dev data | sed -n 's/.*alias //p'; }
+
+mbit() { awk -v bits="$1" 'BEGIN { printf "%.4g Mbit/s", bits / 1e6 }'; }
+
+# Sets bits (of packets), within (0: not limited) and what from the options of `up`.
+read_links() { # RATE HARDWARE SCALE DILATION RANKS
+  local ranks=${5:-1} links file network
+  within=0 what="$1 each way"
+  if [ -z "$2" ]; then
+    [ -z "$3$4$5" ] || fail "--scale, --dilation and --ranks-per-host need --hardware"
+    bits=$(bits_of "$1")
+    return
+  fi
+  [ -z "$1" ] || fail "expected --rate or --hardware, found both"
+  [ -n "$3" ] || fail "up --hardware needs --scale, for example: $hardware_example"
+  [ -n "$4" ] || fail "up --hardware needs --dilation, for example: $hardware_example"
+  check_count --ranks-per-host "$ranks" 1
+  need_commands python3
+  links=$(python3 "$(dirname "${BASH_SOURCE[0]}")/hardware_links.py" "$2" "$ranks" "$3" "$4") || exit
+  read -r file network within <<<"$links"
+  bits=$((network * packet / payload))
+  what="$file at scale $3 and dilation $4, ranks a host: $ranks, $(mbit "$network") each way"
+  if [ "$ranks" -gt 1 ]; then
+    what+=", $(mbit "$within") within a host"
+    within=$((within * packet / payload))
+  else
+    within=0
+  fi
+}
+
+up() {
+  local hosts="" rate="" hardware="" scale="" dilation="" ranks="" bits within what
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --hosts) hosts=${2:-} ;;
+      --rate) rate=${2:-} ;;
+      --hardware) hardware=${2:-} ;;
+      --scale) scale=${2:-} ;;
+      --dilation) dilation=${2:-} ;;
+      --ranks-per-host) ranks=${2:-} ;;
+      *) usage ;;
+    esac
+    shift $(($# > 1 ? 2 : 1))
+  done
+  [ -n "$hosts" ] || fail "up needs --hosts, for example: $example"
+  [ -n "$rate$hardware" ] || fail "up needs --rate, the speed of the links, or --hardware, for example: $example"
+  check_count --hosts "$hosts" 1
+  read_links "$rate" "$hardware" "$scale" "$dilation" "$ranks"
+  need_tools ip tc unshare taskset
+  ! is_up || fail "a cluster '$name' of $(hosts_up) hosts is up already; 'down' ends it, 'rate' changes its links"
+  trap 'tear_down; exit 130' INT TERM HUP
+  trap tear_down EXIT
+  make_hosts "$hosts"
+  limit_all "$hosts" "$bits"
+  [ "$within" -eq 0 ] || limit_within "$hosts" "$within"
+  describe "${ranks:-1} $what"
   trap - EXIT INT TERM HUP
-  echo "cluster '$name': $hosts hosts, $rate each way" >&2
+  echo "cluster '$name': $hosts hosts, $what" >&2
 }
 
 set_rate() {
-  local i
-  check_rate "${1:-}"
+  local bits ranks
+  bits=$(bits_of "${1:-}")
   need_tools ip tc
   need_up
-  for ((i = 0; i < $(hosts_up); ++i)); do
-    limit "$name$i" data "$1"
-    limit "$head" "data$i" "$1"
-  done
+  limit_all "$(hosts_up)" "$bits"
+  read -r ranks _ <<<"$(description)"
+  describe "$ranks $1 each way"
 }
 
 # Prints the number of a host that is given as 1 or lancet1.
@@ -165,10 +270,11 @@ set_link() { # up|down HOST
 }
 
 status() {
-  local i host rate state
+  local i host rate state what
   need_tools ip tc
   is_up || { echo "cluster '$name': not up" && return; }
-  echo "cluster '$name': $(hosts_up) hosts"
+  read -r _ what <<<"$(description)"
+  echo "cluster '$name': $(hosts_up) hosts, $what"
   for ((i = 0; i < $(hosts_up); ++i)); do
     host=$name$i
     rate=$(ip netns exec "$host" tc qdisc show dev data | sed -n 's/.* rate \([^ ]*\) .*/\1/p')
@@ -210,7 +316,7 @@ write_agent() { # FILE HOSTS CORES
 }
 
 run() {
-  local hosts cores=1 i code=0
+  local hosts ranks cores=1 i code=0
   need_tools ip tc unshare taskset mpirun
   need_up
   hosts=$(hosts_up)
@@ -233,10 +339,11 @@ run() {
 
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  for ((i = 0; i < hosts; ++i)); do echo "$name$i slots=1"; done >"$work/hosts"
+  read -r ranks _ <<<"$(description)"
+  for ((i = 0; i < hosts; ++i)); do echo "$name$i slots=$ranks"; done >"$work/hosts"
   write_agent "$work/agent" "$hosts" "$cores"
   # shellcheck disable=SC2054
-  local options=(-np "$hosts" --hostfile "$work/hosts" --bind-to none --allow-run-as-root
+  local options=(-np $((hosts * ranks)) --hostfile "$work/hosts" --map-by slot --bind-to none --allow-run-as-root
     --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1
     --mca oob_tcp_if_include "$launcher_net.0/24"
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$data_net.0/24")

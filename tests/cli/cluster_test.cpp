@@ -60,7 +60,7 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the reques
   REQUIRE(there.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(there[i]["loss"] == here[i]["loss"]);
 
-  // 400 Mbit/s are 50 MB/s; the burst of 256 KB adds a few percent to a message of 4 MB.
+  // 400 Mbit/s are 50 MB/s; the burst of 50 KB adds a percent to a message of 4 MB.
   REQUIRE(cluster.command("rate 400mbit").code == 0);
   const auto status = cluster.command("status");
   CHECK(status.lines_with("400Mbit  link up") == 2);
@@ -73,7 +73,8 @@ TEST_CASE("ranks on two emulated hosts train as on one, over links of the reques
   CHECK(std::stod(row[1]) < 55);
   CHECK(std::stod(row[1]) > 5);
 
-  CHECK(cluster.command("rate 0mbit").lines_with("error: expected a rate like 500mbit, found '0mbit'") == 1);
+  CHECK(cluster.command("rate 0mbit")
+            .lines_with("error: expected a rate like 500mbit, from 64kbit to 100gbit, found '0mbit'") == 1);
   CHECK(cluster.command("cut 01").lines_with("error: expected a host from ") == 1);
   const auto nothing = cluster.command("run -- /no/such/program");
   CHECK(nothing.code == 2);

@@ -36,6 +36,8 @@ const std::vector<Command> commands = {
     {"data train-tokenizer", Command::several, "texts", "--vocab-size", "a whole number from 257 to 2147483647"},
     {"bench ops", Command::one, "config", "--steps", "a whole number from 1 to 100000"},
     {"bench network", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
+    {"bench network", Command::none, "", "--gaps", "a number from 0 to 60000"},
+    {"bench network", Command::none, "", "--repeats", "a whole number from 1 to 10000"},
     {"bench sweep", Command::one, "experiment", "--timeout", "a whole number from 1 to 1000000"},
     {"bench checkpoint", Command::one, "config", "--rounds", "a whole number from 1 to 1000"},
 };

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""scripts/emulate-cluster.sh: missing arguments, links that are cut and restored, and the end of its ranks.
+"""scripts/emulate-cluster.sh: wrong arguments, links that are cut and restored, the end of its ranks, and links of the
+speed that a hardware file declares.
 
     emulate_cluster_test.py LANCET
 """
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,16 +20,57 @@ NAME = f"lt{os.getpid()}-"
 ENVIRONMENT = {**os.environ, "LANCET_CLUSTER": NAME}
 
 
-def command(*words):
-    return subprocess.run([SCRIPT, *words], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+HARDWARE = ROOT / "configs/hardware/p3dn-v100.json"
 
 
-def incomplete_command_lines():
-    for words, missing in ((("up", "--hosts", "2"), "--rate"), (("up", "--rate", "1gbit"), "--hosts")):
-        done = command(*words)
-        assert done.returncode == 2, done
-        assert done.stderr.startswith(f"error: up needs {missing}"), done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
+def command(*words, **environment):
+    return subprocess.run([SCRIPT, *words], capture_output=True, text=True, env={**ENVIRONMENT, **environment},
+                          timeout=60)
+
+
+def refused(words, beginning, code=2, **environment):
+    done = command(*words.split(), **environment)
+    assert done.returncode == code, done
+    assert done.stderr.startswith(f"error: {beginning}"), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def wrong_command_lines():
+    refused("up --hosts 2", "up needs --rate")
+    refused("up --rate 1gbit", "up needs --hosts")
+    refused("up --hosts 2 --rate 1kbit", "expected a rate like 500mbit, from 64kbit to 100gbit, found '1kbit'")
+    refused("up --hosts 2 --rate 1gbit --scale 2", "--scale, --dilation and --ranks-per-host need --hardware")
+    refused("up --hosts 2 --rate 1gbit --hardware x", "expected --rate or --hardware, found both")
+    refused("up --hosts 2 --hardware x --dilation 2", "up --hardware needs --scale")
+    refused("up --hosts 2 --hardware x --scale 2", "up --hardware needs --dilation")
+    known = "up --hosts 2 --hardware p3dn-v100"
+    refused(f"{known} --scale 0 --dilation 1", "--scale: expected a number above 0, found '0'")
+    refused(f"{known} --scale 1 --dilation nan", "--dilation: expected a number above 0, found 'nan'")
+    # 10 Gbit/s a device at scale 1 and dilation 1.
+    refused(f"{known} --scale 1e6 --dilation 10", "--scale: expected 0.01 to 1.56e+04 with a dilation of 10, so that a "
+            "host's link has 64 kbit/s to 100 Gbit/s, found 1e+06")
+    refused(f"{known} --scale 1 --dilation 1 --ranks-per-host 0", "expected --ranks-per-host from 1 to 200, found '0'")
+    refused(f"{known} --scale 1 --dilation 1 --ranks-per-host 9", "--ranks-per-host: expected 1 to 8, the devices of a "
+            f"node in {HARDWARE}, found 9")
+
+
+def wrong_hardware_files():
+    options = "--scale 100 --dilation 12"
+    refused(f"up --hosts 2 --hardware none {options}", "--hardware: expected a file or one of dgx-h100, ")
+    with tempfile.TemporaryDirectory() as name:
+        file = pathlib.Path(name) / "mine.json"
+        for change, error in (
+                (lambda text: text[:-3], f"{file}: expected a hardware file, found one that cannot be read: "),
+                (lambda text: text.replace('"nic_gbit_per_s": {"value": 100', '"nic_gbit_per_s": {"value": "fast"'),
+                 f'{file}: network.nic_gbit_per_s.value: expected a number from 1e-06 to 1e+09, found "fast"'),
+                (lambda text: text.replace('"nics"', '"cards"'),
+                 f"{file}: network.nics.value: expected a number from 1 to 4096, found none")):
+            file.write_text(change(HARDWARE.read_text()))
+            refused(f"up --hosts 2 --hardware {file} {options}", error)
+        for tool in ("bash", "dirname", "awk"):
+            (pathlib.Path(name) / tool).symlink_to(shutil.which(tool))
+        refused(f"up --hosts 2 --hardware p3dn-v100 {options}", "cannot emulate a cluster here: expected the command "
+                "'python3', found none", 77, PATH=name)
 
 
 def links():
@@ -54,7 +98,35 @@ def ranks_of_a_killed_script():
         assert wait_until(lambda: not processes_with(str(run), LANCET), 10), "ranks live on after the script was killed"
 
 
-incomplete_command_lines()
+def rates_of_a_hardware_file():
+    """A host with 2 of 8 devices has a quarter of the NIC's 80 Gbit/s, here divided by 600."""
+    up = command("up", *"--hosts 2 --hardware p3dn-v100 --scale 100 --dilation 6 --ranks-per-host 2".split())
+    assert up.returncode == 0, up
+    what = ("2 hosts, p3dn-v100 at scale 100 and dilation 6, ranks a host: 2, 33.33 Mbit/s each way, "
+            "3080 Mbit/s within a host")
+    assert up.stderr == f"cluster '{NAME}': {what}\n", up
+    assert command("status").stdout.splitlines()[0] == f"cluster '{NAME}': {what}"
+    hosts = command("run", "--", "hostname").stdout.split()
+    assert sorted(hosts) == [f"{NAME}0", f"{NAME}0", f"{NAME}1", f"{NAME}1"], hosts
+
+    bench = command("run", "--", LANCET, *"bench network --min-mb 0.25 --max-mb 0.25 --gaps 0,200".split())
+    rows = [line.split() for line in bench.stdout.splitlines()[1:]]
+    assert [row[1] for row in rows] == ["0", "200"], bench
+    for row in rows:  # 333 KB a host, in 80 ms; a busy machine takes longer
+        assert 0.7 * 33.33 < float(row[5]) < 1.02 * 33.33, bench.stdout
+        assert float(row[2]) >= 78.5, bench.stdout
+    for space, device in ((f"{NAME}0", "data"), (f"{NAME}0", "lo"), (f"{NAME}-head", "data1")):
+        shown = subprocess.run(["ip", "netns", "exec", space, "tc", "-s", "qdisc", "show", "dev", device],
+                               capture_output=True, text=True, check=True).stdout
+        sent, dropped = map(int, re.search(r"Sent (\d+) .*dropped (\d+)", shown).groups())
+        assert sent > 250_000 and dropped == 0, shown
+
+    assert command("rate", "40mbit").returncode == 0
+    assert command("status").stdout.splitlines()[0] == f"cluster '{NAME}': 2 hosts, 40mbit each way"
+
+
+wrong_command_lines()
+wrong_hardware_files()
 up = command("up", "--hosts", "2", "--rate", "1gbit")
 if up.returncode == 77:
     print("SKIPPED:", up.stderr.strip())
@@ -63,6 +135,8 @@ try:
     assert up.returncode == 0, up
     a_link_that_is_cut_and_restored()
     ranks_of_a_killed_script()
+    assert command("down").returncode == 0
+    rates_of_a_hardware_file()
 finally:
     down = command("down")
 assert down.returncode == 0, down

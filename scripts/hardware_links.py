@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Prints how fast the links of an emulated host are, as a hardware file declares, for scripts/emulate-cluster.sh.
+
+    hardware_links.py NAME_OR_PATH RANKS_PER_HOST SCALE DILATION
+
+One line: the file's name, and in bits of messages a second the host's link, each way, and what its ranks send to each
+other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. Bytes are divided by
+the scale and times multiplied by the dilation, so rates are divided by both. Exits with 2 and a line on bad input.
+"""
+import json
+import math
+import pathlib
+import re
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs/hardware"
+LEAST, MOST = 64e3, 100e9  # bit/s; a packet of 1,500 bytes then takes 0.2 s, or 0.1 us
+RATE, SHARE, COUNT = (1e-6, 1e9), (1e-3, 1), (1, 4096)
+FIELDS = {"node.devices": COUNT, "node.link_gb_per_s": RATE, "node.link_efficiency": SHARE,
+          "network.nics": COUNT, "network.nic_gbit_per_s": RATE, "network.efficiency": SHARE}
+
+
+def fail(text):
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def find(name):
+    path = pathlib.Path(name) if "/" in name or name.endswith(".json") else FOLDER / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json")))
+        fail(f"--hardware: expected a file or one of {known}, found '{name}'")
+    return path
+
+
+def read(path):
+    try:
+        text = path.read_text()
+        # Strings are matched so that a // in one of them stays.
+        return json.loads(re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', r"\1", text, flags=re.S))
+    except (OSError, ValueError) as error:
+        fail(f"{path}: expected a hardware file, found one that cannot be read: {error}")
+
+
+def number(path, root, field):
+    value = root
+    for key in (*field.split("."), "value"):
+        value = value.get(key) if isinstance(value, dict) else None
+    least, most = FIELDS[field]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        found = "none" if value is None else json.dumps(value)[:60]
+        fail(f"{path}: {field}.value: expected a number from {least:g} to {most:g}, found {found}")
+    return value
+
+
+def positive(option, text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        fail(f"{option}: expected a number above 0, found '{text}'")
+    return value
+
+
+def check(what, unscaled, scale, dilation):
+    """`unscaled`: bit/s at this dilation and scale 1."""
+    if not LEAST <= unscaled / scale <= MOST:
+        fail(f"--scale: expected {unscaled / MOST:.3g} to {unscaled / LEAST:.3g} with a dilation of {dilation:g}, so "
+             f"that {what} has 64 kbit/s to 100 Gbit/s, found {scale:g}")
+
+
+def main(name, ranks, scale, dilation):
+    scale, dilation = positive("--scale", scale), positive("--dilation", dilation)
+    path = find(name)
+    root = read(path)
+    devices, link, link_share, nics, nic, nic_share = (number(path, root, field) for field in FIELDS)
+    if not 1 <= int(ranks) <= devices:
+        fail(f"--ranks-per-host: expected 1 to {devices:g}, the devices of a node in {path}, found {ranks}")
+    network = nics * nic * 1e9 * nic_share * int(ranks) / devices / dilation
+    within = int(ranks) * link * 8e9 * link_share / dilation
+    check("a host's link", network, scale, dilation)
+    if int(ranks) > 1:
+        check("what ranks of a host send to each other", within, scale, dilation)
+    print(path.stem, round(network / scale), round(within / scale))
+
+
+main(*sys.argv[1:])
