@@ -66,8 +66,9 @@ function(lancet_op_tables module)
   endif()
 endfunction()
 
-# Options of a test program, and of a library of test code.
+# Options of a test program, and of a library of test code: the same for all, since they share precompiled headers.
 function(lancet_test_code target)
+  target_compile_definitions(${target} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
   # Optimising Catch2's macros takes minutes and gains nothing.
   target_compile_options(${target} PRIVATE -Wall -Wextra -O1 -g0 $<$<BOOL:${LANCET_WERROR}>:-Werror>)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LANCET_UNITY})
@@ -89,7 +90,6 @@ function(lancet_test module)
   target_link_libraries(test_${module} PRIVATE lancet_test_main $<$<NOT:$<STREQUAL:${module},cuda>>:lancet_${module}> ${ARGN})
   lancet_test_code(test_${module})
   target_include_directories(test_${module} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
-  target_compile_definitions(test_${module} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")
   string(REGEX REPLACE "^cuda$" "gpu" label ${module})
   catch_discover_tests(test_${module} TEST_PREFIX "${module}: " PROPERTIES LABELS ${label} TIMEOUT ${LANCET_TEST_TIMEOUT}
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")

@@ -12,8 +12,7 @@ if(CUDNN_FOUND)
   add_dependencies(test_backend_cuda fake_cuda_driver)
   target_sources(test_backend_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src/backend/cuda/cudnn_graph.cpp
                                            ${CMAKE_SOURCE_DIR}/src/backend/cuda/attention_graph.cpp)
-  target_compile_definitions(test_backend_cuda PRIVATE LANCET_HAVE_CUDNN LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-                                                       LANCET_FAKE_DRIVER="$<TARGET_FILE:fake_cuda_driver>")
+  target_compile_definitions(test_backend_cuda PRIVATE LANCET_HAVE_CUDNN LANCET_FAKE_DRIVER="$<TARGET_FILE:fake_cuda_driver>")
   target_link_libraries(test_backend_cuda PRIVATE CUDNN::cudnn CUDA::cudart ${CMAKE_DL_LIBS})
 endif()
 catch_discover_tests(test_backend_cuda TEST_PREFIX "backend cuda: " PROPERTIES LABELS backend TIMEOUT ${LANCET_TEST_TIMEOUT}
