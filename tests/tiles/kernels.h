@@ -93,9 +93,9 @@ inline ops::Kernel bind_push(const ops::KernelArgs& args) {
           to = args.results[0].as<float>(), step = args.step] {
     return comm->in_windows(*stream, [&](backend::Stream& on, const comm::Window& window) {
       const bool silent = window.peers.rank == silent_rank;
-      return ops::device::launch(on, window.blocks,
-                                 PushRows{from, to, x[1], x[2], signals.rows_per_signal,
-                                          {signals.as<std::uint32_t>()}, step, window, silent});
+      return ops::device::launch(
+          on, window.blocks,
+          PushRows{from, to, x[1], x[2], signals.rows_per_signal, {signals.as<std::uint32_t>()}, step, window, silent});
     });
   };
 }

@@ -38,11 +38,7 @@ Work work_pulling(const OpInput& in) {
 Inferred infer_scribble(const OpInput& in) { return std::vector<TensorType>{in.operands[0]}; }
 
 const OpDef table[] = {
-    {.name = "push_rows",
-     .required = 1,
-     .infer = infer_push,
-     .stream = ir::Stream::expert,
-     .kind = Kind::all_to_all},
+    {.name = "push_rows", .required = 1, .infer = infer_push, .stream = ir::Stream::expert, .kind = Kind::all_to_all},
     {.name = "arriving_product", .required = 4, .infer = infer_arriving, .kind = Kind::product},
     {.name = "pulling_product", .required = 2, .infer = infer_pulling, .work = work_pulling, .kind = Kind::product},
     {.name = "scribble", .required = 1, .infer = infer_scribble},

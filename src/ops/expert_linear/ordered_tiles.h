@@ -7,8 +7,8 @@
 // The tiles are those of GroupedTiles, so that the order changes no value.
 //
 // The rows of an expert are those of rank 0, 1, ... one after the other. So, in the order of arrival, the tiles of an
-// expert begin with the first that holds no row of a lower rank than r, go on to the last, and then from tile 0 to where
-// they began. How many are there once the rows up to a distance are follows from one entry of `filled`.
+// expert begin with the first that holds no row of a lower rank than r, go on to the last, and then from tile 0 to
+// where they began. How many are there once the rows up to a distance are follows from one entry of `filled`.
 #pragma once
 #include "grouped_tiles.h"
 
