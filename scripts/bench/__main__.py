@@ -12,6 +12,7 @@ from bench.run import Failed, python_with  # noqa: E402
 
 PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/install_deps.sh --plots installs it")
 COMMANDS = {  # name: (purpose, (library, error without it) or None)
+    "emulated": ("every policy on emulated devices and links, run against predicted", None),
     "overlap": ("every policy on an emulated cluster, measured against predicted", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),

@@ -98,6 +98,7 @@ void add_bench(CLI::App& app, Selection& selection) {
   CLI::App* bench = app.add_subcommand("bench", "Benchmarks: lancet bench ops configs/bench-small.json");
   bench->require_subcommand(1);
   add_bench_network(*bench, selection);
+  add_bench_policies(*bench, selection);
   add_bench_sweep(*bench, selection);
   add_bench_checkpoint(*bench, selection);
   CLI::App* command = bench->add_subcommand("ops",

@@ -7,5 +7,6 @@ namespace lancet::cli {
 void add_bench_network(CLI::App& bench, Selection& selection);
 void add_bench_checkpoint(CLI::App& bench, Selection& selection);
 void add_bench_sweep(CLI::App& bench, Selection& selection);
+void add_bench_policies(CLI::App& bench, Selection& selection);
 
 }  // namespace lancet::cli

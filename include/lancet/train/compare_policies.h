@@ -1,0 +1,42 @@
+// Runs every policy in turn on the same ranks, to say which is faster by more than noise.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+
+namespace lancet::train {
+
+struct ComparePoliciesOptions {
+  int local_ranks = 1;
+  std::string profile_folder = {};    // planning::RunPlanOptions::profile_folder
+  std::vector<std::string> policies;  // each once
+  // A round runs each policy once: `warmup` steps, then `steps` measured ones.
+  int rounds = 5, warmup = 1, steps = 5;
+  std::filesystem::path folder = {};  // each policy's run folder is in it; empty: no folders
+};
+
+// One policy. A round's time is the median of its measured steps, in milliseconds.
+struct PolicyTimes {
+  std::string policy, ran;  // the policy whose plan ran: sequential, where no other is predicted to be faster
+  std::optional<double> predicted_ms, predicted_exposed_ms;
+  std::vector<double> step_ms, exposed_ms;  // by round
+  std::optional<double> late_pct;           // on an emulated device: the largest of any round
+  // The exposed milliseconds of the last round's last step, on rank 0, by what is sent: "h.0" for the all-to-alls of
+  // block 0, "all-reduces". Where both communication streams are busy, both count.
+  std::map<std::string, double> exposed_by_layer;
+};
+
+// The rounds in which a is faster than b.
+int rounds_won(const PolicyTimes& a, const PolicyTimes& b);
+
+// Collective; times are rank 0's. Errors: those of training; of a run folder; on a signal, `saved`.
+Result<std::vector<PolicyTimes>> compare_policies(const config::Config& config, comm::Communicator& world,
+                                                  const ComparePoliciesOptions& options);
+
+}  // namespace lancet::train

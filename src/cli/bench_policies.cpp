@@ -1,0 +1,180 @@
+// lancet bench policies: all policies in turn on the ranks that it is started with.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "bench.h"
+#include "lancet/base/atomic_file.h"
+#include "lancet/base/json.h"
+#include "lancet/base/log.h"
+#include "lancet/base/median.h"
+#include "lancet/planner/planner.h"
+#include "lancet/report/report.h"
+#include "lancet/train/compare_policies.h"
+#include "load_config.h"
+#include "numbers.h"
+
+namespace lancet::cli {
+namespace {
+
+using train::PolicyTimes;
+
+std::string ms_or_none(const std::optional<double>& ms) { return ms ? fmt::format("{:.1f}", *ms) : "-"; }
+
+// The median over rounds of how many times as fast as `base` a policy is.
+double speed_up(const PolicyTimes& base, const PolicyTimes& times) {
+  std::vector<double> ratios;
+  for (std::size_t round = 0; round < times.step_ms.size(); ++round)
+    ratios.push_back(base.step_ms[round] / times.step_ms[round]);
+  return median(ratios);
+}
+
+std::string table_of_steps(const std::vector<PolicyTimes>& all) {
+  const PolicyTimes& first = all.front();
+  std::string text = fmt::format("{:<18} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10} {:>7}\n", "policy", "predicted",
+                                 "step ms", "least", "most", "speed-up", "exposed", "predicted", "late");
+  for (const PolicyTimes& times : all) {
+    const auto [least, most] = std::ranges::minmax(times.step_ms);
+    text += fmt::format("{:<18} {:>10} {:>10.1f} {:>9.1f} {:>9.1f} {:>8.3f} {:>9.1f} {:>10} {:>7}{}\n", times.policy,
+                        ms_or_none(times.predicted_ms), median(times.step_ms), least, most, speed_up(first, times),
+                        median(times.exposed_ms), ms_or_none(times.predicted_exposed_ms),
+                        times.late_pct ? fmt::format("{:.1f}%", *times.late_pct) : "-",
+                        times.ran == times.policy ? "" : "  ran " + times.ran);
+  }
+  return text;
+}
+
+// The pairs of neighbours in speed whose order differs from round to round.
+std::string differences(std::vector<PolicyTimes> all) {
+  std::ranges::sort(all, {}, [](const PolicyTimes& times) { return median(times.step_ms); });
+  const int rounds = int(all.front().step_ms.size());
+  std::string text;
+  for (std::size_t i = 0; i + 1 < all.size(); ++i)
+    if (const int won = rounds_won(all[i], all[i + 1]); won < rounds)
+      text += fmt::format("  {} and {}: the first was faster in {} of {} rounds\n", all[i].policy, all[i + 1].policy, won,
+                          rounds);
+  if (text.empty()) return "each policy was faster than the next slower one in every round\n";
+  return "no more than noise between\n" + text;
+}
+
+std::string table_of_layers(const std::vector<PolicyTimes>& all) {
+  std::set<std::string> layers;
+  for (const PolicyTimes& times : all)
+    for (const auto& [layer, ms] : times.exposed_by_layer) layers.insert(layer);
+  if (layers.empty()) return "";
+  std::vector<std::string> sorted(layers.begin(), layers.end());
+  std::ranges::sort(sorted, [](const std::string& a, const std::string& b) {
+    return std::pair(a.size(), a) < std::pair(b.size(), b);  // h.2 before h.10
+  });
+  std::string text = "exposed ms of the last step, by the block of the all-to-alls\n" + fmt::format("{:<18}", "policy");
+  for (const std::string& layer : sorted) text += fmt::format(" {:>{}}", layer, std::max<std::size_t>(7, layer.size()));
+  for (const PolicyTimes& times : all) {
+    text += fmt::format("\n{:<18}", times.policy);
+    for (const std::string& layer : sorted) {
+      const auto found = times.exposed_by_layer.find(layer);
+      text += fmt::format(" {:>{}}", found == times.exposed_by_layer.end() ? "-" : fmt::format("{:.1f}", found->second),
+                          std::max<std::size_t>(7, layer.size()));
+    }
+  }
+  return text + "\n";
+}
+
+std::string report_of(const std::vector<PolicyTimes>& all, const train::ComparePoliciesOptions& options, int ranks) {
+  return fmt::format(
+             "{} rank{}, {} rounds of {} steps after {}; a round's time is its median, a policy's the median of its "
+             "rounds\n",
+             ranks, ranks == 1 ? "" : "s", options.rounds, options.steps, options.warmup) +
+         table_of_steps(all) + differences(all) + "\n" + table_of_layers(all);
+}
+
+nlohmann::json number_or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
+
+std::string json_of_all(const std::vector<PolicyTimes>& all, const train::ComparePoliciesOptions& options, int ranks) {
+  nlohmann::json policies = nlohmann::json::array();
+  for (const PolicyTimes& times : all)
+    policies.push_back({{"policy", times.policy},
+                        {"ran", times.ran},
+                        {"predicted_ms", number_or_null(times.predicted_ms)},
+                        {"predicted_exposed_ms", number_or_null(times.predicted_exposed_ms)},
+                        {"step_ms", times.step_ms},
+                        {"exposed_ms", times.exposed_ms},
+                        {"late_pct", number_or_null(times.late_pct)},
+                        {"exposed_by_layer", times.exposed_by_layer}});
+  const nlohmann::json document = {
+      {"ranks", ranks}, {"rounds", options.rounds}, {"steps", options.steps}, {"policies", policies}};
+  return json_text(document, {.indent = 1}) + '\n';
+}
+
+// The text, the same numbers for programs, and a page of the run folders beside them.
+Status write_files(const std::string& text, const std::string& json, const train::ComparePoliciesOptions& options) {
+  LANCET_TRY(write_file(options.folder / "policies.txt", text));
+  LANCET_TRY(write_file(options.folder / "policies.json", json));
+  std::vector<std::filesystem::path> runs;
+  for (const std::string& policy : options.policies) runs.push_back(options.folder / policy);
+  LANCET_ASSIGN(const std::string page, report::page(runs));
+  LANCET_TRY(write_file(options.folder / "policies.html", page));
+  log::info("{}: policies.txt, policies.json, policies.html and a run folder for each policy", options.folder.string());
+  return {};
+}
+
+// The policies to compare: those that are named, or all but auto, which picks one of them.
+Result<std::vector<std::string>> chosen(const std::vector<std::string>& named) {
+  std::vector<std::string> policies;
+  for (const std::string& policy : named) {
+    LANCET_TRY(planner::check_policy(policy));
+    if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
+  }
+  if (policies.empty())
+    for (const planner::PolicyInfo& policy : planner::policies())
+      if (policy.name != "auto") policies.emplace_back(policy.name);
+  return policies;
+}
+
+Status bench_policies(config::Config config, train::ComparePoliciesOptions options, comm::Communicator& world) {
+  if (config.data.train.empty() || config.device == config::Device::emulated) config.data = {.synthetic = true};
+  config.data.eval.clear();
+  config.train.save_minutes = 0;
+  config.train.save_interval = 0;
+  LANCET_ASSIGN(options.policies, chosen(options.policies));
+  LANCET_ASSIGN(const auto all, train::compare_policies(config, world, options));
+  if (world.rank() != 0) return {};
+  const std::string text = report_of(all, options, world.size());
+  LANCET_TRY(print(text));
+  return options.folder.empty() ? Status() : write_files(text, json_of_all(all, options, world.size()), options);
+}
+
+}  // namespace
+
+void add_bench_policies(CLI::App& bench, Selection& selection) {
+  CLI::App* command = bench.add_subcommand(
+      "policies",
+      "Compare the policies on these ranks: scripts/mpirun.sh 2 build/lancet bench policies configs/bench-small.json");
+  auto arguments = add_config_arguments(*command);
+  auto options = std::make_shared<train::ComparePoliciesOptions>();
+  auto folder = std::make_shared<std::string>();
+  command
+      ->add_option("--policies", options->policies, "Policies to compare, the first to relate the others to; default: all")
+      ->delimiter(',')
+      ->type_name("NAMES");
+  command->add_option("--repeats", options->rounds, "Rounds, each of which runs every policy once")
+      ->capture_default_str()
+      ->check(whole_between(1, 1000));
+  command->add_option("--steps", options->steps, "Measured steps of a policy in a round")
+      ->capture_default_str()
+      ->check(whole_between(1, 100000));
+  command->add_option("--out", *folder, "Folder for a table, a page, and a run folder of each policy")->type_name("DIR");
+  command->callback([arguments, options, folder, &selection] {
+    selection.timeout = configured_timeout(*arguments);
+    selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {
+      LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
+      options->local_ranks = local_ranks;
+      options->profile_folder = profile_folder();
+      options->folder = *folder;
+      return bench_policies(std::move(config), *options, world);
+    };
+  });
+}
+
+}  // namespace lancet::cli

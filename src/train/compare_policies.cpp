@@ -1,0 +1,133 @@
+// A round makes a trainer for each policy in turn, so that what changes slowly on the machine (other users, its
+// temperature) meets all policies alike. Planning is a pure function of costs that are measured once, so a policy runs
+// the same plan in each round.
+#include "lancet/train/compare_policies.h"
+
+#include <algorithm>
+
+#include "lancet/base/log.h"
+#include "lancet/base/median.h"
+#include "lancet/run/run_folder.h"
+#include "lancet/train/trainer.h"
+#include "lancet/world/agree.h"
+
+namespace lancet::train {
+namespace {
+
+using runtime::Span;
+
+// The part of `span` during which no instruction of the compute stream runs. computing: in order.
+std::int64_t exposed_part(const Span& span, const std::vector<Span>& computing) {
+  std::int64_t hidden = 0;
+  auto at = std::ranges::lower_bound(computing, span.start, {}, &Span::end);
+  for (; at != computing.end() && at->start < span.end; ++at)
+    hidden += std::min(at->end, span.end) - std::max(at->start, span.start);
+  return span.end - span.start - std::max<std::int64_t>(0, hidden);
+}
+
+// "h.0" of "h.0.moe.all_to_all/1".
+std::string block_of(const std::string& label) {
+  const auto first = label.find('.');
+  return label.substr(0, first == std::string::npos ? first : label.find('.', first + 1));
+}
+
+std::map<std::string, double> exposed_by_layer(const ir::Program& program, std::span<const Span> spans) {
+  std::vector<Span> computing;
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    if (program.instructions[i].stream == ir::Stream::compute) computing.push_back(spans[i]);
+  std::ranges::sort(computing, {}, &Span::start);
+  std::map<std::string, double> exposed;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    if (at.stream == ir::Stream::compute) continue;
+    exposed[at.stream == ir::Stream::expert ? block_of(at.label) : "all-reduces"] +=
+        double(exposed_part(spans[i], computing)) * 1e-6;
+  }
+  return exposed;
+}
+
+class Comparison {
+ public:
+  Comparison(const config::Config& config, comm::Communicator& world, const ComparePoliciesOptions& options)
+      : config_(config), world_(world), options_(options), times_(options.policies.size()), folders_(times_.size()) {}
+
+  Result<std::vector<PolicyTimes>> run() {
+    for (int round = 0; round < options_.rounds; ++round)
+      for (std::size_t i = 0; i < times_.size(); ++i) {
+        LANCET_TRY(run_policy(i, round));
+        if (world_.rank() == 0)
+          log::info("round {}/{} {}: {:.1f} ms", round + 1, options_.rounds, options_.policies[i],
+                    times_[i].step_ms.back());
+      }
+    return std::move(times_);
+  }
+
+ private:
+  Status run_policy(std::size_t i, int round) {
+    const int steps = options_.warmup + options_.steps;
+    config::Config config = config_;
+    config.overlap.policy = options_.policies[i];
+    config.train.steps = std::int64_t(steps) * options_.rounds;
+    config.log.trace = steps;  // of every round: the ranks' clocks start together
+    if (!options_.folder.empty()) config.log.run_dir = (options_.folder / options_.policies[i]).string();
+    LANCET_ASSIGN(const auto trainer, Trainer::create(config, world_, {.local_ranks = options_.local_ranks,
+                                                                       .profile_folder = options_.profile_folder}));
+    if (round == 0) LANCET_TRY(world::broadcast_status(world_, begin(i, config, *trainer), 0));
+    std::vector<double> step_ms, exposed_ms;
+    PolicyTimes& times = times_[i];
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(run::StepRecord record, trainer->step(step));
+      if (step < options_.warmup) continue;
+      step_ms.push_back(record.step_ms);
+      exposed_ms.push_back(record.exposed_ms);
+      if (record.late_pct) times.late_pct = std::max(times.late_pct.value_or(0), *record.late_pct);
+      record.step = std::int64_t(round) * options_.steps + step - options_.warmup + 1;
+      if (folders_[i]) folders_[i]->record(record, trainer->last_layers(), false);
+    }
+    times.step_ms.push_back(median(step_ms));
+    times.exposed_ms.push_back(median(exposed_ms));
+    if (round + 1 < options_.rounds) return {};
+    times.exposed_by_layer = exposed_by_layer(trainer->executor().plan().program, trainer->executor().spans());
+    LANCET_ASSIGN(const std::string trace, trainer->trace());
+    if (folders_[i]) folders_[i]->trace(trace);
+    return {};
+  }
+
+  // Notes the plan, and on rank 0 begins the policy's run folder.
+  Status begin(std::size_t i, const config::Config& config, Trainer& trainer) {
+    const ir::Plan& plan = trainer.executor().plan();
+    PolicyTimes& times = times_[i];
+    times.policy = options_.policies[i];
+    times.ran = plan.header.text("policy");
+    if (plan.header.has("predicted_ms")) {
+      times.predicted_ms = plan.header.real("predicted_ms");
+      times.predicted_exposed_ms = plan.header.real("exposed_ms", 0);
+    }
+    if (options_.folder.empty() || world_.rank() != 0) return {};
+    LANCET_ASSIGN(run::RunFolder folder, run::RunFolder::take(config));
+    LANCET_TRY(folder.begin(checkpoint::disk(), config, plan, trainer.memory_json(), {}));
+    folders_[i].emplace(std::move(folder));
+    return {};
+  }
+
+  const config::Config& config_;
+  comm::Communicator& world_;
+  const ComparePoliciesOptions& options_;
+  std::vector<PolicyTimes> times_;
+  std::vector<std::optional<run::RunFolder>> folders_;
+};
+
+}  // namespace
+
+int rounds_won(const PolicyTimes& a, const PolicyTimes& b) {
+  int won = 0;
+  for (std::size_t round = 0; round < a.step_ms.size(); ++round) won += a.step_ms[round] < b.step_ms[round];
+  return won;
+}
+
+Result<std::vector<PolicyTimes>> compare_policies(const config::Config& config, comm::Communicator& world,
+                                                  const ComparePoliciesOptions& options) {
+  return Comparison(config, world, options).run();
+}
+
+}  // namespace lancet::train
