@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "bench.h"
 #include "lancet/base/atomic_file.h"
@@ -20,6 +19,8 @@ namespace lancet::cli {
 namespace {
 
 using train::PolicyTimes;
+
+constexpr std::size_t least_width = 10;  // of a column
 
 std::string ms_or_none(const std::optional<double>& ms) { return ms ? fmt::format("{:.1f}", *ms) : "-"; }
 
@@ -53,29 +54,27 @@ std::string differences(std::vector<PolicyTimes> all) {
   std::string text;
   for (std::size_t i = 0; i + 1 < all.size(); ++i)
     if (const int won = rounds_won(all[i], all[i + 1]); won < rounds)
-      text += fmt::format("  {} and {}: the first was faster in {} of {} rounds\n", all[i].policy, all[i + 1].policy, won,
-                          rounds);
+      text += fmt::format("  {} and {}: the first was faster in {} of {} rounds\n", all[i].policy, all[i + 1].policy,
+                          won, rounds);
   if (text.empty()) return "each policy was faster than the next slower one in every round\n";
   return "no more than noise between\n" + text;
 }
 
-std::string table_of_layers(const std::vector<PolicyTimes>& all) {
-  std::set<std::string> layers;
+std::string table_of_sites(const std::vector<PolicyTimes>& all) {
+  std::vector<std::string> sites;
   for (const PolicyTimes& times : all)
-    for (const auto& [layer, ms] : times.exposed_by_layer) layers.insert(layer);
-  if (layers.empty()) return "";
-  std::vector<std::string> sorted(layers.begin(), layers.end());
-  std::ranges::sort(sorted, [](const std::string& a, const std::string& b) {
-    return std::pair(a.size(), a) < std::pair(b.size(), b);  // h.2 before h.10
-  });
-  std::string text = "exposed ms of the last step, by the block of the all-to-alls\n" + fmt::format("{:<18}", "policy");
-  for (const std::string& layer : sorted) text += fmt::format(" {:>{}}", layer, std::max<std::size_t>(7, layer.size()));
-  for (const PolicyTimes& times : all) {
-    text += fmt::format("\n{:<18}", times.policy);
-    for (const std::string& layer : sorted) {
-      const auto found = times.exposed_by_layer.find(layer);
-      text += fmt::format(" {:>{}}", found == times.exposed_by_layer.end() ? "-" : fmt::format("{:.1f}", found->second),
-                          std::max<std::size_t>(7, layer.size()));
+    for (const auto& [site, ms] : times.exposed_by_site)
+      if (std::ranges::find(sites, site) == sites.end()) sites.push_back(site);
+  if (sites.empty()) return "";
+  std::ranges::sort(sites, {}, [](const std::string& site) { return std::pair(site.size(), site); });  // h.2, h.10
+  std::string text = fmt::format("\n{:<26}", "exposed ms, last step");
+  for (const PolicyTimes& times : all) text += fmt::format(" {:>{}}", times.policy, least_width);
+  for (const std::string& site : sites) {
+    text += fmt::format("\n{:<26}", site);
+    for (const PolicyTimes& times : all) {
+      const auto found = times.exposed_by_site.find(site);
+      text += fmt::format(" {:>{}}", found == times.exposed_by_site.end() ? "-" : fmt::format("{:.1f}", found->second),
+                          std::max(times.policy.size(), least_width));
     }
   }
   return text + "\n";
@@ -86,7 +85,7 @@ std::string report_of(const std::vector<PolicyTimes>& all, const train::CompareP
              "{} rank{}, {} rounds of {} steps after {}; a round's time is its median, a policy's the median of its "
              "rounds\n",
              ranks, ranks == 1 ? "" : "s", options.rounds, options.steps, options.warmup) +
-         table_of_steps(all) + differences(all) + "\n" + table_of_layers(all);
+         table_of_steps(all) + differences(all) + table_of_sites(all);
 }
 
 nlohmann::json number_or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
@@ -101,7 +100,7 @@ std::string json_of_all(const std::vector<PolicyTimes>& all, const train::Compar
                         {"step_ms", times.step_ms},
                         {"exposed_ms", times.exposed_ms},
                         {"late_pct", number_or_null(times.late_pct)},
-                        {"exposed_by_layer", times.exposed_by_layer}});
+                        {"exposed_by_site", times.exposed_by_site}});
   const nlohmann::json document = {
       {"ranks", ranks}, {"rounds", options.rounds}, {"steps", options.steps}, {"policies", policies}};
   return json_text(document, {.indent = 1}) + '\n';
@@ -133,7 +132,10 @@ Result<std::vector<std::string>> chosen(const std::vector<std::string>& named) {
 }
 
 Status bench_policies(config::Config config, train::ComparePoliciesOptions options, comm::Communicator& world) {
-  if (config.data.train.empty() || config.device == config::Device::emulated) config.data = {.synthetic = true};
+  if (config.data.train.empty() || config.device == config::Device::emulated) {
+    config.data = config::Data();
+    config.data.synthetic = true;
+  }
   config.data.eval.clear();
   config.train.save_minutes = 0;
   config.train.save_interval = 0;
@@ -155,7 +157,8 @@ void add_bench_policies(CLI::App& bench, Selection& selection) {
   auto options = std::make_shared<train::ComparePoliciesOptions>();
   auto folder = std::make_shared<std::string>();
   command
-      ->add_option("--policies", options->policies, "Policies to compare, the first to relate the others to; default: all")
+      ->add_option("--policies", options->policies,
+                   "Policies to compare, the first to relate the others to; default: all")
       ->delimiter(',')
       ->type_name("NAMES");
   command->add_option("--repeats", options->rounds, "Rounds, each of which runs every policy once")
@@ -164,7 +167,8 @@ void add_bench_policies(CLI::App& bench, Selection& selection) {
   command->add_option("--steps", options->steps, "Measured steps of a policy in a round")
       ->capture_default_str()
       ->check(whole_between(1, 100000));
-  command->add_option("--out", *folder, "Folder for a table, a page, and a run folder of each policy")->type_name("DIR");
+  command->add_option("--out", *folder, "Folder for a table, a page, and a run folder of each policy")
+      ->type_name("DIR");
   command->callback([arguments, options, folder, &selection] {
     selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {

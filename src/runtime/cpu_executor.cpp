@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "device_executor.h"
-#include "emulated/kernels.h"
+#include "emulated_kernels.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"

@@ -8,6 +8,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/run/run_folder.h"
+#include "lancet/schedule/schedule_report.h"
 #include "lancet/train/trainer.h"
 #include "lancet/world/agree.h"
 
@@ -25,13 +26,7 @@ std::int64_t exposed_part(const Span& span, const std::vector<Span>& computing) 
   return span.end - span.start - std::max<std::int64_t>(0, hidden);
 }
 
-// "h.0" of "h.0.moe.all_to_all/1".
-std::string block_of(const std::string& label) {
-  const auto first = label.find('.');
-  return label.substr(0, first == std::string::npos ? first : label.find('.', first + 1));
-}
-
-std::map<std::string, double> exposed_by_layer(const ir::Program& program, std::span<const Span> spans) {
+std::map<std::string, double> exposed_by_site(const ir::Program& program, std::span<const Span> spans) {
   std::vector<Span> computing;
   for (std::size_t i = 0; i < spans.size(); ++i)
     if (program.instructions[i].stream == ir::Stream::compute) computing.push_back(spans[i]);
@@ -40,7 +35,7 @@ std::map<std::string, double> exposed_by_layer(const ir::Program& program, std::
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     if (at.stream == ir::Stream::compute) continue;
-    exposed[at.stream == ir::Stream::expert ? block_of(at.label) : "all-reduces"] +=
+    exposed[at.stream == ir::Stream::expert ? schedule::site_of(at) : "all-reduces"] +=
         double(exposed_part(spans[i], computing)) * 1e-6;
   }
   return exposed;
@@ -70,8 +65,9 @@ class Comparison {
     config.train.steps = std::int64_t(steps) * options_.rounds;
     config.log.trace = steps;  // of every round: the ranks' clocks start together
     if (!options_.folder.empty()) config.log.run_dir = (options_.folder / options_.policies[i]).string();
-    LANCET_ASSIGN(const auto trainer, Trainer::create(config, world_, {.local_ranks = options_.local_ranks,
-                                                                       .profile_folder = options_.profile_folder}));
+    LANCET_ASSIGN(const auto trainer,
+                  Trainer::create(config, world_,
+                                  {.local_ranks = options_.local_ranks, .profile_folder = options_.profile_folder}));
     if (round == 0) LANCET_TRY(world::broadcast_status(world_, begin(i, config, *trainer), 0));
     std::vector<double> step_ms, exposed_ms;
     PolicyTimes& times = times_[i];
@@ -87,7 +83,7 @@ class Comparison {
     times.step_ms.push_back(median(step_ms));
     times.exposed_ms.push_back(median(exposed_ms));
     if (round + 1 < options_.rounds) return {};
-    times.exposed_by_layer = exposed_by_layer(trainer->executor().plan().program, trainer->executor().spans());
+    times.exposed_by_site = exposed_by_site(trainer->executor().plan().program, trainer->executor().spans());
     LANCET_ASSIGN(const std::string trace, trainer->trace());
     if (folders_[i]) folders_[i]->trace(trace);
     return {};

@@ -111,8 +111,9 @@ TEST_CASE("a printed config parses to the same config") {
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4},
-    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "emulated_ranks": 4, "device_all_to_all": "counted",
+    "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "mirrored_ranks": 4, "device_all_to_all": "counted",
       "max_ctas": 2},
+    "emulated": {"hardware": "h", "scale": 3, "dilation": 4, "routing": "zipf:1"},
     "log": {"interval": 2, "run_dir": "r", "peak_tflops": 312.5, "trace": 6, "tensorboard": true},
     "device": "cuda", "threads": 8})";
   const Config d = good(other);
@@ -163,7 +164,7 @@ TEST_CASE("a wrong type or value reports what was expected and found") {
             .find("train.sample_prompt: expected a string in UTF-8, found \"a") != std::string::npos);
   CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
         "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
-  CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", found 0");
+  CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", \"emulated\", found 0");
   CHECK(fault(R"({"model": 3})") == "c.json: model: expected an object {...}, found 3");
   CHECK(fault("[1, 2]") == "c.json: expected a JSON object {...}, found [1,2]");
   CHECK(fault(R"({"model": {"num_local_experts": 4, "experts_per_rank": 2}})").find("found both") != std::string::npos);
@@ -300,7 +301,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 53);
+  CHECK(bounded == 55);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -396,5 +397,5 @@ TEST_CASE("the help text has one line per field, with default and words") {
   std::istringstream in(to_json(good("{}")));
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
   const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
-  CHECK(lines == printed + 7);  // six sections and the top level have one heading each
+  CHECK(lines == printed + 8);  // six sections and the top level have one heading each
 }

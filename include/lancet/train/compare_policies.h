@@ -27,9 +27,10 @@ struct PolicyTimes {
   std::optional<double> predicted_ms, predicted_exposed_ms;
   std::vector<double> step_ms, exposed_ms;  // by round
   std::optional<double> late_pct;           // on an emulated device: the largest of any round
-  // The exposed milliseconds of the last round's last step, on rank 0, by what is sent: "h.0" for the all-to-alls of
-  // block 0, "all-reduces". Where both communication streams are busy, both count.
-  std::map<std::string, double> exposed_by_layer;
+  // The exposed milliseconds of the last round's last step, on rank 0, by module of the model ("h.0.moe.all_to_all",
+  // forward, backward and all parts together), and of all all-reduces. Where both communication streams are busy, both
+  // count.
+  std::map<std::string, double> exposed_by_site;
 };
 
 // The rounds in which a is faster than b.

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "../bound_plan.h"
+#include "lancet/ops/kernel.h"
 #include "lancet/runtime/emulated_device.h"
 #include "pace.h"
 

@@ -2,7 +2,7 @@
 // operands are all known (gates, counts, statistics of the load). An all-reduce is computed if any of its vectors is
 // known, since it sums each by itself. All other tensors are unknown, and their memory is never used. Messages of
 // unknown tensors are scaled; the route and the rows that tell their sizes are known.
-#include "kernels.h"
+#include "emulated_kernels.h"
 
 #include <algorithm>
 
