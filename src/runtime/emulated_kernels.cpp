@@ -34,7 +34,7 @@ std::vector<ir::TensorId> router_weights(const ir::Program& program) {
   std::vector<ir::TensorId> weights;
   for (const ir::Instruction& at : program.instructions)
     if (is_router(at) && std::ranges::find(weights, at.operands[1]) == weights.end()) weights.push_back(at.operands[1]);
-  std::ranges::sort(weights, {}, &ir::TensorId::index);
+  std::ranges::sort(weights, {}, [](ir::TensorId id) { return id.index(); });
   return weights;
 }
 

@@ -71,7 +71,7 @@ struct Routing {
   bool padded = false;   // whole buffers are sent and multiplied, as in the baselines of Lancet's evaluation
   // In place of the curve, if given: the load of the rank with the fullest experts relative to the mean, after drops,
   // and the share of the tokens that is kept.
-  std::optional<double> known_fullest, known_kept;
+  std::optional<double> known_fullest = {}, known_kept = {};
   double fullest() const;  // load of the fullest expert relative to the mean, after drops
   double kept() const;     // share of the tokens that are not dropped
 };
