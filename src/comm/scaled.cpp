@@ -8,7 +8,9 @@ namespace {
 
 class Scaled final : public Communicator {
  public:
-  Scaled(Communicator& communicator, double scale) : communicator_(communicator), scale_(scale) {}
+  Scaled(Communicator& communicator, double scale) : communicator_(communicator), scale_(scale) {
+    communicator_.scale_messages(scale);
+  }
 
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }

@@ -31,15 +31,18 @@ class Noting final : public Communicator {
   Result<std::unique_ptr<Communicator>> duplicate() override { return make_self(); }
   void abort(const std::string& why) override { aborted = why; }
   void set_timeout(std::chrono::milliseconds) override {}
+  void scale_messages(double by) override { scale = by; }
 
   std::vector<Segment> sent, received;
   std::vector<std::size_t> summed, broadcasts;
   std::string aborted;
+  double scale = 1;
 };
 
 TEST_CASE("scaled messages keep number and order, have fewer bytes, and leave the caller's memory alone") {
   Noting below;
   const auto scaled = make_scaled(below, 10);
+  CHECK(below.scale == 10);
   CHECK(scaled->rank() == 1);
   CHECK(scaled->size() == 3);
   std::vector<std::byte> mine(100, std::byte{7}), theirs(60, std::byte{8});

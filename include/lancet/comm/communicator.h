@@ -51,6 +51,8 @@ class Communicator {
   virtual void abort(const std::string& why) = 0;
   // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (scaled.h).
+  virtual void scale_messages(double /*scale*/) {}
   // The communicator's name in errors: that of its stream. Default "world", and "world.1", ... for its duplicates.
   virtual void set_name(const std::string& /*name*/) {}
 };

@@ -177,7 +177,8 @@ Status MpiCommunicator::reduce_small(std::span<float> values) {
 
 MpiCommunicator::Cut MpiCommunicator::cut(std::size_t count) const {
   const auto ranks = static_cast<std::size_t>(size());
-  const std::size_t longest = std::min(longest_piece, std::max<std::size_t>(longest_scratch / (2 * ranks), 1024));
+  const std::size_t whole = std::min(longest_piece, std::max<std::size_t>(longest_scratch / (2 * ranks), 1024));
+  const auto longest = std::max<std::size_t>(static_cast<std::size_t>(static_cast<double>(whole) / scale_), 16);
   const std::size_t rounds = (count + ranks * longest - 1) / (ranks * longest);
   const std::size_t piece = (count + ranks * rounds - 1) / (ranks * rounds);
   return {rounds, (piece + 15) / 16 * 16};  // whole cache lines

@@ -21,6 +21,7 @@ class MpiCommunicator final : public Communicator {
   Result<std::unique_ptr<Communicator>> duplicate() override;
   void abort(const std::string& why) override { progress_->abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { channel_.timeout = timeout; }
+  void scale_messages(double scale) override { scale_ = scale; }
   void set_name(const std::string& name) override;
 
  private:
@@ -41,6 +42,7 @@ class MpiCommunicator final : public Communicator {
 
   std::shared_ptr<Progress> progress_;
   Channel& channel_;
+  double scale_ = 1;
 };
 
 }  // namespace lancet::comm::mpi
