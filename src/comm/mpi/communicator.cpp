@@ -142,7 +142,7 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
 Status MpiCommunicator::all_reduce_sum(std::span<float> values) {
   LANCET_TRY(begin());
   if (size() == 1 || values.empty()) return {};
-  if (values.size() <= small_floats) return reduce_small(values);
+  if (static_cast<double>(values.size()) * scale_ <= small_floats) return reduce_small(values);
   const Cut how = cut(values.size());
   channel_.scratch.resize(std::max(channel_.scratch.size(), 2 * static_cast<std::size_t>(size()) * how.piece));
   auto& requests = channel_.requests;  // 0, 1: sums of even and odd rounds; 2, 3: gathers
