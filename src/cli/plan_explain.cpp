@@ -46,7 +46,7 @@ std::string what_happens(const planning::PlannedStep& planned) {
 std::string what_policies_do() {
   std::string text = "The policies compute the same numbers, in another order:\n";
   for (const planner::PolicyInfo& policy : planner::policies())
-    text += fmt::format("  {:<16} {}\n", policy.name, policy.what);
+    text += fmt::format("  {:<22} {}\n", policy.name, policy.what);
   return text;
 }
 

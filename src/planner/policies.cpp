@@ -9,6 +9,9 @@ constexpr SchedulePass split_by_peers{"split_experts_by_peers", schedule::split_
 constexpr SchedulePass move_dw{"move_dw", schedule::move_dw};
 constexpr SchedulePass chunk_all_reduces{"chunk_all_reduces", schedule::chunk_all_reduces};
 constexpr SchedulePass split_forward{"split_forward", schedule::split_forward};
+constexpr SchedulePass pipelines_with_copies{"pipelines_with_copies", schedule::pipelines_with_copies};
+constexpr SchedulePass pipelines_of_slices{"pipelines_of_slices", schedule::pipelines_of_slices};
+constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_greedily};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
 const Policy table[] = {
@@ -26,10 +29,34 @@ const Policy table[] = {
      "the forward pass around the MoE layers in parts (Lancet, section 5)",
      {},
      {take_turns, split_forward}},
+    {"lancet_paper",
+     "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
+     {},
+     {pipelines_with_copies, move_dw_greedily}},
+    {"lancet_paper_slices",
+     "lancet_paper, parts as slices of the whole instead of copies",
+     {},
+     {pipelines_of_slices, move_dw_greedily},
+     true},
+    {"lancet_paper_ranges",
+     "lancet_paper_slices, ranges of any length, each order of a few list schedules simulated",
+     {},
+     {split_forward, move_dw_greedily},
+     true},
+    {"lancet_paper_assigned",
+     "lancet_paper_ranges, the assignment of dW improved by a local search",
+     {},
+     {split_forward, move_dw},
+     true},
+    {"lancet_paper_chunks",
+     "lancet_paper_assigned, all-reduces in chunks between the all-to-alls",
+     {},
+     {split_forward, move_dw, chunk_all_reduces},
+     true},
     {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
     {"auto",
      "the fastest of them all",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"},
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet_paper", "lancet"},
      {}},
 };
 

@@ -1,0 +1,42 @@
+#include "lancet/ir/dependencies.h"
+#include "lancet/schedule/overlap.h"
+#include "pipelines.h"
+#include "split_search.h"
+
+namespace lancet::schedule {
+namespace {
+
+// The program with each pipeline in the order of its stages; all else stays in program order.
+Candidate in_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory, Candidate candidate) {
+  if (step.part_counts(Cut::batch).empty()) return candidate;
+  const std::vector<Range> ranges = choose_pipelines(step, overlap, memory);
+  const Split split = split_in_pipelines(step, ranges, memory);
+  const Rewritten rewritten = rewrite(step.program(), split);
+  const Dependencies dependencies = ir::dependencies(rewritten.program);
+  Order order;
+  auto keep_until = [&](std::size_t end) {
+    while (order.size() < end) order.push_back(ir::id_of(order.size()));
+  };
+  for (const Range& range : ranges) {
+    const Span span = position_of(rewritten, std::size_t(range.begin), std::size_t(range.end));
+    keep_until(span.first);
+    for (ir::InstructionId id : by_stages(rewritten.program, dependencies, span)) order.push_back(id);
+  }
+  keep_until(rewritten.program.instructions.size());
+  ir::Program program = permuted(rewritten.program, order);
+  Dependencies needed = ir::dependencies(program);
+  return as_it_is(step, describe(step, ranges), std::move(program), permuted(step.op_costs(rewritten, split), order),
+                  std::move(needed));
+}
+
+}  // namespace
+
+Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  return in_pipelines(step, overlap, PartMemory::copies, std::move(candidate));
+}
+
+Candidate pipelines_of_slices(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  return in_pipelines(step, overlap, PartMemory::slices, std::move(candidate));
+}
+
+}  // namespace lancet::schedule
