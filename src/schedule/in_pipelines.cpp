@@ -12,17 +12,10 @@ Candidate in_pipelines(const Step& step, const config::Overlap& overlap, PartMem
   const std::vector<Range> ranges = choose_pipelines(step, overlap, memory);
   const Split split = split_in_pipelines(step, ranges, memory);
   const Rewritten rewritten = rewrite(step.program(), split);
-  const Dependencies dependencies = ir::dependencies(rewritten.program);
-  Order order;
-  auto keep_until = [&](std::size_t end) {
-    while (order.size() < end) order.push_back(ir::id_of(order.size()));
-  };
-  for (const Range& range : ranges) {
-    const Span span = position_of(rewritten, std::size_t(range.begin), std::size_t(range.end));
-    keep_until(span.first);
-    for (ir::InstructionId id : by_stages(rewritten.program, dependencies, span)) order.push_back(id);
-  }
-  keep_until(rewritten.program.instructions.size());
+  std::vector<Span> spans;
+  for (const Range& range : ranges)
+    spans.push_back(position_of(rewritten, std::size_t(range.begin), std::size_t(range.end)));
+  const Order order = staged(rewritten.program, ir::dependencies(rewritten.program), spans);
   ir::Program program = permuted(rewritten.program, order);
   Dependencies needed = ir::dependencies(program);
   return as_it_is(step, describe(step, ranges), std::move(program), permuted(step.op_costs(rewritten, split), order),

@@ -17,7 +17,7 @@ using ir::InstructionId;
 
 constexpr double infeasible = std::numeric_limits<double>::infinity();
 
-bool is_part(const ir::Instruction& at) { return at.attributes.has("parts"); }
+bool is_split_part(const ir::Instruction& at) { return at.attributes.has("parts"); }
 bool computes(const ir::Instruction& at) { return at.stream == ir::Stream::compute; }
 
 class PipelineCosts {
@@ -59,8 +59,7 @@ class PipelineCosts {
       if (origin >= 0) origin += int(first);
     std::vector<cost::OpCost> times = step_.op_costs(made, split);
     for (cost::OpCost& time : times) time.core_ms = 0;
-    const Order order =
-        by_stages(made.program, ir::dependencies(made.program), {0, made.program.instructions.size()});
+    const Order order = by_stages(made.program, ir::dependencies(made.program), {0, made.program.instructions.size()});
     const ir::Program program = permuted(made.program, order);
     return simulate(program, ir::dependencies(program), permuted(times, order), {}, 0).makespan;
   }
@@ -125,6 +124,19 @@ Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges, Par
   return split;
 }
 
+Order staged(const ir::Program& program, const Dependencies& dependencies, const std::vector<Span>& ranges) {
+  Order order;
+  auto keep_until = [&](std::size_t end) {
+    while (order.size() < end) order.push_back(id_of(order.size()));
+  };
+  for (const Span& range : ranges) {
+    keep_until(range.first);
+    for (InstructionId id : by_stages(program, dependencies, range)) order.push_back(id);
+  }
+  keep_until(program.instructions.size());
+  return order;
+}
+
 Order by_stages(const ir::Program& program, const Dependencies& dependencies, const Span& range) {
   const auto& instructions = program.instructions;
   const auto [begin, end] = range;
@@ -135,13 +147,13 @@ Order by_stages(const ir::Program& program, const Dependencies& dependencies, co
     for (InstructionId before : dependencies[i]) {
       if (before.index() < begin) continue;
       const ir::Instruction &from = instructions[before.index()], &to = instructions[i];
-      const bool next = computes(from) != computes(to) || (is_part(from) && !is_part(to));
+      const bool next = computes(from) != computes(to) || (is_split_part(from) && !is_split_part(to));
       stage[i] = std::max(stage[i], stage[before.index()] + next);
     }
   Order order;
   for (std::size_t i = end; i-- > begin;) {
     order.push_back(id_of(i));
-    if (is_part(instructions[i])) feeds[i] = true;
+    if (is_split_part(instructions[i])) feeds[i] = true;
     if (!feeds[i]) stage[i] = last_stage;
     for (InstructionId before : dependencies[i]) feeds[before.index()] = feeds[before.index()] || feeds[i];
   }

@@ -22,6 +22,9 @@ std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& ove
 // The split of the forward pass in these pipelines.
 Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges, PartMemory memory);
 
+// An order of the program in which each range is stage by stage and all else stays where it is.
+Order staged(const ir::Program& program, const Dependencies& dependencies, const std::vector<Span>& ranges);
+
 // The instructions of [begin, end) stage by stage (section 5.3, Fig. 9), in each stage the parts by their number. A
 // stage is what runs on one side, computation or communication, between two changes of side. Instructions that no part
 // waits for come last. dependencies: of the program.

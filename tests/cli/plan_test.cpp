@@ -57,7 +57,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
 
   double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
-  for (std::string_view policy : planner::compared_policies())
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"})
     fastest = std::min(fastest, number_in(outcome.output, std::string(policy), 0));
   const std::string chosen = plan->header.text("policy");
   CHECK(outcome.lines_with(chosen + " *") == 1);
@@ -67,14 +67,14 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.real("exposed_ms") == Approx(number_in(outcome.output, chosen, 4)).margin(0.051));
   CHECK(number_in(outcome.output, chosen, 7) == Approx(double(plan->arena_bytes) * 1e-6).margin(0.051));
   std::smatch bound;
-  REQUIRE(std::regex_search(outcome.output, bound, std::regex("bound ([0-9.]+) ms")));
+  REQUIRE(std::regex_search(outcome.output, bound, std::regex("bound +([0-9.]+)")));
   CHECK(std::stod(bound[1]) <= fastest);
   CHECK(std::stod(bound[1]) > 0);
   for (const char* row : {"h.0.moe.all_to_all +forward", "h.0.moe.all_to_all_back +forward",
                           "h.0.moe.all_to_all_back +backward", "h.0.moe.all_to_all +backward"})
     CHECK(std::regex_search(outcome.output, std::regex(row)));
   CHECK(outcome.lines_with("predicted step, ") == 1);
-  CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step is the shortest.") == 1);
+  CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step") == 1);
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 

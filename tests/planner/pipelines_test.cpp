@@ -23,7 +23,8 @@ struct HandCosts final : cost::Costs {
   double copy_ms = 1;
 
   std::optional<double> compute_ms(std::string_view key) const override {
-    const bool half = key.find("f32[1,8,4]") != std::string_view::npos || key.find("tokens=8") != std::string_view::npos;
+    const bool half =
+        key.find("f32[1,8,4]") != std::string_view::npos || key.find("tokens=8") != std::string_view::npos;
     if (key.starts_with("copy(") || key.starts_with("concat(")) return copy_ms;
     if (key.starts_with("add(")) return half ? 2 : 4;
     if (key.starts_with("expert_linear(")) return half ? 1 : 2;
@@ -193,8 +194,8 @@ TEST_CASE("lancet_paper: one pipeline an MoE layer at most, the backward pass wh
     CHECK(ops_in(plan->program)["all_reduce"] == ops_in(plain->program)["all_reduce"]);
     for (const ir::Instruction& at : plan->program.instructions)
       if (at.attributes.has("parts")) CHECK(at.role == ir::Role::forward);
-    const auto step = schedule::Step::make(whole_step(grown(model(2), 2)), costs,
-                                           schedule::part_counts(request.overlap));
+    const auto step =
+        schedule::Step::make(whole_step(grown(model(2), 2)), costs, schedule::part_counts(request.overlap));
     REQUIRE(step.ok());
     const auto ranges = schedule::choose_pipelines(*step, request.overlap, PartMemory::copies);
     int gates = 0;

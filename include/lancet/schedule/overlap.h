@@ -23,6 +23,19 @@ Candidate take_turns(const Step& step, const config::Overlap& overlap, Candidate
 Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate);
 Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
+// Tutel (Hwang et al., MLSys 2023): experts and their all-to-alls by slots, with a degree, that is a number of parts,
+// for each MoE layer. Tutel adapts it while it trains; here the simulator chooses: the best degree for all layers
+// alike, then layer by layer. Parts are tried stage by stage and in a list schedule. A forced overlap.parts leaves
+// nothing to search.
+Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// FasterMoE's smart schedule (He et al., PPoPP 2022), in the order of its published code: all-to-alls to every group of
+// ranks, the experts group by group, all-to-alls back. One number of groups for all layers.
+Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
+// of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
+// FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.
+Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.
 Candidate move_dw(const Step& step, const config::Overlap& overlap, Candidate candidate);

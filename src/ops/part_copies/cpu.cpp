@@ -40,7 +40,8 @@ Kernel bind_merge_slots(const KernelArgs& args) {
     for (const Part& part : parts)
       cpu::parallel_for(experts, 1, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t e = first; e < last; ++e) {
-          const std::int64_t begin = e * expert + part.filled.begin(e) * row, end = e * expert + part.filled.end(e) * row;
+          const std::int64_t begin = e * expert + part.filled.begin(e) * row,
+                             end = e * expert + part.filled.end(e) * row;
           std::memcpy(whole + begin, part.buffer + begin, std::size_t(end - begin));
         }
       });
