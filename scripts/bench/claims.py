@@ -100,6 +100,6 @@ def claims(found):
         rows += cut_rows([point for point in found["padding"] if point["label"] == PADDED],
                          f"the same against {{baseline}} with padded buffers, {PADDED}; {{hardware}}", ", padded")
     rows += most_parts_rows(found)
-    return [*markdown(["claim about Lancet", "paper", "here, forward parts only as the paper", "here, both passes in parts",
+    return [*markdown(["claim about Lancet", "paper", "here, our search with the backward pass whole", "here, both passes in parts",
                        "here is"], rows), "",
             *markdown(["other claim", "paper", "here", "here is"], other_rows(found))]

@@ -145,7 +145,7 @@ def repeat_exactly(check):
     check.require(1)
 
 
-SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "lancet")
+SCHEDULES = ("expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "flowmoe", "lancet_paper", "lancet")
 
 
 def follow_sequential(check):

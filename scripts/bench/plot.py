@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 plt.rcParams["svg.hashsalt"] = "lancet"
 COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
-           "Lancet, forward parts": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841"}
+           "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841"}
 
 
 def save(figure, path):

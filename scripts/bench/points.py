@@ -9,7 +9,7 @@ COLUMNS = [
     "exposed_ms", "forward_ms", "experts_ms", "predicted_ms", "predicted_compute_ms", "predicted_communication_ms",
     "planning_ms", "memory_gib", "steps", "imbalance", "padded", "routing", "place", "profile", "commit"]
 BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE"]
-OURS = ["Lancet, forward parts", "Lancet"]
+OURS = ["Lancet, backward whole", "Lancet"]
 PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # FasterMoE is not in the paper's comparison
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}

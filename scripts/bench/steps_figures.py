@@ -169,7 +169,7 @@ PADDED = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
 
 
 def padding_row(label, point, paper):
-    """paper: Lancet's point with the paper's settings (forward parts), with which the baselines are compared."""
+    """paper: Lancet's point with the backward pass whole, with which the baselines are compared."""
     cells = [number(point["all_to_all_ms"]), number(point["exposed_ms"])] if fits(point) else ["", ""]
     compared = fits(point) and fits(paper) and point["family"] not in OURS
     cells += [number(point["step_ms"] / paper["step_ms"], 2), cut_cell(paper, point)] if compared else ["", ""]
@@ -194,5 +194,5 @@ def draw_padding(axis, here):
 
 def padding(points, path, title):
     return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
-                     "step / that of forward parts", "exposed cut by forward parts", "network"],
+                     "step / that with backward whole", "exposed cut with backward whole", "network"],
                     panels(points, path, title, draw_padding, ("hardware", "model"), (11, 3.2), fontsize=6))

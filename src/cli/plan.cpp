@@ -116,7 +116,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
-  if (planned.report.policies.size() + 1 < planner::policies().size())
+  if (planned.report.policies.size() < planner::compared_policies().size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
@@ -135,7 +135,7 @@ void add_plan(CLI::App& app, Selection& selection) {
   auto config_arguments = add_config_arguments(*command);
   std::string policies = "Policies (overlap.policy):\n";
   for (const planner::PolicyInfo& policy : planner::policies())
-    policies += fmt::format("  {:<16} {}\n", policy.name, policy.what);
+    policies += fmt::format("  {:<22} {}\n", policy.name, policy.what);
   command->footer(policies + "\n" + command->get_footer());
   auto arguments = std::make_shared<PlanArguments>();
   command->add_option("--ranks", arguments->ranks, "Ranks to plan for")

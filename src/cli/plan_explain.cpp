@@ -46,7 +46,7 @@ std::string what_happens(const planning::PlannedStep& planned) {
 std::string what_policies_do() {
   std::string text = "The policies compute the same numbers, in another order:\n";
   for (const planner::PolicyInfo& policy : planner::policies())
-    text += fmt::format("  {:<16} {}\n", policy.name, policy.what);
+    text += fmt::format("  {:<22} {}\n", policy.name, policy.what);
   return text;
 }
 
@@ -59,7 +59,7 @@ std::string why_chosen(const PlanReport& report) {
   if (!report.why.empty())
     text += report.why + ".";
   else if (report.requested == "auto")
-    text += "overlap.policy is auto, and its predicted step is the shortest.";
+    text += "overlap.policy is auto, and its predicted step is the shortest of those that auto compares.";
   else
     text += fmt::format("overlap.policy is {}.", report.requested);
   if (chosen.policy != plain.policy)
@@ -70,8 +70,7 @@ std::string why_chosen(const PlanReport& report) {
         100 * (1 - chosen.timeline.makespan / plain.timeline.makespan), chosen.timeline.exposed,
         plain.timeline.exposed);
   if (report.requested != "auto" && fastest->timeline.makespan < chosen.timeline.makespan * (1 - 1e-9))
-    text += fmt::format(" {} would be faster: {:.1f} ms (overlap.policy=auto).", fastest->policy,
-                        fastest->timeline.makespan);
+    text += fmt::format(" {} would be faster: {:.1f} ms.", fastest->policy, fastest->timeline.makespan);
   return wrapped(text);
 }
 

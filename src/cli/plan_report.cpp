@@ -127,16 +127,16 @@ std::string policy_table(const planner::PlanReport& report) {
                         t.all_to_all, t.all_reduce, t.exposed, hidden_percent(t), result.parts,
                         in_megabytes(result.arena_bytes), result.how);
   }
+  const planner::LowerBound& bound = report.lower_bound;
+  text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
+                      "bound", bound.ms(), bound.compute, "", bound.network);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   return text;
 }
 
 std::string schedule_text(const planning::PlannedStep& planned) {
-  const planner::LowerBound& bound = planned.report.lower_bound;
-  std::string text =
-      fmt::format("* {} runs: {} instructions, arena {} MB; bound {:.1f} ms (compute {:.1f}, network {:.1f})\n",
-                  planned.report.chosen, planned.plan.program.instructions.size(),
-                  in_megabytes(planned.plan.arena_bytes), bound.ms(), bound.compute, bound.network);
+  std::string text = fmt::format("* {} runs: {} instructions, arena {} MB\n", planned.report.chosen,
+                                 planned.plan.program.instructions.size(), in_megabytes(planned.plan.arena_bytes));
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);

@@ -175,9 +175,10 @@ class Reader {
     const json padded = policy.value("padded", json(false));
     if (!padded.is_boolean())
       return settings_.fail("policies." + choice.policy + ".padded", "true or false", shown(padded));
-    point.spread = {choice.imbalance,
-                    std::min(point.config.model.capacity_factor, double(point.config.model.experts(point.ranks))),
-                    padded};
+    point.spread = {
+        .imbalance = choice.imbalance,
+        .capacity = std::min(point.config.model.capacity_factor, double(point.config.model.experts(point.ranks))),
+        .padded = padded.get<bool>()};
     if (point.source == Source::simulated || (choice.imbalance == 1 && !padded.get<bool>())) return {};
     return file_.fail(where,
                       "even routing and no padding where points are run, since only simulations can be given others",

@@ -226,7 +226,8 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
   const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
                    (request.compare && step.program().instructions.size() <= compared_step);
   for (const Policy& policy : table)
-    if (!policy.passes.empty() && (all || policy.name == sequential || policy.name == request.overlap.policy))
+    if (!policy.passes.empty() &&
+        ((all && !policy.step_of_ablation) || policy.name == sequential || policy.name == request.overlap.policy))
       made.policies.push_back(result_of(schedules.of(policy.name)));
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
@@ -241,6 +242,13 @@ std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;
   for (const Policy& policy : policy_table()) result.push_back({policy.name, policy.what});
   return result;
+}
+
+std::vector<std::string_view> compared_policies() {
+  std::vector<std::string_view> names;
+  for (const Policy& policy : policy_table())
+    if (!policy.passes.empty() && !policy.step_of_ablation) names.push_back(policy.name);
+  return names;
 }
 
 Status check_skip(const std::vector<std::string>& skip) {

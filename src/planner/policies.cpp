@@ -9,6 +9,12 @@ constexpr SchedulePass split_by_peers{"split_experts_by_peers", schedule::split_
 constexpr SchedulePass move_dw{"move_dw", schedule::move_dw};
 constexpr SchedulePass chunk_all_reduces{"chunk_all_reduces", schedule::chunk_all_reduces};
 constexpr SchedulePass split_forward{"split_forward", schedule::split_forward};
+constexpr SchedulePass pipelines_with_copies{"pipelines_with_copies", schedule::pipelines_with_copies};
+constexpr SchedulePass pipelines_of_slices{"pipelines_of_slices", schedule::pipelines_of_slices};
+constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_greedily};
+constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
+constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
+constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
 const Policy table[] = {
@@ -26,9 +32,45 @@ const Policy table[] = {
      "the forward pass around the MoE layers in parts (Lancet, section 5)",
      {},
      {take_turns, split_forward}},
+    {"tutel",
+     "expert_pipeline with a number of parts for each MoE layer (Tutel, MLSys 2023)",
+     {},
+     {take_turns, degree_per_layer}},
+    {"fastermoe",
+     "peer_groups in the order of its smart schedule (FasterMoE, PPoPP 2022)",
+     {},
+     {take_turns, smart_schedule}},
+    {"flowmoe",
+     "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
+     {},
+     {pipeline_both_passes, chunk_all_reduces}},
+    {"lancet_paper",
+     "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
+     {},
+     {pipelines_with_copies, move_dw_greedily}},
+    {"lancet_paper_slices",
+     "lancet_paper, parts as slices of the whole instead of copies",
+     {},
+     {pipelines_of_slices, move_dw_greedily},
+     true},
+    {"lancet_paper_ranges",
+     "lancet_paper_slices, ranges of any length, each order of a few list schedules simulated",
+     {},
+     {split_forward, move_dw_greedily},
+     true},
+    {"lancet_paper_assigned",
+     "lancet_paper_ranges, the assignment of dW improved by a local search",
+     {},
+     {split_forward, move_dw},
+     true},
+    {"lancet_paper_chunks",
+     "lancet_paper_assigned, all-reduces in chunks between the all-to-alls",
+     {},
+     {split_forward, move_dw, chunk_all_reduces},
+     true},
     {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
     {"auto",
-     "the fastest of them all",
+     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition and lancet",
      {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"},
      {}},
 };

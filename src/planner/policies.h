@@ -19,6 +19,7 @@ struct Policy {
   std::vector<std::string_view> from;  // policies above this one: the passes start from the fastest of their schedules.
                                        // Empty: from the step in program order
   std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`
+  bool step_of_ablation = false;       // between two others: planned only if it is asked for
 };
 
 std::span<const Policy> policy_table();  // sequential first

@@ -30,8 +30,13 @@ class Assign {
     gain_ = 1e-9 * total;  // the least change that counts: sums differ by rounding
   }
 
-  std::vector<int> run() {
+  std::vector<int> greedy() {
     for (std::size_t a = 0; a < filled_.size(); ++a) fill(int(a));
+    return assigned_;
+  }
+
+  std::vector<int> run() {
+    greedy();
     // Each round gains, so the loop ends; the bound stops it when rounds gain next to nothing.
     for (int round = 0; round < 50 && improve(); ++round) {
     }
@@ -127,6 +132,8 @@ class Assign {
 }  // namespace
 
 std::vector<int> assign(const Assignment& problem) { return Assign(problem).run(); }
+
+std::vector<int> assign_greedily(const Assignment& problem) { return Assign(problem).greedy(); }
 
 double covered(const Assignment& problem, const std::vector<int>& assigned) {
   std::vector<double> filled(problem.slack.size());

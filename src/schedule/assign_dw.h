@@ -22,6 +22,9 @@ struct Assignment {
 // objective of the paper's integer program (1)-(2), by the paper's greedy and a local search.
 std::vector<int> assign(const Assignment& problem);
 
+// The paper's greedy alone (Algorithm 1).
+std::vector<int> assign_greedily(const Assignment& problem);
+
 // The objective of an assignment: milliseconds of the all-to-alls that are covered.
 double covered(const Assignment& problem, const std::vector<int>& assigned);
 

@@ -55,6 +55,8 @@ class DwSchedule {
     return schedule::assign(problem);
   }
 
+  std::vector<int> assign_greedily() const { return schedule::assign_greedily(problem_); }
+
   Order order(const std::vector<int>& assigned) const {
     std::vector<Order> after(dependencies_.size());
     for (std::size_t m = 0; m < movable_.size(); ++m)
@@ -196,6 +198,17 @@ ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost
   }
   if (report) *report = std::move(made);
   return best;
+}
+
+ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report) {
+  std::vector<cost::OpCost> times;  // the paper knows no cost of messages on the cores
+  for (const cost::OpCost& op_cost : op_costs) times.push_back({op_cost.ms, 0});
+  const DwSchedule schedule(program, times, {});
+  const std::vector<int> assigned = schedule.assign_greedily();
+  const Order order = schedule.order(assigned);
+  report = {.movable = schedule.movable()};
+  schedule.report(assigned, order, report);
+  return permuted(program, order);
 }
 
 }  // namespace lancet::schedule

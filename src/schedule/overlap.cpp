@@ -31,6 +31,18 @@ Candidate move_dw(const Step& step, const config::Overlap&, Candidate candidate)
       std::move(program), std::move(op_costs), std::move(needed));
 }
 
+Candidate move_dw_greedily(const Step& step, const config::Overlap&, Candidate candidate) {
+  DwReport report;
+  ir::Program program = greedy_dw_schedule(candidate.program, candidate.op_costs, report);
+  std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), program).value();
+  Dependencies needed = ir::dependencies(program);
+  const std::string separator = candidate.how.empty() ? "" : "; ";
+  return as_it_is(step,
+                  fmt::format("{}{}weight gradients cover {:.3g} of {:.3g} ms of all-to-all", candidate.how, separator,
+                              report.covered_ms, report.slack_ms),
+                  std::move(program), std::move(op_costs), std::move(needed));
+}
+
 Candidate chunk_all_reduces(const Step& step, const config::Overlap&, Candidate candidate) {
   ReduceReport report;
   Ordered ordered = reduce_schedule(candidate.program, candidate.op_costs, step.costs(), &report);

@@ -115,6 +115,13 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   return boundaries;
 }
 
+std::vector<int> moe_groups(const Step& step, const std::vector<std::size_t>& groups) {
+  std::vector<int> layers;
+  for (std::size_t g = 0; g + 1 < groups.size(); ++g)
+    if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
+  return layers;
+}
+
 std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap& overlap) {
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
   std::vector<int> parts{1};
@@ -130,9 +137,7 @@ std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap
 
 std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& overlap, int parts) {
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
-  std::vector<int> layers;  // groups with a gate
-  for (std::size_t g = 0; g + 1 < groups.size(); ++g)
-    if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
+  const std::vector<int> layers = moe_groups(step, groups);
   const int reach = static_cast<int>(overlap.reach);
   std::vector<Range> ranges;
   int free = 0;  // the first group that is in no range yet

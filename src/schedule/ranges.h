@@ -12,6 +12,9 @@ namespace lancet::schedule {
 // groups of about 1 / groups_per_moe of their time.
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 
+// The groups that hold an MoE layer, in order.
+std::vector<int> moe_groups(const Step& step, const std::vector<std::size_t>& groups);
+
 // The ranges of instructions [begin, end) with parts > 1 that the dynamic programme chooses; the cost of a range is the
 // makespan of its list schedule.
 std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap& overlap);

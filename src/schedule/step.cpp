@@ -1,8 +1,8 @@
 // Part costs are found by rewriting: for each way to cut and each part count the whole step is split as far as
 // possible, and the costs of the resulting instructions are looked up once. All parts of an instruction cost the same,
-// so one cost per source instruction is stored; helpers of the parts (joins, split routes) are stored by op_key. The
-// cost of any other split is put together from these. Groups of peers use the parts of a cut by capacity: a group gets
-// as many tokens, but its all-to-alls send fewer messages.
+// so one cost per source instruction is stored; helpers of the parts (joins, split routes, copies) are stored by
+// op_key. The cost of any other split is put together from these. Groups of peers use the parts of a cut by capacity: a
+// group gets as many tokens, but its all-to-alls send fewer messages.
 #include "lancet/schedule/step.h"
 
 #include <algorithm>
@@ -49,6 +49,13 @@ AxisRows rows_of(const ir::Program& program, Cut cut) {
                     }));
 }
 
+// The split that has every helper which some split of the step may need: along the batch, with copies as well.
+Split with_helpers(Split split) {
+  split.all_helpers = true;
+  if (split.cut == Cut::batch) split.pipeline.assign(split.parts.size(), 0);
+  return split;
+}
+
 // True if every instruction that has a row can be split in `parts` equal parts along the batch.
 bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -90,9 +97,7 @@ std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap
     if (std::none_of(rows.begin(), rows.end(), [](const ops::PartitionRow* row) { return row != nullptr; })) continue;
     for (int k : part_counts(overlap)) {
       if (!divides(step, rows, k)) continue;
-      Split all = all_of(rows, cut, k);
-      all.all_helpers = true;
-      result.push_back(rewrite(step, all).program);
+      result.push_back(rewrite(step, with_helpers(all_of(rows, cut, k))).program);
     }
   }
   return result;
@@ -136,8 +141,7 @@ Split Step::whole(Cut cut) const { return {rows(cut), std::vector<int>(program_.
 Split Step::all(Cut cut, int parts) const { return all_of(rows(cut), cut, parts); }
 
 Status Step::add_part_costs(Cut cut, int parts) {
-  Split split = all(cut, parts);
-  split.all_helpers = true;
+  const Split split = with_helpers(all(cut, parts));
   const Rewritten rewritten = rewrite(program_, split);
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, rewritten.program));
   std::vector<cost::OpCost>& by_origin = part_costs_[{cut, parts}];

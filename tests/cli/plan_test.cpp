@@ -58,8 +58,8 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
 
   double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
-  for (const auto& [policy, _] : planner::policies())
-    if (policy != "auto") fastest = std::min(fastest, number_in(outcome.output, std::string(policy), 0));
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"})
+    fastest = std::min(fastest, number_in(outcome.output, std::string(policy), 0));
   const std::string chosen = plan->header.text("policy");
   CHECK(outcome.lines_with(chosen + " *") == 1);
   CHECK(number_in(outcome.output, chosen, 0) == fastest);
@@ -67,7 +67,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.real("predicted_ms") == Approx(fastest).margin(0.051));
   CHECK(plan->header.real("exposed_ms") == Approx(number_in(outcome.output, chosen, 4)).margin(0.051));
   CHECK(number_in(outcome.output, chosen, 7) == Approx(double(plan->arena_bytes) * 1e-6).margin(0.051));
-  const auto bound = test::match(outcome.output, "bound ([0-9.]+) ms");
+  const auto bound = test::match(outcome.output, "bound +([0-9.]+)");
   REQUIRE(bound.size() == 2);
   CHECK(std::stod(bound[1]) <= fastest);
   CHECK(std::stod(bound[1]) > 0);
@@ -75,7 +75,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
                           "h.0.moe.all_to_all_back +backward", "h.0.moe.all_to_all +backward"})
     CHECK(test::matches(outcome.output, row));
   CHECK(outcome.lines_with("predicted step, ") == 1);
-  CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step is the shortest.") == 1);
+  CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step") == 1);
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 
@@ -276,8 +276,7 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
       CHECK(ir::parse(text).ok());
   }
   const std::string policies = text_of(folder + "/policies.txt");
-  for (const auto& [policy, _] : planner::policies())
-    if (policy != "auto") CHECK(policies.find(policy) != std::string::npos);
+  for (std::string_view policy : planner::compared_policies()) CHECK(policies.find(policy) != std::string::npos);
   CHECK(policies.find("dw *") != std::string::npos);
 
   const auto again =

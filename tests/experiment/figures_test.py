@@ -19,7 +19,7 @@ from bench.all_to_all_terms import read_commented  # noqa: E402
 from bench.run import python_with  # noqa: E402
 
 # Made-up exposed milliseconds by policy: Lancet cuts 90% of RAF's and 80% of Tutel's.
-EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, forward parts": 20, "Lancet": 10}
+EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, backward whole": 20, "Lancet": 10}
 
 
 def made_up(name):
@@ -28,7 +28,7 @@ def made_up(name):
     experiment = read_commented(ROOT / f"configs/experiments/{name}.json")
     for grid in experiment["grids"]:
         for model, gate, ranks, policy in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]):
-            family = next(known for known in ("Lancet, forward parts", "Lancet", "RAF", "Tutel", "FasterMoE", "DeepSpeed", "")
+            family = next(known for known in ("Lancet, backward whole", "Lancet", "RAF", "Tutel", "FasterMoE", "DeepSpeed", "")
                           if policy.startswith(known))
             exposed = EXPOSED.get(family, 30)
             points.append({
@@ -92,7 +92,7 @@ def out_of_memory():
     def change(point):
         if is_point(point, "GPT2-S-MoE", "Lancet", "batch of the paper") or is_point(point, "GPT2-L-MoE", "RAF", "batch of the code"):
             return without_times(point, "out of memory")
-        if is_point(point, "GPT2-L-MoE", "Lancet, forward parts", "batch of the code"):
+        if is_point(point, "GPT2-L-MoE", "Lancet, backward whole", "batch of the code"):
             return without_times(point, "failed")
         return point
 

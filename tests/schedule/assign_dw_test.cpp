@@ -164,3 +164,13 @@ TEST_CASE("dW assignment: order between items holds on random problems") {
     CHECK(assign(p) == under);
   }
 }
+
+TEST_CASE("the greedy alone gives an all-to-all what is closest to the rest of its time, in launch order") {
+  // The short first all-to-all takes the only item, whose time the second would hide five times as well.
+  CHECK(schedule::assign_greedily(problem({2, 10}, {{10, 0}})) == Under{0});
+  CHECK(assign(problem({2, 10}, {{10, 0}})) == Under{1});
+  // Of 10 ms: 7 is closest, then 4 is as close to the rest of 3 as 2 is, and earlier. The rest is for the second.
+  CHECK(schedule::assign_greedily(problem({10, 5}, {{4, 0}, {7, 0}, {2, 0}})) == Under{0, 0, 1});
+  // An item that no all-to-all can hide stays where it is.
+  CHECK(schedule::assign_greedily(problem({1}, {{1, 0}, {1, 0}})) == Under{0, -1});
+}

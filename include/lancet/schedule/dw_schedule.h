@@ -28,4 +28,10 @@ struct DwReport {
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
                         const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
 
+// Algorithm 1 of the paper: each all-to-all, in launch order, gets the instruction whose time is closest to what is
+// left of its own, until nothing is left of it or no instruction can be moved there. Always applied. The text labels
+// whatever no path joins to an all-to-all; an instruction that another one waits for keeps its place before it. The
+// report's slack is the time of the all-to-alls; it has no makespans.
+ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report);
+
 }  // namespace lancet::schedule

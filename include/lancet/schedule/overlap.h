@@ -1,11 +1,12 @@
 // The passes that hide communication behind computation. Each takes a candidate of the step, whose instructions are the
-// step's own, and returns its own schedule if the simulator finds that shorter, else the candidate. If overlap.parts
-// forces a number of parts, a split is returned even if it is longer.
+// step's own, and returns its own schedule if the simulator finds that shorter, else the candidate; those that others
+// published do what their text says and are always applied. If overlap.parts forces a number of parts, a split is
+// returned even if it is longer.
 //
-// Two algorithms place weight gradients (dW). move_dw assigns them greedily to all-to-alls (assign_dw.h); its schedule
-// is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the orders of search_orders, which
-// are those of all split steps and one of the unsplit step, the list scheduler places them as fillers: they run where
-// the compute stream would wait for the network (list_schedule.h, order_search.cpp).
+// Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls, greedily and then by a local search
+// (assign_dw.h); its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the
+// orders of search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places
+// them as fillers: they run where the compute stream would wait for the network (list_schedule.h, order_search.cpp).
 #pragma once
 #include "lancet/config/config.h"
 #include "lancet/schedule/candidate.h"
@@ -22,6 +23,19 @@ Candidate take_turns(const Step& step, const config::Overlap& overlap, Candidate
 Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate);
 Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
+// Tutel (Hwang et al., MLSys 2023): experts and their all-to-alls by slots, with a degree, that is a number of parts,
+// for each MoE layer. Tutel adapts it while it trains; here the simulator chooses: the best degree for all layers
+// alike, then layer by layer. Parts are tried stage by stage and in a list schedule. A forced overlap.parts leaves
+// nothing to search.
+Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// FasterMoE's smart schedule (He et al., PPoPP 2022), in the order of its published code: all-to-alls to every group of
+// ranks, the experts group by group, all-to-alls back. One number of groups for all layers.
+Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
+// of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
+// FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.
+Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.
 Candidate move_dw(const Step& step, const config::Overlap& overlap, Candidate candidate);
@@ -29,6 +43,31 @@ Candidate chunk_all_reduces(const Step& step, const config::Overlap& overlap, Ca
 
 // Splits ranges of the forward pass in parts and keeps the backward pass whole (Lancet, section 5).
 Candidate split_forward(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// One pipeline around each MoE layer of the forward pass where that pays by the paper's own simulation (Lancet, section
+// 5). Always applied. Chosen as the text says:
+// - 5.1: the dynamic programme over T(n), on groups of instructions; section 7 gives their number between two MoE
+// layers
+//   and the longest range, so that no range holds two layers. P(i, n, k) is infinite for a range without all-to-all,
+//   and for one with a gate that needs the whole batch unless the range begins with it (2.3).
+// - 5.2, Fig. 8a: what enters a pipeline is split, what leaves it is reconstructed, by copies. Experts' buffers have
+//   their full size in every part (section 6), so reconstructing one is a copy of its filled rows.
+// - 5.3: stages, parts in order within a stage, and P as the end of the last instruction.
+// - 6: the all-to-all of sizes is in the stage of the all-to-all that it belongs to.
+// Left open by the text, and chosen here: groups never cut an MoE layer between gate and combine, so that the experts
+// are never cut by capacity; part counts are powers of two that divide the batch; a copy waits for all parts, and runs
+// after the pipeline where no part waits for it; experts work on filled rows only, since the text leaves padding to
+// better kernels (section 8).
+Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// The same with parts that are slices of the whole: no copies, and parts go on from one pipeline into the next.
+Candidate pipelines_of_slices(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// Moves weight gradients by the paper's greedy alone (Lancet, section 4, Algorithm 1): no slack for slower messages, no
+// improvement, no limit of the distance, no comparison with the step before. Always applied. All-reduces follow the
+// gradients that they need and are as sync made them: the text leaves them to other systems (sections 1 and 8). The
+// paper moves weight gradients before it makes pipelines; here it is the other way round, with the same result, since a
+// weight gradient waits for the whole forward pass.
+Candidate move_dw_greedily(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Splits ranges of the forward pass, and their gradients, in parts, orders them by list scheduling, and fills the time
 // in which the compute stream would wait for the network with weight gradients.

@@ -6,7 +6,9 @@
 // - routes and rows: one tensor per part, joined by join_route or join_rows if something reads the whole. A route that
 //   was made whole is split by split_route, split_capacity or split_peers.
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before.
-// Parts of ops with sequential_parts take the first result of the part before as a further operand.
+// With pipelines (Split), slices and views become copies: `copy` makes the parts of a tensor from outside, `concat`,
+// for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops with
+// sequential_parts take the first result of the part before as a further operand.
 #include "lancet/schedule/partition/rewrite.h"
 
 #include <fmt/format.h>
@@ -48,11 +50,14 @@ class Rewriter {
 
  private:
   bool is_route(TensorId id) const { return source_.type(id).dtype == DType::route; }
+  bool copies() const { return !split_.pipeline.empty(); }
+  int pipeline(std::size_t instruction) const { return copies() ? split_.pipeline[instruction] : 0; }
 
-  // Finds the tensors that something reads as a whole, or in another number of parts than they are made in: their parts
-  // are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of their own.
+  // Finds the tensors that something reads as a whole, in another number of parts than they are made in, or in another
+  // pipeline: their parts are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of
+  // their own.
   void find_whole_users() {
-    std::vector<int> made_in(source_.tensors.size(), 1);
+    std::vector<int> made_in(source_.tensors.size(), 1), pipeline_of(source_.tensors.size());
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       const Instruction& at = source_.instructions[i];
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
@@ -60,13 +65,18 @@ class Rewriter {
         const bool whole = split_.parts[i] == 1 ? !(is_all_to_all(at) && o > 0)  // it takes routes and rows in parts
                                                 : split_.rows[i]->operands[o] == ops::none ||
                                                       split_.rows[i]->operands[o] == ops::accumulated;
-        if (whole || split_.parts[i] != made_in[id.index()]) whole_users_[id.index()] = true;
+        if (whole || split_.parts[i] != made_in[id.index()] || pipeline(i) != pipeline_of[id.index()])
+          whole_users_[id.index()] = true;
       }
-      for (TensorId id : at.results) made_in[id.index()] = split_.parts[i];
+      for (TensorId id : at.results) {
+        made_in[id.index()] = split_.parts[i];
+        pipeline_of[id.index()] = pipeline(i);
+      }
     }
     if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
     for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
-    for (std::size_t i = whole_users_.size(); i-- > 0;)  // a tensor that reuses another's memory needs it whole
+    for (std::size_t i = whole_users_.size();
+         i-- > 0 && !copies();)  // a tensor that reuses another's memory needs it whole
       if (const TensorId storage = source_.tensors[i].storage; whole_users_[i] && storage.valid())
         whole_users_[storage.index()] = true;
   }
@@ -98,7 +108,8 @@ class Rewriter {
   void split(const Instruction& whole, const ops::PartitionRow& row, int parts) {
     for (std::size_t o = 0; o < whole.operands.size(); ++o)
       if (row.operands[o] == ops::irregular && is_route(whole.operands[o])) ensure_route_parts(whole, o, parts);
-    std::vector<std::vector<TensorId>> made(whole.results.size());
+    whole_ = &whole;
+    std::vector<std::vector<TensorId>> made(whole.results.size()), filled(whole.results.size());
     for (int p = 0; p < parts; ++p) {
       Instruction part = whole;
       part.label = fmt::format("{}/{}", whole.label, p);
@@ -113,12 +124,23 @@ class Rewriter {
       for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
         made[r].push_back(part.results[r]);
+        if (row.results[r] == ops::irregular) filled[r].push_back(filled_rows(part, source_.type(whole.results[r])));
       }
       previous_ = part.results;
       emit(std::move(part), origin_);
     }
     for (std::size_t r = 0; r < whole.results.size(); ++r)
-      if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r]);
+      if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r], filled[r]);
+  }
+
+  // The operand, a route or rows, that says which slots of the buffer the part fills. A counts op has no buffer.
+  TensorId filled_rows(const Instruction& part, const ir::TensorType& buffer) const {
+    for (TensorId id : part.operands) {
+      const ir::TensorType& type = result_.program.type(id);
+      if (type.dtype == DType::i32 && type.shape[0] == buffer.shape[0]) return id;
+      if (type.dtype == DType::route && type.shape[1] == buffer.shape[0]) return id;
+    }
+    return {};
   }
 
   // The part adds onto the results of the part before; the results of the last part are those of the whole.
@@ -163,11 +185,16 @@ class Rewriter {
   TensorId operand(TensorId id, Axis axis, int p, int parts) {
     if (axis == ops::none || axis == ops::accumulated) return id;
     std::vector<TensorId>& known = parts_[id.value];
-    if (known.size() == std::size_t(parts)) return known[std::size_t(p)];
+    if (known.size() == std::size_t(parts) && in_this_pipeline(id)) return known[std::size_t(p)];
     LANCET_CHECK(axis == 0 || source_.type(id).dtype != DType::i32, "rows in {} parts are needed in {}", known.size(),
                  parts);
     LANCET_CHECK(!is_route(id), "a route in {} parts is needed in {}", known.size(), parts);
     // The whole exists: all its views are made at once.
+    if (copies() && axis == 0) {
+      known = split_copies(id, parts);
+      copied_[id.value] = pipeline(std::size_t(origin_));
+      return known[std::size_t(p)];
+    }
     std::vector<TensorId> views;
     for (int q = 0; q < parts; ++q)
       views.push_back(axis == ops::irregular
@@ -177,23 +204,44 @@ class Rewriter {
     return known[std::size_t(p)];
   }
 
+  // True if the known parts of the tensor belong to the pipeline of this instruction.
+  bool in_this_pipeline(TensorId id) const {
+    const auto it = copied_.find(id.value);
+    return it == copied_.end() || it->second == pipeline(std::size_t(origin_));
+  }
+
+  // Copies of all parts of a tensor that was made whole.
+  std::vector<TensorId> split_copies(TensorId id, int parts) {
+    std::vector<TensorId> made;
+    for (int q = 0; q < parts; ++q) {
+      const TensorId view = result_.program.add_view(slice_type(id, parts), id, slice(id, q, parts));
+      made.push_back(result_.program.add_value(slice_type(id, parts)));
+      emit({"copy", {view}, {made.back()}, {}, {}, ir::Stream::compute, whole_->role, whole_->label}, -1);
+    }
+    return made;
+  }
+
   TensorId result(TensorId id, Axis axis, int p, int parts) {
     ir::Program& program = result_.program;
     const ir::TensorType& type = source_.type(id);
     if (axis == ops::partial || type.dtype == DType::i32) return program.add_value(type);
     if (is_route(id)) return program.add_value({DType::route, {type.shape[0] / parts, type.shape[1]}});
-    if (axis == 0 && !whole_users_[id.index()]) {
+    if (copies() || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
-      return program.add_value(slice_type(id, parts), storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
+      return program.add_value(axis == 0 ? slice_type(id, parts) : type,
+                               storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
     }
     program[id].kind = ir::TensorKind::view;
     if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});
     return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
   }
 
-  void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made) {
+  // filled: of an irregular result, per part, what says which slots it fills.
+  void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made,
+              const std::vector<TensorId>& filled) {
     const TensorId id = whole.results[r];
     parts_[id.value] = made;
+    if (copies()) copied_[id.value] = pipeline(std::size_t(origin_));
     if (!whole_users_[id.index()]) return;
     if (axis == ops::partial)
       join("sum", whole, id, made);
@@ -201,7 +249,29 @@ class Rewriter {
       join_route(whole, id, made);
     else if (source_.type(id).dtype == DType::i32)
       join("join_rows", whole, id, made);
+    else if (copies())
+      join_copies(whole, id, axis, made, filled);
   }
+
+  // The whole tensor, in memory of its own.
+  void join_copies(const Instruction& whole, TensorId id, Axis axis, const std::vector<TensorId>& made,
+                   const std::vector<TensorId>& filled) {
+    result_.program[id].storage = {};
+    if (axis == 0) {
+      join("concat", whole, id, made);
+      if (split_.all_helpers) split_copies(id, int(made.size()));
+      return;
+    }
+    std::vector<TensorId> operands;
+    std::int64_t tokens = 0;  // of the routes, if the instruction has no attribute that says how many rows it fills
+    for (std::size_t p = 0; p < made.size(); ++p) {
+      operands.insert(operands.end(), {made[p], filled[p]});
+      if (is_new_route(filled[p])) tokens += result_.program.type(filled[p]).shape[0];
+    }
+    join("merge_slots", whole, id, operands);
+    result_.program.instructions.back().attributes = {{"tokens", whole.attributes.integer("tokens", tokens)}};
+  }
+  bool is_new_route(TensorId id) const { return result_.program.type(id).dtype == DType::route; }
 
   void join_route(const Instruction& gate, TensorId id, const std::vector<TensorId>& parts) {
     join("join_route", gate, id, parts);
@@ -260,9 +330,11 @@ class Rewriter {
   const Split& split_;
   Rewritten result_;
   int origin_ = 0;
+  const Instruction* whole_ = nullptr;                             // the instruction that is being split
   std::vector<TensorId> previous_;                                 // the results of the part before
   std::vector<bool> whole_users_;                                  // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
+  std::unordered_map<std::int32_t, int> copied_;                   // by whole tensor: the pipeline of its parts
 };
 
 }  // namespace

@@ -404,6 +404,29 @@ void sum(ReferenceCall& c) {
   }
 }
 
+void copy(ReferenceCall& c) { c.results[0].values = c.operands[0].values; }
+
+void concat(ReferenceCall& c) {
+  c.results[0].values.clear();
+  for (const DoubleTensor& part : c.operands)
+    c.results[0].values.insert(c.results[0].values.end(), part.values.begin(), part.values.end());
+}
+
+void merge_slots(ReferenceCall& c) {
+  const auto& shape = c.results[0].shape();
+  for (std::size_t p = 0; p < c.operands.size(); p += 2) {
+    const DoubleTensor &buffer = c.operands[p], &filled = c.operands[p + 1];
+    for (Index e = 0; e < shape[0]; ++e) {
+      const bool route = filled.type.dtype == DType::route;
+      const Index width = filled.shape()[1];
+      const auto begin = Index(filled[route ? Route(filled).begin(e) : e * width]);
+      const auto end = Index(filled[route ? Route(filled).end(e) : (e + 1) * width - 1]);
+      for (Index i = (e * shape[1] + begin) * shape[2]; i < (e * shape[1] + end) * shape[2]; ++i)
+        c.results[0][i] = buffer[i];
+    }
+  }
+}
+
 }  // namespace
 
 void add_moe_references(std::map<std::string_view, Reference>& table) {
@@ -413,6 +436,8 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"aux_loss_dx", aux_loss_dx},
                 {"batch_prioritized_gate", batch_prioritized_gate},
                 {"combine", combine},
+                {"concat", concat},
+                {"copy", copy},
                 {"combine_dx", combine_dx},
                 {"dispatch", dispatch},
                 {"dispatch_dx", dispatch_dx},
@@ -430,6 +455,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"linear_gelu", linear_gelu},
                 {"join_route", join_route},
                 {"join_rows", join_rows},
+                {"merge_slots", merge_slots},
                 {"split_capacity", split_capacity},
                 {"split_peers", split_peers},
                 {"split_route", split_route},

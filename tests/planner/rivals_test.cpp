@@ -1,0 +1,138 @@
+// The schedules of Tutel, FasterMoE and FlowMoE: their parts and their order, on layers small enough to check by hand.
+#include <algorithm>
+
+#include "declared_costs.h"
+#include "lancet/ir/verify.h"
+#include "lancet/planner/planner.h"
+#include "lancet/schedule/overlap.h"
+#include "lancet/schedule/plan_memory.h"
+#include "steps/models.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+// An all-to-all takes 1 ms and 4 ms for the rows of all tokens at width 4. The first layer's experts take 8 ms, half of
+// them 4; the second layer's none.
+struct HandCosts final : cost::Costs {
+  std::optional<double> compute_ms(std::string_view key) const override {
+    const bool half = key.find("tokens=8") != std::string_view::npos, second = key.find("f32[2,8]") != key.npos;
+    return !key.starts_with("expert_linear(") || second ? 0 : half ? 4 : 8;
+  }
+  double all_to_all_ms(double bytes) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
+  double all_reduce_ms(double) const override { return 0; }
+  cost::CoreCost all_to_all_core() const override { return {}; }
+  cost::CoreCost all_reduce_core() const override { return {}; }
+  double launch_ms() const override { return 0; }
+  cost::Interference interference() const override { return {}; }
+};
+
+constexpr std::string_view two_layers = R"(
+input @x : f32[2,8,4]
+input @a : route[16,4]
+input @b : route[16,4]
+parameter @w : f32[2,4,4] local
+parameter @v : f32[2,4] local
+parameter @p : f32[2,8,4] local
+parameter @q : f32[2,8] local
+%0 : i32[2,3] = all_to_all_counts(@a) {ranks=2}  # expert forward a.counts
+%1 : f32[4,4,4] = dispatch(@x, @a) {capacity=4}  # compute forward a.dispatch
+%2 : f32[2,8,4] = all_to_all(%1, @a, %0) {tokens=16}  # expert forward a.there
+%3 : f32[2,8,4] = expert_linear(%2, @w, @v, %0) {tokens=16}  # compute forward a.experts
+%4 : f32[4,4,4] = all_to_all_back(%3, @a, %0) {tokens=16}  # expert forward a.back
+%5 : f32[2,8,4] = combine(%4, @a) {batch=2}  # compute forward a.combine
+%6 : i32[2,3] = all_to_all_counts(@b) {ranks=2}  # expert forward b.counts
+%7 : f32[4,4,4] = dispatch(%5, @b) {capacity=4}  # compute forward b.dispatch
+%8 : f32[2,8,4] = all_to_all(%7, @b, %6) {tokens=16}  # expert forward b.there
+%9 : f32[2,8,8] = expert_linear(%8, @p, @q, %6) {tokens=16}  # compute forward b.experts
+%10 : f32[4,4,8] = all_to_all_back(%9, @b, %6) {tokens=16}  # expert forward b.back
+%11 : f32[2,8,8] = combine(%10, @b) {batch=2}  # compute forward b.combine
+output y = %11
+)";
+
+schedule::Step step_of(const ir::Program& program, const cost::Costs& costs) {
+  auto step = schedule::Step::make(program, costs, {2});
+  if (!step.ok()) FAIL(step.error().message);
+  return std::move(step.value());
+}
+
+std::vector<std::string> timed_labels(const schedule::Candidate& candidate, ir::Stream stream) {
+  std::vector<std::string> labels;
+  for (std::size_t i = 0; i < candidate.op_costs.size(); ++i)
+    if (candidate.program.instructions[i].stream == stream && candidate.op_costs[i].ms > 0)
+      labels.push_back(candidate.program.instructions[i].label);
+  return labels;
+}
+
+using Words = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("tutel splits the layer whose experts hide an all-to-all, and no other") {
+  const HandCosts costs;
+  const ir::Program program = test::program(std::string(two_layers));
+  const schedule::Step step = step_of(program, costs);
+  const auto whole = schedule::take_turns(step, {}, schedule::program_order(step));
+  // First layer: 5 + 8 + 5, in two parts 3, 6; 7, 11; 10, 14. Second: 5 + 9, in two parts 3, 6; 11, 16.
+  CHECK(whole.timeline.makespan == 32);
+  CHECK(schedule::split_experts_by_capacity(step, {}, whole).timeline.makespan == 30);
+  const auto tutel = schedule::degree_per_layer(step, {}, whole);
+  CHECK(tutel.timeline.makespan == 28);
+  CHECK(tutel.how == "experts and their all-to-alls in 2, 1 parts");
+  CHECK(timed_labels(tutel, ir::Stream::expert) ==
+        Words{"a.there/0", "a.there/1", "a.back/0", "a.back/1", "b.there", "b.back"});
+  require_sound(ir::verify(schedule::plan_memory(tutel.program, tutel.needed)));
+}
+
+TEST_CASE("fastermoe sends to every group before it receives from any") {
+  const HandCosts costs;
+  const ir::Program program = test::program(std::string(two_layers));
+  const schedule::Step step = step_of(program, costs);
+  const auto groups = schedule::smart_schedule(step, {.parts = 2}, schedule::program_order(step));
+  CHECK(timed_labels(groups, ir::Stream::expert) ==
+        Words{"a.there/0", "a.there/1", "a.back/0", "a.back/1", "b.there/0", "b.there/1", "b.back/0", "b.back/1"});
+  CHECK(timed_labels(groups, ir::Stream::compute) == Words{"a.experts/0", "a.experts/1"});
+  require_sound(ir::verify(schedule::plan_memory(groups.program, groups.needed)));
+}
+
+TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunks of the all-reduces") {
+  test::DeclaredCosts costs;
+  costs.network_mb_per_s = 2;
+  planner::PlanRequest request{.overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .ranks = 2};
+  request.optimizer.ranks = 2;
+  planner::PlanReport report;
+  const auto plan = planner::make_plan(grown(model(2), 1), request, &report);
+  REQUIRE(plan.ok());
+  CHECK(plan->header.text("policy") == "flowmoe");
+  require_sound(ir::verify(*plan));
+  int forward = 0, backward = 0;
+  for (const ir::Instruction& at : plan->program.instructions) {
+    const bool part = at.attributes.has("parts");
+    forward += part && at.role == ir::Role::forward;
+    backward += part && at.role == ir::Role::dx;
+    if (at.op == "switch_gate" || at.op == "attention" || at.op == "all_to_all") CHECK(part);
+    if (at.op == "expert_linear_dw") CHECK_FALSE(part);
+  }
+  CHECK(forward > 0);
+  CHECK(backward > 0);
+  REQUIRE(report.passes.size() > 3);
+  CHECK(report.passes[report.passes.size() - 3].name == "pipeline_both_passes");
+  CHECK(report.passes[report.passes.size() - 2].name == "chunk_all_reduces");
+}
+
+TEST_CASE("a rival is at least as fast as the schedule that it refines") {
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    test::DeclaredCosts costs;
+    costs.elements_per_ms = 10'000 << seed;
+    const ir::Program forward = grown(model(2), 1);
+    auto predicted = [&](std::string_view policy) {
+      planner::PlanRequest request{.overlap = {.policy = std::string(policy)}, .costs = &costs, .ranks = 2};
+      request.optimizer.ranks = 2;
+      const auto plan = planner::make_plan(forward, request);
+      REQUIRE(plan.ok());
+      return plan->header.real("predicted_ms");
+    };
+    CHECK(predicted("tutel") <= predicted("expert_pipeline") * (1 + 1e-9));
+  }
+}
