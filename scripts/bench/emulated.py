@@ -22,7 +22,7 @@ from bench.table import markdown, number, signed_percent, write_csv
 
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
-POLICIES = ["sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"]
+POLICIES = ["sequential", "tutel", "fastermoe", "flowmoe", "dw", "partition", "lancet_paper", "lancet"]
 SCALE = 100
 # name: (hardware, hosts, ranks a host, dilation, settings)
 SHORT = ["model.n_layer=4", "train.micro_batch_size=8", "train.seq_len=512"]

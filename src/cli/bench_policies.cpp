@@ -118,7 +118,7 @@ Status write_files(const std::string& text, const std::string& json, const train
   return {};
 }
 
-// The policies to compare: those that are named, or all but auto, which picks one of them.
+// The policies to compare: those that are named, or those with which plans are compared.
 Result<std::vector<std::string>> chosen(const std::vector<std::string>& named) {
   std::vector<std::string> policies;
   for (const std::string& policy : named) {
@@ -126,8 +126,7 @@ Result<std::vector<std::string>> chosen(const std::vector<std::string>& named) {
     if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
   }
   if (policies.empty())
-    for (const planner::PolicyInfo& policy : planner::policies())
-      if (policy.name != "auto") policies.emplace_back(policy.name);
+    for (const std::string_view policy : planner::compared_policies()) policies.emplace_back(policy);
   return policies;
 }
 
