@@ -5,10 +5,14 @@ function(lancet_shipped_files)
   foreach(folder IN ITEMS configs scripts)
     file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${folder} ${CMAKE_BINARY_DIR}/share/lancet/${folder} SYMBOLIC)
   endforeach()
-  install(TARGETS lancet DESTINATION bin)
+  set(programs lancet)
   if(TARGET lancet_cuda)
-    install(TARGETS lancet_cuda DESTINATION bin)  # the program looks for it beside itself
+    list(APPEND programs lancet_cuda)  # the program looks for it beside itself
   endif()
+  # Both search the folders of the libraries that they are linked to, built or installed. Search paths that an install
+  # rewrites end in an empty entry, which stands for the current folder.
+  set_target_properties(${programs} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS ${programs} DESTINATION bin)
   install(DIRECTORY configs DESTINATION share/lancet)
   install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh scripts/hardware_links.py DESTINATION share/lancet/scripts)
 endfunction()

@@ -7,7 +7,15 @@ set -euo pipefail
 from=$PWD
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-[ $# -eq 1 ] && [ "${1#-}" = "$1" ] || die "usage: scripts/gpu-kit.sh DIR"
+usage="usage: scripts/gpu-kit.sh DIR"
+case "${1:-}" in
+  -h | --help)
+    echo "$usage"
+    exit
+    ;;
+  "" | -*) die "$usage" ;;
+esac
+[ $# -eq 1 ] || die "$usage"
 kit=$1
 [ "${kit#/}" != "$kit" ] || kit=$from/$kit
 [ ! -e "$kit" ] || [ -e "$kit/kit.txt" ] || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||

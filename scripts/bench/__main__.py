@@ -47,7 +47,9 @@ def main():
     if not words or words[0] not in COMMANDS:
         print(usage(), file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a command's cleanup runs
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that a command's cleanup runs
     try:
         if COMMANDS[words[0]][1]:
             use_python_with(*COMMANDS[words[0]][1])

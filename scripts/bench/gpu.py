@@ -1,26 +1,33 @@
-"""Checks and measures a GPU machine in parts, most telling first, and prints a table. What the machine lacks is at the
-table's head; what there was no time for is below it, with the command that runs the rest.
+"""Checks and measures a GPU machine in parts, values before speeds, and prints a table. What the machine lacks is at
+the table's head; what there was no time for is below it, with the command that runs the rest.
 
 It builds for this GPU first, or takes the programs of --built. On machines without packages and network, --kit names a
 folder of dependencies (scripts/gpu-kit.sh), without MPI and oneDNN. The benchmarks' peer needs PyTorch 2.
 
 Each part writes PART.json into --out; gpu-check.json has those of all parts, with those of earlier calls for the same
-build and device, and logs.tar the logs.
+build and device, logs.tar the logs and table.txt the table.
 
-Exit codes: 0 all passed (the table marks figures that miss their targets), 1 something failed, 2 usage, 77 no GPU.
+Exit codes: 0 all parts passed (the table marks figures that miss their targets), 1 something failed, 2 usage, 3 nothing
+failed, but a part had too little time or lacks something, 77 no GPU; 129, 130, 143 ended by SIGHUP, SIGINT, SIGTERM.
 """
 import argparse
+import contextlib
 import hashlib
+import json
+import os
 import shlex
+import shutil
 import sys
+import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 from bench import gpu_machine
 from bench import gpu_parts as parts
 from bench import run
-from bench.gpu_check import Check
+from bench.gpu_check import Check, Late
 from bench.run import Failed
 
 
@@ -43,21 +50,22 @@ def overlap(network):
 
 PARTS = [
     Part("probe", 5, 60, parts.probe),
-    speed("dense", 150, 400, parts.GPT2, ratio=1.1, mfu=58, outside=3, any_order=True),
-    speed("moe-4k", 150, 500, parts.MOE_4K, modes="default,reduce-overhead"),
-    speed("moe-32k", 150, 500, parts.MOE_32K, ratio=1.1),
-    overlap("p3dn-v100"),
-    overlap("p4de-a100"),
     Part("losses", 5, 60, parts.follow_the_cpu),
     Part("repeat", 5, 60, parts.repeat_exactly),
     Part("schedules", 15, 120, parts.follow_sequential),
     Part("tests", 20, 400, parts.tests),
+    speed("dense", 150, 400, parts.GPT2, ratio=1.1, mfu=58, outside=3, any_order=True),
+    speed("moe-32k", 150, 500, parts.MOE_32K, ratio=1.1),
+    overlap("p3dn-v100"),
+    overlap("p4de-a100"),
     Part("trace", 10, 60, parts.trace),
+    speed("moe-4k", 150, 500, parts.MOE_4K, modes="default,reduce-overhead"),
     speed("moe-large", 150, 500, parts.LARGE_MOE, modes="default,reduce-overhead"),
     Part("memcheck", 30, 300, lambda check: parts.sanitize(check, "memcheck")),
     Part("racecheck", 30, 300, lambda check: parts.sanitize(check, "racecheck")),
 ]
 BUILT = ("lancet", "liblancet_cuda.so", "test_cuda")
+SECONDS = 540
 
 
 def build_options(kit):
@@ -77,6 +85,8 @@ def build(check):
         try:
             check.run("build", [run.ROOT / "scripts/build.sh", *build_options(check.options.kit)], check.left(),
                       LANCET_TARGETS="lancet test_cuda")
+        except Late as error:
+            raise Late(f"{error}; a second call continues the build") from None
         except Failed as error:
             log = (check.work / "build.log").read_text(errors="replace").splitlines()
             raise Failed("\n".join([str(error), *log[-30:]])) from None
@@ -88,8 +98,35 @@ def choose_programs(options):
         lacking = [name for name in BUILT if not (options.built / name).is_file()]
         if lacking:
             raise Failed(f"--built: expected {', '.join(BUILT)} in {options.built}, found no {', '.join(lacking)}")
+        for name in ("lancet", "test_cuda"):
+            if not os.access(options.built / name, os.X_OK):
+                raise Failed(f"--built: expected a program, found no permission to run {options.built / name}")
+    if options.kit and not (options.kit / "kit.txt").is_file():
+        raise Failed(f"--kit: expected a folder that scripts/gpu-kit.sh made, found no kit.txt in {options.kit}")
     options.lancet, options.plugin = ((options.built or run.BUILD) / name for name in BUILT[:2])
     options.test_cuda = options.built / "test_cuda" if options.built else run.BUILD / "tests/test_cuda"
+    if options.dry:
+        run.program(options)
+
+
+def open_results(options):
+    """Makes the folder of results, whose earlier results must be whole and, in a dry run, dry."""
+    if not options.out:
+        options.out = Path(tempfile.mkdtemp())
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        tempfile.NamedTemporaryFile(dir=options.out).close()
+    except OSError as error:
+        raise Failed(f"cannot write into {options.out}: {error.strerror}") from None
+    logs = options.out / "logs.tar"
+    try:
+        if logs.exists():
+            tarfile.open(logs, "a").close()
+    except (tarfile.TarError, OSError) as error:
+        raise Failed(f"expected a whole archive at {logs}, found a damaged one ({error}): move it away") from None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if options.dry and not json.loads((options.out / "gpu-check.json").read_text())["dry"]:
+            raise Failed(f"--dry: expected a folder without results of a GPU, found some in {options.out}")
 
 
 def identity(files):
@@ -103,11 +140,10 @@ def identity(files):
 def find_libraries(check):
     """Notes the libraries that the plugin will load, and what this machine lacks."""
     options, facts = check.options, check.facts
-    if not options.python:
-        facts["missing"].append("PyTorch: no Python has it, so the speeds have no peer")
     if options.dry:
         return
-    libraries = gpu_machine.Libraries(options.plugin, gpu_machine.pythons(options.python))
+    libraries = gpu_machine.Libraries(options.plugin, gpu_machine.pythons(options.peer))
+    libraries.require_all()
     check.environment = libraries.environment()
     facts["libraries"] = libraries.facts()
     facts["missing"] += libraries.missing
@@ -142,21 +178,53 @@ def table(check):
     lines = ["DRY: tiny shapes on the CPU, no speeds"] if facts["dry"] else []
     lines += [f"MISSING: {what}" for what in facts["missing"]]
     lines += machine_lines(facts)
-    records = [check.results[part.name] for part in PARTS if part.name in check.results]
-    lines += [shown(figure, facts["dry"]) for record in records for figure in record["figures"]]
-    lines += [f"{record['status'].upper()}: {record['part']}{': ' if record['note'] else ''}{record['note']}"
-              for record in records if facts["dry"] or record["status"] != "ran" or record["note"]]
-    return "\n".join(lines)
+    names = [part.name for part in PARTS if part.name in check.results]
+    lines += [shown(figure, facts["dry"]) for name in names for figure in check.results[name]["figures"]]
+    return "\n".join([*lines, *filter(None, (status_line(check, name) for name in names))])
+
+
+def status_line(check, name):
+    """Returns the line of a part's status in this call or, for a part that it did not have, in an earlier one."""
+    result = check.results[name]
+    record = check.called.get(name, result)
+    if record["status"] == "ran" and not record["note"] and not check.facts["dry"]:
+        return None
+    when = " (earlier call)" if name not in check.called else ""
+    kept = "" if record is result else "; the result of an earlier call is kept"
+    return f"{record['status'].upper()}: {name}{when}{': ' if record['note'] else ''}{record['note']}{kept}"
 
 
 def rest(check):
-    """Returns the command for the parts of this call that had no time, or None."""
+    """Returns the parts that this call did not get to the end of, for want of time or since a signal ended it."""
+    unfinished = [name for name, record in check.called.items() if record["status"] in ("late", "postponed")]
+    return [name for name in check.options.only if name not in check.called or name in unfinished]
+
+
+def command_for(check, names):
     options = check.options
-    if not check.postponed:
-        return None
-    words = ["--out", options.out, *(["--built", options.built] if options.built else []),
-             *(["--kit", options.kit] if options.kit else []), "--only", ",".join(check.postponed)]
-    return "python3 scripts/bench gpu " + shlex.join(map(str, words))
+    given = {"--out": options.out, "--built": options.built, "--kit": options.kit, "--python": options.python,
+             "--seconds": options.seconds if options.seconds != SECONDS else None, "--only": ",".join(names)}
+    words = [str(word) for option, value in given.items() if value for word in (option, value)]
+    return "python3 scripts/bench gpu " + shlex.join(["--dry", *words] if options.dry else words)
+
+
+def report(check):
+    """Writes and prints the table, if a part of it is of this call, and the command for the rest."""
+    lines = [table(check)] if check.called else []
+    if names := rest(check):
+        lines.append(f"the rest: {command_for(check, names)}")
+    if check.called:
+        (check.out / "table.txt").write_text("\n".join(lines) + "\n")
+        print(lines[0], flush=True)
+    if names:
+        run.log(lines[-1])
+
+
+def exit_code(check):
+    statuses = {record["status"] for record in check.called.values()}
+    if "failed" in statuses:
+        return 1
+    return 3 if rest(check) or "not run" in statuses and not check.options.dry else 0
 
 
 def folder(text):
@@ -171,7 +239,15 @@ def part_names(text):
     for name in names:
         if name not in known:
             raise argparse.ArgumentTypeError(f"expected parts of {', '.join(known)}, found '{name}'")
-    return names
+    return [name for name in known if name in names]
+
+
+def python_path(text):
+    """Returns the absolute path of a program; not that of a link's target, since a virtual environment's is a link."""
+    found = shutil.which(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a Python, found no program '{text}'")
+    return os.path.abspath(found)
 
 
 def add_arguments(parser):
@@ -184,46 +260,54 @@ def add_arguments(parser):
     programs.add_argument("--kit", type=folder, help="folder of dependencies that replaces packages in the build")
     parser.add_argument("--dry", action="store_true",
                         help="tiny shapes on the CPU with the existing build, to test the command; no figures")
-    parser.add_argument("--seconds", type=run.at_least(1), default=540,
+    parser.add_argument("--seconds", type=run.at_least(1), default=SECONDS,
                         help="time limit of all parts and the build; default: %(default)s, for machines that end a "
                              "command after ten minutes")
-    parser.add_argument("--python", help="a Python with PyTorch, for the peer; default: the first found")
+    parser.add_argument("--python", type=python_path,
+                        help="a Python with PyTorch, for the peer; default: the first whose PyTorch uses the GPU")
+
+
+def run_parts(check):
+    options, facts = check.options, check.facts
+    if not options.dry and not options.built:
+        build(check)
+    run.program(options)
+    facts["build"] = identity([options.lancet] if options.dry else [options.lancet, options.plugin])
+    find_libraries(check)
+    check.read_earlier(part.name for part in PARTS)
+    for what in facts["missing"]:
+        run.log(f"MISSING: {what}")
+    run.log(f"parts, into {options.out}")
+    for part in PARTS:
+        if part.name in options.only:
+            check.part(part.name, 2 if options.dry else part.needs, part.most, lambda: part.body(check))
 
 
 def main(options):
-    options.out = options.out or Path(tempfile.mkdtemp())
+    options.end = time.monotonic() + options.seconds
+    facts = {"dry": options.dry, "commit": run.commit(), "device": gpu_machine.gpu(), "host": gpu_machine.host(),
+             "libraries": {}, "missing": [], "build": ""}
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
         choose_programs(options)
-    except OSError as error:
-        print(f"error: cannot create {options.out}: {error.strerror}", file=sys.stderr)
-        return 2
+        if not facts["device"] and not options.dry:
+            print("no GPU: nvidia-smi names none", file=sys.stderr)
+            return 77
+        options.peer, without = gpu_machine.peer_python(options.python, options.dry)
+        open_results(options)
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    facts = {"dry": options.dry, "commit": run.commit(), "device": gpu_machine.gpu(), "host": gpu_machine.host(),
-             "libraries": {}, "missing": [], "build": ""}
-    if not facts["device"] and not options.dry:
-        print("no GPU: nvidia-smi names none", file=sys.stderr)
-        return 77
+    facts["missing"] += [without] if without else []
     for line in machine_lines(facts):
         run.log(line)
-    options.python = options.python or run.python_with("torch")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         check = Check(options, Path(scratch), facts)
-        if not options.dry and not options.built:
-            build(check)
-        run.program(options)
-        facts["build"] = identity([options.lancet] if options.dry else [options.lancet, options.plugin])
-        find_libraries(check)
-        check.read_earlier(part.name for part in PARTS)
-        for what in facts["missing"]:
-            run.log(f"MISSING: {what}")
-        run.log(f"parts, into {options.out}")
-        for part in PARTS:
-            if part.name in options.only:
-                check.part(part.name, 2 if options.dry else part.needs, part.most, lambda: part.body(check))
-    print(table(check))
-    if command := rest(check):
-        run.log(f"the rest: {command}")
-    return 1 if any(check.results[name]["status"] == "failed" for name in check.ran) else 0
+        try:
+            run_parts(check)
+        except Late as error:  # of the build
+            run.log(str(error))
+        except OSError as error:  # results that cannot be written
+            raise Failed(str(error)) from None
+        finally:
+            report(check)
+    return exit_code(check)

@@ -1,11 +1,13 @@
 """Runs the parts of `bench gpu` with a time limit each. Every part that ends leaves its results in PART.json, at once,
 so that they survive whatever happens to the next one; gpu-check.json has those of all parts, logs.tar the logs."""
 import contextlib
+import ctypes
 import json
 import math
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -14,6 +16,9 @@ from bench import gpu_machine, run
 from bench.run import Failed
 
 KEPT_LOG_BYTES = 4 << 20
+STATUSES = ("not run", "postponed", "late", "failed", "ran")  # worst first
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 class Late(Failed):
@@ -22,6 +27,15 @@ class Late(Failed):
 
 class Missing(Failed):
     """A part needs something that this machine lacks."""
+
+
+class Postponed(Failed):
+    """A part had no time."""
+
+
+def end_with_parent():
+    """Runs in a program that is started: it ends with this process, also where that is killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def last_line(path):
@@ -47,21 +61,22 @@ class Check:
     def __init__(self, options, scratch, facts):
         self.options, self.out, self.scratch, self.facts = options, options.out, scratch, facts
         self.device = "cpu" if options.dry else "cuda"
-        self.started = time.monotonic()
         self.environment, self.figures = {}, []
-        self.ran, self.postponed = [], []  # names of the parts of this call, and of those that had no time
-        self.results = {}  # records by part, with those of earlier calls for the same build and device
+        self.called = {}  # records by part, of this call
+        self.results = {}  # the best records by part, with those of earlier calls for the same build and device
 
     def read_earlier(self, names):
+        """Reads the results of earlier calls, and passes over files that no call has written."""
         for name in names:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 record = json.loads((self.out / f"{name}.json").read_text())
                 if all(record[key] == self.facts[key] for key in ("dry", "build")) and \
+                        STATUSES.index(record["status"]) >= STATUSES.index("late") and \
                         record["device"].get("name") == self.facts["device"].get("name"):
                     self.results[name] = record
 
     def left(self):
-        return self.options.seconds - (time.monotonic() - self.started)
+        return self.options.end - time.monotonic()
 
     @contextlib.contextmanager
     def folder(self, name):
@@ -83,15 +98,12 @@ class Check:
         self.until = start + min(most, self.left())
         try:
             if self.left() < needs:
-                self.postponed.append(name)
-                raise Missing(f"{max(0, self.left()):.0f} s left, it needs {needs}")
+                raise Postponed(f"{max(0, int(self.left()))} s left, it needs {needs}")
             with self.folder(name):
                 record["note"] = body() or ""
         except Failed as error:
-            status = {Late: "late", Missing: "not run"}.get(type(error), "failed")
+            status = {Late: "late", Missing: "not run", Postponed: "postponed"}.get(type(error), "failed")
             record.update(status=status, note=str(error))
-            if status == "late" and self.left() < 2:  # not its own limit, but that of all parts
-                self.postponed.append(name)
         except Exception as error:  # an error of this code or an unexpected file; the other parts still run
             record.update(status="failed", note=f"{type(error).__name__}: {error}")
         record["seconds"] = round(time.monotonic() - start, 1)
@@ -101,9 +113,10 @@ class Check:
 
     def keep(self, record):
         name = record["part"]
-        self.ran.append(name)
-        if record["status"] == "not run" and name in self.results:
-            return  # an earlier call has measured it
+        self.called[name] = record
+        earlier = self.results.get(name, record)
+        if STATUSES.index(record["status"]) < STATUSES.index(earlier["status"]):
+            return  # an earlier call has the better result
         self.results[name] = record
         write_json(self.out / f"{name}.json", record)
         own = [{key: value for key, value in result.items() if key not in self.facts}
@@ -121,7 +134,8 @@ class Check:
             file.write(f"$ {shlex.join(map(str, command))}\n")
             file.flush()
             process = subprocess.Popen(list(map(str, command)), cwd=run.ROOT, stdout=file, stderr=subprocess.STDOUT,
-                                       start_new_session=True, env={**os.environ, **self.environment, **environment})
+                                       start_new_session=True, preexec_fn=end_with_parent,
+                                       env={**os.environ, **self.environment, **environment})
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:

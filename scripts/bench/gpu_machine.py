@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from bench import run
+from bench.run import Failed
 
 # The libraries that a build may lack: the start of the file's name, and what then happens.
-OPTIONAL = {"cuDNN": ("libcudnn.so", "attention on the tree's own kernels: cuDNN not found at the build"),
-            "NCCL": ("libnccl.so", "messages between GPUs through the host's memory: NCCL not found at the build")}
+OPTIONAL = {"cuDNN": ("libcudnn.so", "cuDNN: not found at the build, so attention runs on the tree's own kernels"),
+            "NCCL": ("libnccl.so", "NCCL: not found at the build, so messages go through the host's memory")}
 VERSION_CALLS = {"cuBLASLt": ("libcublasLt.so", "cublasLtGetVersion"), "cuDNN": ("libcudnn.so", "cudnnGetVersion"),
                  "NCCL": ("libnccl.so", "ncclGetVersion")}
 # Prints a library's version. NCCL writes it to an int, the others return it.
@@ -21,12 +22,15 @@ call.restype = ctypes.c_size_t
 returned = call(ctypes.byref(version))
 print(version.value or returned)
 """
+# A program that is no Python prints something else.
+ASK_TORCH = "import torch; print('PyTorch', 'with' if torch.cuda.is_available() else 'without', 'a GPU')"
+NO_PEER = "so the speeds have no peer"
 
 
-def output_of(command, **environment):
-    """Returns a command's output; empty if the program is missing, fails or takes more than 20 s."""
+def output_of(command, seconds=20, **environment):
+    """Returns a command's output; empty if the program is missing, fails or takes longer."""
     try:
-        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=20,
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=seconds,
                               env={**os.environ, **environment}).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -69,6 +73,23 @@ def toolkit_folders():
     return [Path(home) / lib for home in homes if home for lib in ("lib64", "lib")]
 
 
+def peer_python(given, dry):
+    """Returns a Python whose PyTorch uses the GPU (in a dry run, any PyTorch), or None with what is missing. given: the
+    only Python to ask, which must have PyTorch, or None."""
+    without = None
+    for python in [given] if given else dict.fromkeys(run.pythons()):
+        found = output_of([python, "-c", ASK_TORCH], seconds=60).strip()
+        if found == "PyTorch with a GPU" or dry and found == "PyTorch without a GPU":
+            return python, ""
+        if found == "PyTorch without a GPU":
+            without = without or python
+    if without:
+        return None, f"PyTorch: the one of {without} uses no GPU (torch.cuda.is_available()), {NO_PEER}"
+    if given:
+        raise Failed(f"--python: expected a Python with PyTorch, found {given}")
+    return None, f"PyTorch: no Python has it, {NO_PEER}"
+
+
 class Libraries:
     """The libraries that the plugin needs on this machine. paths: where each is, None if it is not there; folders:
     those to add to the search path of the program; missing: what the head of the table must say."""
@@ -81,8 +102,13 @@ class Libraries:
         for name, (start, instead) in OPTIONAL.items():
             if self.paths and not any(file.startswith(start) for file in self.paths):
                 self.missing.append(instead)
-        gone = "without which the plugin does not load: not in the toolkit, the system or a Python wheel"
-        self.missing += [f"{file}, {gone}" for file, path in self.paths.items() if not path]
+
+    def require_all(self):
+        """Fails where the plugin does not load for want of a library."""
+        gone = [file for file, path in self.paths.items() if not path]
+        if gone:
+            raise Failed(f"{self.plugin} does not load: found no {', '.join(gone)} in the toolkit, the system and "
+                         "Python's wheels")
 
     def environment(self):
         old = os.environ.get("LD_LIBRARY_PATH")

@@ -70,13 +70,13 @@ def peer_words(shape):
 
 def train_peer(check, name, shape, modes):
     """Trains the peer, which compiles its model first: that takes most of the part's time, and no build runs beside."""
-    o = check.options
-    if not o.python:
+    dry = check.options.dry
+    if not check.options.peer:
         raise Missing("no Python with PyTorch")
-    words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if o.dry else ["--device", "cuda", "--modes", modes]
-    shape = TINY if o.dry else shape
+    words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if dry else ["--device", "cuda", "--modes", modes]
+    shape = TINY if dry else shape
     libraries = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # PyTorch finds its own
-    text = check.run(f"{name}-peer", [o.python, PEER, *peer_words(shape), *words], **libraries)
+    text = check.run(f"{name}-peer", [check.options.peer, PEER, *peer_words(shape), *words], **libraries)
     return run.result_line(text, f"{name}-peer")
 
 
@@ -116,8 +116,10 @@ def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes=
     except Failed as error:
         return f"no peer: {error}"
     check.figure(f"{name} peer tokens/s", peer["tokens_per_s"], unit=f"PyTorch {peer['torch']}, {peer['mode']}")
-    check.figure(f"{name} over its peer", tokens / peer["tokens_per_s"], ratio, unit="tokens/s over tokens/s")
-    return ""
+    compiled = peer["mode"] != "eager"
+    check.figure(f"{name} over its peer", tokens / peer["tokens_per_s"], ratio if compiled else None,
+                 unit="tokens/s over tokens/s")
+    return "" if compiled else f"PyTorch {peer['torch']} compiles no model: no target against its plain form"
 
 
 def follow_the_cpu(check):
@@ -238,14 +240,24 @@ def selection(name):
 
 
 def why_failed(text):
-    found = re.search(r"FAILED:\n(?:explicitly with message:\n)?\s*(.+)", text)
-    return f": {found.group(1)}" if found else ""
+    """Returns the first failed expression or message, which Catch2 wraps to indented lines."""
+    found = re.search(r"FAILED:\n(?:explicitly with message:\n)?((?: +\S.*\n?)+)", text)
+    return " ".join(found.group(1).split())[:300] if found else "no reason in its output"
+
+
+def by_reason(found):
+    """found: pairs of a test case and a reason. Returns each reason once, with at most three of its cases."""
+    cases_of = {}
+    for name, reason in found:
+        cases_of.setdefault(reason, []).append(name)
+    return "; ".join(f"{reason} ({', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''})"
+                     for reason, names in cases_of.items())
 
 
 def run_cases(check, names):
     """Runs test cases, each in a process of its own: some start further ones, and a fault on the GPU ends all that its
-    process does there. A name that selects none is a failure (-w NoTests). Returns the failed and the skipped ones with
-    their reasons."""
+    process does there. A name that selects none is a failure (-w NoTests). Returns the failed and the skipped ones, in
+    pairs with their reasons."""
     failed, skipped = [], []
     for number, name in enumerate(names, 1):
         try:
@@ -253,23 +265,29 @@ def run_cases(check, names):
         except Late:
             raise
         except Failed:
-            failed.append(name + why_failed((check.work / f"case-{number}.log").read_text(errors="replace")))
+            failed.append((name, why_failed((check.work / f"case-{number}.log").read_text(errors="replace"))))
             continue
         if found := re.search(r"SKIPPED: (.*)", text):
-            skipped.append(f"{name} ({found.group(1)})")
+            skipped.append((name, found.group(1)))
     return failed, skipped
 
 
-def run_tests(check, start, what):
+def require_device(check):
     if check.options.dry:
-        return "dry: no device code runs"
+        raise Missing("dry: no device code runs")
+
+
+def run_tests(check, start, what):
+    require_device(check)
     names = cases(check, start)
     failed, skipped = run_cases(check, names)
     passed = len(names) - len(failed) - len(skipped)
     check.figure(f"{what} passed", passed, unit=f"of {len(names)}, {len(skipped)} skipped")
     if failed:
-        raise Failed("; ".join(failed))
-    return f"skipped: {'; '.join(skipped)}" if skipped else ""
+        raise Failed(by_reason(failed))
+    if not passed:
+        raise Failed(f"all skipped: {by_reason(skipped)}")
+    return f"skipped: {by_reason(skipped)}" if skipped else ""
 
 
 def probe(check):
@@ -287,8 +305,7 @@ def sanitizer():
 def sanitize(check, tool):
     """Checks every op on its samples. Other test cases are left out: one provokes a failed allocation, which is an
     error, and streams that wait for each other are made so slow that they exceed their deadlines."""
-    if check.options.dry:
-        return "dry: no device code runs"
+    require_device(check)
     if not sanitizer():
         raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
     text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "-w", "NoTests",

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Runs `bench gpu` without a GPU: its dry mode runs every part, and its output is complete. Doubles of nvidia-smi, of
-the program and of the plugin's tests play a GPU machine on which parts fail and libraries are missing.
+"""Runs `bench gpu` without a GPU: its dry mode runs every part, and its output is complete.
 
     dry.py PROGRAM
 """
@@ -10,52 +9,19 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAM = Path(sys.argv[1]).resolve()
-PARTS = ["probe", "dense", "moe-4k", "moe-32k", "overlap-p3dn-v100", "overlap-p4de-a100", "losses", "repeat",
-         "schedules", "tests", "trace", "moe-large", "memcheck", "racecheck"]
+from checking import PROGRAM, ROOT, check, expect, has_torch, read, same, schema, write
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from bench import gpu  # noqa: E402
+
+PARTS = [part.name for part in gpu.PARTS]
 DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-p3dn-v100", "moe-large", "racecheck")]
-KEYS = {"dry", "commit", "device", "host", "libraries", "missing", "build"}  # of every result
-PART_KEYS = {"part", "status", "note", "seconds", "device_after", "figures"}
-FIGURE_KEYS = {"name", "value", "unit", "target", "target_is", "reached"}
-
-
-def check(*words, **environment):
-    # A home folder of its own, so that measurements are not kept.
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "BUILD_DIR": str(PROGRAM.parent), "HOME": home, **environment}
-        return subprocess.run([sys.executable, ROOT / "scripts/bench", "gpu", *map(str, words)], capture_output=True,
-                              text=True, env=environment, timeout=280)
-
-
-def expect(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
-
-
-def same(found, expected, what):
-    expect(found == expected, f"{what}: expected {expected!r}, found {found!r}")
-
-
-def has_torch():
-    return any(subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0
-               for python in ("python3", "/usr/bin/python3"))
-
-
-def write(path, text):
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-def read(path):
-    return json.loads(path.read_text())
+DEVICE_PARTS = ("probe", "tests", "memcheck")  # those of DRY_PARTS that run nothing without a GPU
 
 
 def usage(scratch):
@@ -67,13 +33,47 @@ def usage(scratch):
     same(done.stderr.splitlines()[-1].partition("argument ")[2],
          f"--only: expected parts of {', '.join(PARTS)}, found 'frobnicate'", "the error of an unknown part")
     if shutil.which("nvidia-smi") is None:
-        done = check("--out", os.devnull + "x")
-        expect(done.returncode in (2, 77), f"no GPU: exit code {done.returncode}")
+        left = scratch / "left"
+        left.mkdir()
+        same((check(TMPDIR=left).returncode, list(left.iterdir())), (77, []), "no GPU: the exit code, and what is left")
+    for words, error in (
+            (("--out", "/proc/self"), r"cannot write into /proc/\d+: .*"),
+            (("--kit", scratch),
+             f"--kit: expected a folder that scripts/gpu-kit.sh made, found no kit.txt in {scratch}"),
+            (("--python", "/bin/true"), "--python: expected a Python with PyTorch, found /bin/true")):
+        done = check("--dry", *words)
+        expect(done.returncode == 2 and re.fullmatch(f"error: {error}\n", done.stderr), f"{words}: {done.stderr}")
+    done = check("--dry", "--python", "no-python")
+    same((done.returncode, done.stderr.splitlines()[-1].partition("argument ")[2]),
+         (2, "--python: expected a Python, found no program 'no-python'"), "a Python that does not exist")
+
+
+def built(scratch):
+    """A folder for --built without all programs, and one whose program has no permission to run."""
     (scratch / "lancet").touch()
     done = check("--dry", "--out", scratch, "--built", scratch)
     same((done.returncode, done.stdout, done.stderr),
          (2, "", f"error: --built: expected lancet, liblancet_cuda.so, test_cuda in {scratch}, "
                  "found no liblancet_cuda.so, test_cuda\n"), "a folder without all programs")
+    (scratch / "liblancet_cuda.so").touch()
+    write(scratch / "test_cuda", "")
+    done = check("--dry", "--out", scratch, "--built", scratch)
+    same((done.returncode, done.stderr),
+         (2, f"error: --built: expected a program, found no permission to run {scratch}/lancet\n"), "a copied file")
+
+
+def earlier_files(scratch):
+    """Dry results do not replace those of a GPU; a damaged archive is named before any part runs."""
+    (scratch / "gpu-check.json").write_text('{"dry": false}')
+    done = check("--dry", "--out", scratch)
+    same((done.returncode, done.stderr),
+         (2, f"error: --dry: expected a folder without results of a GPU, found some in {scratch}\n"), "real results")
+    (scratch / "gpu-check.json").write_text("[]")
+    (scratch / "logs.tar").write_text("no archive")
+    done = check("--dry", "--out", scratch)
+    same(done.returncode, 2, "exit code of a damaged archive")
+    expect(done.stderr.startswith(f"error: expected a whole archive at {scratch}/logs.tar, found a damaged one ("),
+           done.stderr)
 
 
 FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf16", "two runs bit-equal",
@@ -84,30 +84,10 @@ FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf
            "dense with train.deterministic=false",
            *(f"lancet, mirrored 4 ranks of p4de-a100: {what}"
              for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
-NO_TORCH = "MISSING: PyTorch: no Python has it, so the speeds have no peer"
 PEER = ["dense peer tokens/s", "dense over its peer", "moe-32k peer tokens/s", "moe-32k over its peer"]
 TARGETS = {"dense MFU": 58, "dense over its peer": 1.1, "dense step outside kernels": 3, "moe-32k MFU": None,
            "moe-32k over its peer": 1.1, "lancet, mirrored 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
            "lancet, mirrored 4 ranks of p4de-a100: |predicted / measured - 1|": 3}
-
-
-def schema(folder, parts):
-    """Checks the result files and returns the figures by name."""
-    same(sorted(path.name for path in folder.iterdir()),
-         sorted(["gpu-check.json", "logs.tar", *(f"{part}.json" for part in parts)]), "the files of --out")
-    whole = read(folder / "gpu-check.json")
-    same(set(whole), KEYS | {"parts"}, "the keys of gpu-check.json")
-    same([record["part"] for record in whole["parts"]], parts, "the parts of gpu-check.json")
-    figures = {}
-    for record in whole["parts"]:
-        own = read(folder / f"{record['part']}.json")
-        same(set(own), KEYS | PART_KEYS, f"the keys of {record['part']}.json")
-        same({key: own[key] for key in PART_KEYS}, record, f"gpu-check.json about {record['part']}")
-        same({key: own[key] for key in KEYS}, {key: whole[key] for key in KEYS}, f"{record['part']}.json's facts")
-        for figure in record["figures"]:
-            same(set(figure), FIGURE_KEYS, "the keys of a figure")
-            figures[figure["name"]] = figure
-    return figures
 
 
 def documented_targets():
@@ -119,8 +99,18 @@ def documented_targets():
         same(sorted(map(float, re.findall(r"\d+(?:\.\d+)?", rows[part]))), expected, f"docs/gpu.md about {part}")
 
 
-# A Python whose PyTorch trains at 10 tokens/s, where no other has PyTorch.
+def documented_limits():
+    """Compares the parts of docs/gpu.md, their order and their time limits with those of the command."""
+    _, _, section = (ROOT / "docs/gpu.md").read_text().partition("\n## Check a GPU machine\n")
+    rows = re.findall(r"^\| (`[^|]*`) \| (\d+) \|", section.partition("\n## ")[0], re.MULTILINE)
+    found = [(name, int(seconds)) for names, seconds in rows for name in re.findall(r"`([\w-]+)`", names)]
+    same(found, [(part.name, part.most) for part in gpu.PARTS], "docs/gpu.md's limits")
+    expect(f" {sum(part.most for part in gpu.PARTS):,} s " in section, "docs/gpu.md lacks the sum of the limits")
+
+
+# A Python whose PyTorch trains at 10 tokens/s.
 PEER_DOUBLE = """#!/bin/sh
+test "$1" != -c || exec echo 'PyTorch without a GPU'
 echo 'RESULT {"tokens_per_s": 10, "torch": "of the test", "mode": "default"}'
 """
 
@@ -152,12 +142,14 @@ def dry(folder):
     if not has_torch():
         same(figures["dense over its peer"]["value"], figures["dense tokens/s"]["value"] / 10, "the ratio to the peer")
     for record in result["parts"]:
-        same(record["status"], "ran", f"the status of {record['part']}\n{details}")
-        expect(f"RAN: {record['part']}" in done.stdout, f"no line of the part {record['part']}")
+        status = "not run" if record["part"] in DEVICE_PARTS else "ran"
+        same(record["status"], status, f"the status of {record['part']}\n{details}")
+        expect(f"\n{status.upper()}: {record['part']}" in done.stdout, f"no line of the part {record['part']}")
+    same((folder / "table.txt").read_text(), done.stdout, "table.txt")
     lines = done.stdout.splitlines()
     expect(lines[0].startswith("DRY: "), "the table does not say that it is dry")
     for line in lines:
-        if not line.startswith(("WORKS: ", "RAN: ")):
+        if not line.startswith(("WORKS: ", "RAN: ", "NOT RUN: ")):
             continue
         unnamed = line.split(": ", 1)[1]
         for name in sorted([*figures, *DRY_PARTS], key=len, reverse=True):
@@ -172,65 +164,40 @@ def dry(folder):
 def earlier_results(folder):
     """A further call adds its parts to those that the folder has, and keeps a result that it has no time to repeat."""
     before = read(folder / "losses.json")
+    (folder / "repeat.json").write_text("[]")  # of no call
     done = check("--dry", "--only", "racecheck,losses", "--out", folder, "--seconds", 1)
+    same(done.returncode, 3, "exit code of parts without time")
     same(read(folder / "losses.json"), before, "a result of an earlier call")
     parts = [record["part"] for record in read(folder / "gpu-check.json")["parts"]]
-    same(parts, [*DRY_PARTS, "racecheck"], "all parts")
-    same(done.stderr.splitlines()[-1].strip(),
-         f"the rest: python3 scripts/bench gpu --out {folder} --only losses,racecheck", "the command for the rest")
-    expect("NOT RUN: racecheck: " in done.stdout, f"the table does not say what did not run:\n{done.stdout}")
+    kept = [part for part in DRY_PARTS if part not in (*DEVICE_PARTS, "repeat")]
+    same(parts, [*kept, "racecheck"], "all parts")
+    rest = f"the rest: python3 scripts/bench gpu --dry --out {folder} --seconds 1 --only losses,racecheck"
+    same(done.stderr.splitlines()[-1].strip(), rest, "the command for the rest")
+    same((folder / "table.txt").read_text(), f"{done.stdout}{rest}\n", "table.txt")
+    expect("\nPOSTPONED: losses: 0 s left, it needs 2; the result of an earlier call is kept\n" in done.stdout and
+           "\nPOSTPONED: racecheck: " in done.stdout and "\nRAN: dense (earlier call)" in done.stdout and
+           "NOT RUN: " not in done.stdout, f"the lines of parts:\n{done.stdout}")
 
 
-TEST_CUDA = """#!/bin/sh
-test "$1 $2" != '-w NoTests' || shift 2
-case $1 in
---list-test-names-only) printf 'probe: one\\nprobe: two, with a comma\\nthree\\n'; exit 3 ;;
-'probe: two\\, with a comma') printf 'x.cpp:1: FAILED:\\nexplicitly with message:\\n  the streams hang\\n'; exit 1 ;;
-three) echo 'SKIPPED: too few GPUs' ;;
-esac
-"""
-
-
-def with_failures(scratch):
-    """A GPU machine whose training fails, and whose build has no cuDNN and no NCCL."""
-    built, out = scratch / "built", scratch / "out"
-    built.mkdir()
-    write(scratch / "nvidia-smi", "#!/bin/sh\necho 'GPU of the test, 1.2'\n")
-    write(built / "lancet", "#!/bin/sh\necho 'error: a disk of the test is full' >&2\nexit 1\n")
-    write(built / "test_cuda", TEST_CUDA)
-    shutil.copy(PROGRAM, built / "liblancet_cuda.so")  # a file with libraries, none of them cuDNN or NCCL
-    done = check("--built", built, "--out", out, "--only", "losses,tests,probe",
-                 PATH=f"{scratch}:{os.environ['PATH']}")
-    details = done.stdout + done.stderr
-    same(done.returncode, 1, f"exit code\n{details}")
-    figures = schema(out, ["probe", "losses", "tests"])
-    records = {name: read(out / f"{name}.json") for name in ("probe", "losses", "tests")}
-    same({name: record["status"] for name, record in records.items()},
-         {"probe": "failed", "losses": "failed", "tests": "failed"}, f"statuses\n{details}")
-    same(records["losses"]["note"], "losses-fp32-cpu0 ended with 1: error: a disk of the test is full", "why it failed")
-    for name in ("probe", "tests"):
-        same(records[name]["note"], "probe: two, with a comma: the streams hang", f"why {name} failed")
-    for name, unit in (("probes passed", "of 2, 0 skipped"), ("tests on the GPU passed", "of 3, 1 skipped")):
-        same((figures[name]["value"], figures[name]["unit"]), (1, unit), name)
-    same(records["probe"]["device"], {"name": "GPU of the test", "driver_version": "1.2"}, "the device")
-    missing = ["attention on the tree's own kernels: cuDNN not found at the build",
-               "messages between GPUs through the host's memory: NCCL not found at the build"]
-    head = [] if has_torch() else [NO_TORCH]
-    head += [f"MISSING: {line}" for line in missing]
-    if not shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin"):
-        head.append("MISSING: compute-sanitizer: memcheck and racecheck do not run")
-    lines = done.stdout.splitlines()
-    same(lines[:len(head)], head, "the head of the table")
-    expect(lines[len(head)].startswith("device GPU of the test, driver 1.2, "), f"the line of the device: {lines}")
-    expect("FAILED: losses: losses-fp32-cpu0 ended with 1" in done.stdout, f"no line of the failed part\n{details}")
+def uncompiled_peer(folder):
+    """PyTorch that compiles nothing is no measure of the target."""
+    double = write(folder.parent / "peer", PEER_DOUBLE.replace('"default"', '"eager"'))
+    done = check("--dry", "--only", "dense", "--out", folder, "--python", os.path.relpath(double))
+    same(done.returncode, 0, done.stderr)
+    (record,) = read(folder / "gpu-check.json")["parts"]
+    same(record["note"], "PyTorch of the test compiles no model: no target against its plain form", "the note")
+    same([figure["target"] for figure in record["figures"] if figure["name"] == "dense over its peer"], [None],
+         "the target against PyTorch that is not compiled")
 
 
 with tempfile.TemporaryDirectory() as name:
     scratch = Path(name)
-    usage(scratch)
+    for case in (usage, built, earlier_files):
+        (scratch / case.__name__).mkdir()
+        case(scratch / case.__name__)
     documented_targets()
+    documented_limits()
     dry(scratch / "dry")
     earlier_results(scratch / "dry")
-    (scratch / "machine").mkdir()
-    with_failures(scratch / "machine")
+    uncompiled_peer(scratch / "uncompiled")
 print("passed")

@@ -10,6 +10,7 @@ from processes import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from bench import gpu_machine  # noqa: E402
+from bench.run import Failed  # noqa: E402
 
 PROJECT = f"""
 cmake_minimum_required(VERSION 3.25)
@@ -102,9 +103,14 @@ def plugin_built_elsewhere(folder):
     path = libraries.environment()["LD_LIBRARY_PATH"]
     assert path.startswith(":".join(map(str, libraries.folders))), path
     assert libraries.missing == [
-        "messages between GPUs through the host's memory: NCCL not found at the build",
-        "libgone.so.1, without which the plugin does not load: not in the toolkit, the system or a Python wheel",
+        "NCCL: not found at the build, so messages go through the host's memory",
     ], libraries.missing
+    try:
+        libraries.require_all()
+        assert False, "a plugin that does not load"
+    except Failed as error:
+        assert str(error) == (f"{plugin} does not load: found no libgone.so.1 in the toolkit, the system and Python's "
+                              "wheels"), error
 
 
 for case in (found, other_cuda, plugin_built_elsewhere):
