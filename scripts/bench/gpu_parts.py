@@ -242,7 +242,7 @@ def selection(name):
 def why_failed(text):
     """Returns the first failed expression or message, which Catch2 wraps to indented lines."""
     found = re.search(r"FAILED:\n(?:explicitly with message:\n)?((?: +\S.*\n?)+)", text)
-    return " ".join(found.group(1).split())[:300] if found else "no reason in its output"
+    return " ".join(found.group(1).split())[:300] if found else ""
 
 
 def by_reason(found):
@@ -264,8 +264,9 @@ def run_cases(check, names):
             text = check.run(f"case-{number}", [test_program(check), "-w", "NoTests", selection(name)])
         except Late:
             raise
-        except Failed:
-            failed.append((name, why_failed((check.work / f"case-{number}.log").read_text(errors="replace"))))
+        except Failed as error:
+            log = (check.work / f"case-{number}.log").read_text(errors="replace")
+            failed.append((name, why_failed(log) or str(error)))
             continue
         if found := re.search(r"SKIPPED: (.*)", text):
             skipped.append((name, found.group(1)))

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """scripts/build.sh on a small project: the build output in its log, the number of jobs, and the
-tests that a build folder keeps."""
+tests that a build folder keeps. The folders in which built and installed programs search libraries."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,14 @@ endforeach()
 add_custom_target(lancet DEPENDS ${outputs})
 add_custom_target(broken COMMAND ${CMAKE_COMMAND} -E cat /no/such/file DEPENDS ${outputs})
 """ % STEPS
+INSTALLED = f"""
+cmake_minimum_required(VERSION 3.25)
+project(installed LANGUAGES C)
+include({ROOT}/cmake/LancetInstall.cmake)
+add_executable(lancet main.c)
+target_link_libraries(lancet PRIVATE ${{NEEDED}})
+lancet_shipped_files()
+"""
 
 
 def build(root, *arguments, targets="lancet"):
@@ -69,6 +78,26 @@ def kept_tests(root):
     assert has_tests(root), "--no-tests took the tests of a build folder that had them"
 
 
+def search_path(root):
+    """A program searches the folders of its libraries and no other: an empty entry would be the current folder."""
+    folder = root / "installed"
+    for place in (folder, root / "elsewhere"):
+        place.mkdir()
+    (folder / "main.c").write_text("int needed(void); int main(void) { return needed(); }\n")
+    (folder / "CMakeLists.txt").write_text(INSTALLED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", root / "elsewhere/libneeded.so"],
+                   input="int needed(void) { return 0; }", text=True, check=True)
+    for shipped in ("configs", "scripts"):
+        shutil.copytree(ROOT / shipped, folder / shipped)
+    for words in (("-S", folder, "-B", folder / "build", f"-DNEEDED={root}/elsewhere/libneeded.so"),
+                  ("--build", folder / "build"), ("--install", folder / "build", "--prefix", folder / "prefix")):
+        subprocess.run(["cmake", *words], check=True, stdout=subprocess.DEVNULL)
+    for program in (folder / "build/lancet", folder / "prefix/bin/lancet"):
+        text = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+        found = re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", text)
+        assert found == [str(root / "elsewhere")], f"{program}: {found}"
+
+
 if not shutil.which("ninja"):
     print("SKIPPED: no ninja here")
     sys.exit()
@@ -78,6 +107,6 @@ with tempfile.TemporaryDirectory() as name:
     for script in ("build.sh", "common.sh"):
         shutil.copy(ROOT / "scripts" / script, root / "scripts")
     (root / "CMakeLists.txt").write_text(PROJECT)
-    for case in (short_log, failure, number_of_jobs, kept_tests):
+    for case in (short_log, failure, number_of_jobs, kept_tests, search_path):
         case(root)
         print("passed:", case.__name__, flush=True)
