@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "lancet/base/random.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::profiler {
 namespace {
@@ -156,22 +157,29 @@ Result<std::byte*> ReplayPlan::allocate_outside_arena(TensorId id) {
   });
 }
 
-// Fills in random ids, below the number of rows of every table that they index and below every number of classes.
-void ReplayPlan::fill_tokens(const ops::TensorView& view, TensorId id) const {
+// The number below which all ids must be: the least number of rows of a table that they index, or of classes.
+std::int64_t ReplayPlan::bound_of_ids(TensorId id) const {
   std::int64_t bound = std::int64_t{1} << 31;
   for (const ir::Instruction& instruction : plan_.program.instructions) {
     const auto at = std::find_if(instruction.operands.begin(), instruction.operands.end(), [&](TensorId operand) {
       return plan_.program.root(operand) == id;
     });  // or a slice of it
     if (at == instruction.operands.end()) continue;
-    if (instruction.attributes.has("vocabulary"))
+    if (ops::kind(instruction) == ops::Kind::part_helper)  // a copy of a part
+      bound = std::min(bound, bound_of_ids(plan_.program.root(instruction.results[0])));
+    else if (instruction.attributes.has("vocabulary"))
       bound = std::min(bound, instruction.attributes.integer("vocabulary"));
     else if (at + 1 != instruction.operands.end())
       bound = std::min(bound, plan_.program.type(*(at + 1)).shape[0]);
   }
+  return bound;
+}
+
+void ReplayPlan::fill_tokens(const ops::TensorView& view, TensorId id) const {
+  const auto bound = std::uint64_t(bound_of_ids(id));
   const Philox random(1, stream_of("tokens"));
   for (std::int64_t i = 0; i < view.elements(); ++i)
-    view.as<std::int32_t>()[i] = std::int32_t(random.below(std::uint64_t(i), std::uint64_t(bound)));
+    view.as<std::int32_t>()[i] = std::int32_t(random.below(std::uint64_t(i), bound));
 }
 
 ops::TensorView ReplayPlan::view(TensorId id) {

@@ -38,6 +38,7 @@ class ReplayPlan {
   Status fill();
   Result<std::byte*> allocate_outside_arena(ir::TensorId id);
   Result<std::byte*> normals(const ir::TensorType& type, float scale);
+  std::int64_t bound_of_ids(ir::TensorId id) const;
   void fill_tokens(const ops::TensorView& view, ir::TensorId id) const;
   ops::TensorView view(ir::TensorId id);
   Result<ops::TensorView> even_logits(const ir::TensorType& type);

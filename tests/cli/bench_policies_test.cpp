@@ -21,7 +21,8 @@ std::string content_of(const std::string& path) {
 TEST_CASE("bench policies runs each policy in each round, and writes a table, numbers, a page and run folders") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text), out = folder / "out";
-  const auto both = test::mpirun(2, "bench policies " + config + " --policies sequential,dw,dw --repeats 2 --steps 3 --out " + out);
+  const auto both =
+      test::mpirun(2, "bench policies " + config + " --policies sequential,dw,dw --repeats 2 --steps 3 --out " + out);
   INFO(both.output);
   REQUIRE(both.code == 0);
   CHECK(both.lines_with("2 ranks, 2 rounds of 3 steps after 1") == 1);

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "harness.h"
+#include "ops/references/harness.h"
 
 using namespace lancet;
 using namespace lancet::test;
