@@ -99,7 +99,7 @@ def out_of_memory():
     case = Case(ALL, change)
     expect(case.code, 0, "points without times: exit code")
     expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| Lancet |")[0][3], "OOM", "its mark in fig13.md")
-    expect(case.rows("fig13.md", "GPT2-L-MoE, A100, batch of the code", "forward parts")[0][3], "failed", "the failed point's")
+    expect(case.rows("fig13.md", "GPT2-L-MoE, A100, batch of the code", "backward whole")[0][3], "failed", "the failed point's")
     expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| RAF |")[0][7], "", "cut by Lancet, which has no times")
     expect("1 points failed: a rank left" in (case.folder / "fig13.md").read_text(), True, "the note of what failed")
     expect(case.rows("claims.md", "cut against RAF", "A100")[0][2:4],
