@@ -70,10 +70,11 @@ TEST_CASE("a plan file survives a round trip") {
 TEST_CASE("the report covers every policy") {
   const PlanFile file(config_with("auto"));
   const planner::PlanReport& report = file.planned.report;
-  REQUIRE(report.policies.size() == 6);
+  REQUIRE(report.policies.size() == planner::compared_policies().size());
   CHECK(report.requested == "auto");
   for (const planner::PolicyResult& result : report.policies) {
     INFO(result.policy);
+    if (result.policy == "partition") CHECK(result.parts > 1);  // on a slow network
     CHECK(result.timeline.makespan >= report.lower_bound.ms() * (1 - 1e-9));
     CHECK(result.arena_bytes > 0);
     if (result.policy != report.chosen) continue;
@@ -82,7 +83,6 @@ TEST_CASE("the report covers every policy") {
     CHECK(result.timeline.exposed == file.planned.plan.header.real("exposed_ms"));
   }
   CHECK(report.policies[0].parts == 1);
-  CHECK(report.policies[4].parts > 1);  // partition, on a slow network
 }
 
 TEST_CASE("a plan for another configuration is refused with the difference") {
