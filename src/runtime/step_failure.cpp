@@ -39,8 +39,9 @@ void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan)
       for (ir::InstructionId maker : makers[instruction]) step.waits.push_back(done[maker.index()]);
       step.done = done[instruction];
     }
-    comm::DeviceCommunicator* const comm = stream == 0 ? with_window(options_) : options_.device_communicators[stream];
-    watches_[stream] = StreamWatch(std::move(steps), comm, options_.timeout);
+    comm::DeviceCommunicator* comm = options_.device_communicators[stream];
+    if (stream == 0 && !steps.empty()) comm = with_window(options_);
+    watches_[stream] = StreamWatch(std::move(steps), comm, stream > 0, options_.timeout);
   }
 }
 
