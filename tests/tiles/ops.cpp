@@ -18,7 +18,7 @@ Inferred infer_push(const OpInput& in) {
   const Shape& x = in.operands[0].shape;
   LANCET_ASSIGN(const std::int64_t rows, ir::rows_per_signal(in.attributes));
   const TensorType y{DType::f32, {1, x[0] * x[1], x[2]}};
-  return std::vector<TensorType>{y, {DType::signals, {ir::signals_for(y.shape, rows)}}};
+  return std::vector<TensorType>{y, {DType::signals, {ir::signal_count(y.shape, rows)}}};
 }
 
 Inferred infer_arriving(const OpInput& in) {
