@@ -445,3 +445,24 @@ TEST_CASE("streams: a missing or invalid plugin is a config error") {
   REQUIRE_FALSE(other.ok());
   CHECK(other.error().message.find("cannot load the module") != std::string::npos);
 }
+
+TEST_CASE("a plan with signals is refused on the CPU, and on a device without windows") {
+  auto plan = ir::parse_plan(R"(plan {policy=test}
+arena 128
+input @x : f32[4,1]
+[0] %0 : f32[4,1] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[4,1], %2 : signals[2] = add(%0, %0) {readiness=rows/2}  # compute forward b | at 0 64
+)");
+  REQUIRE(plan.ok());
+  const auto refused = [&](const runtime::ExecutorOptions& options) -> std::string {
+    runtime::TensorStore store;
+    if (options.accelerator) store.place_on(options.accelerator->device());
+    store.add(plan->program);
+    const auto made = runtime::Executor::create(*plan, store, options);
+    return made.ok() ? "" : made.error().message;
+  };
+  CHECK(refused({}) == "stream compute: [1] add at b: expected windows of all ranks for its signals, found the CPU");
+  HostAccelerator accelerator;
+  CHECK(refused({.accelerator = &accelerator}) ==
+        "stream compute: [1] add at b: expected windows of all ranks for its signals, found none");
+}
