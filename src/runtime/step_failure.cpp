@@ -47,6 +47,7 @@ void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan)
 
 void StepFailure::start_step() {
   flags_.write_all(0);
+  for (StreamWatch& watch : watches_) watch.start_alone(-1);  // no instruction, until a stream or an instruction starts
   errors_.clear();
   failed_.store(false, std::memory_order_relaxed);
 }
