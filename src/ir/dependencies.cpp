@@ -31,7 +31,7 @@ void forget_covered(std::vector<Access>& accesses, const Region& region) {
   std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
 }
 
-void sort_once(std::vector<InstructionId>& list) {
+void sort_unique(std::vector<InstructionId>& list) {
   std::sort(list.begin(), list.end());
   list.erase(std::unique(list.begin(), list.end()), list.end());
 }
@@ -72,7 +72,7 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
       forget_covered(memory.reads, region);
       memory.writes.push_back({id_of(i), region});
     }
-    sort_once(before);
+    sort_unique(before);
   }
   return result;
 }
@@ -85,7 +85,7 @@ std::vector<std::vector<InstructionId>> signal_makers(const Program& program) {
       if (program.type(id).dtype == DType::signals && made_by[id.index()].valid())
         result[i].push_back(made_by[id.index()]);
     for (TensorId id : program.instructions[i].results) made_by[id.index()] = id_of(i);
-    sort_once(result[i]);
+    sort_unique(result[i]);
   }
   return result;
 }
@@ -95,7 +95,7 @@ std::vector<std::vector<InstructionId>> precedence(const Program& program) {
   const auto makers = signal_makers(program);
   for (std::size_t i = 0; i < result.size(); ++i) {
     result[i].insert(result[i].end(), makers[i].begin(), makers[i].end());
-    sort_once(result[i]);
+    sort_unique(result[i]);
   }
   return result;
 }

@@ -38,7 +38,7 @@ Result<std::int64_t> rows_per_signal(const Attributes& attributes) {
   return internal_error("expected readiness=rows/N with N of at least 1");
 }
 
-std::int64_t signals_for(const Shape& shape, std::int64_t rows_per_signal) {
+std::int64_t signal_count(const Shape& shape, std::int64_t rows_per_signal) {
   const std::int64_t rows = shape[-2];
   return rows == 0 ? 0 : shape.rows() / rows * ((rows + rows_per_signal - 1) / rows_per_signal);
 }
@@ -55,7 +55,7 @@ Status verify_readiness(const Program& program, const Instruction& instruction) 
   if (announced.shape.rank() < 2)
     return internal_error("expected a first result of rows, [..., R, D], which the signals announce");
   LANCET_ASSIGN(const std::int64_t rows, rows_per_signal(instruction.attributes));
-  const std::int64_t expected = signals_for(announced.shape, rows), found = program.type(signals).shape[0];
+  const std::int64_t expected = signal_count(announced.shape, rows), found = program.type(signals).shape[0];
   if (found == expected) return {};
   return internal_error(fmt::format("expected signals[{}], one for {} rows of {}, found signals[{}]", expected, rows,
                                     to_string(announced), found));

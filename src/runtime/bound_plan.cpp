@@ -109,4 +109,12 @@ Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& erro
           false};
 }
 
+Status refuse_signals(const ir::Plan& plan, std::string_view found) {
+  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i)
+    if (ir::uses_signals(plan.program, plan.program.instructions[i]))
+      return error_at(plan, std::int32_t(i),
+                      internal_error(fmt::format("expected windows of all ranks for its signals, found {}", found)));
+  return {};
+}
+
 }  // namespace lancet::runtime

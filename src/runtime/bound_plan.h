@@ -27,25 +27,6 @@ struct StreamStep {
 using Streams = std::array<std::vector<StreamStep>, ir::stream_count>;
 Streams streams_of(const ir::Plan& plan);
 
-// Runs all steps on this thread in the order of the plan, which is the same on all ranks and in which nothing, a kernel
-// that takes signals included, waits for what comes later. run(step) returns a Status.
-template <class Run>
-Status walk_alone(const Streams& streams, const Run& run) {
-  std::array<std::size_t, ir::stream_count> done{};
-  while (true) {
-    const StreamStep* next = nullptr;
-    std::size_t on = 0;
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
-      if (done[stream] == streams[stream].size()) continue;
-      const StreamStep& step = streams[stream][done[stream]];
-      if (!next || step.instruction < next->instruction) next = &step, on = stream;
-    }
-    if (!next) return {};
-    ++done[on];
-    LANCET_TRY(run(*next));
-  }
-}
-
 // The addresses of a plan's tensors: in the store, in the arena, or, for inputs, in a block of their own.
 class Addresses {
  public:
@@ -76,6 +57,10 @@ Status call(const ops::Kernel& kernel);
 // ...".
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
+// Error, at the first instruction that makes or takes signals: "expected windows of all ranks for its signals, found
+// FOUND". For executors that cannot run kernels which wait for those of other ranks.
+Status refuse_signals(const ir::Plan& plan, std::string_view found);
+
 // Scratch bytes of each stream: the largest that a kernel of the stream needs. addresses: has arguments(instruction).
 // find(op) returns a kernel or null. device: null for the CPU.
 template <class Arguments, class Find>
@@ -104,7 +89,7 @@ class SingleSteps {
   virtual Result<ops::TensorView> host_view(const ops::TensorView& view) = 0;
 };
 // Implements Executor::find_non_finite.
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
-                                                   const Addresses& addresses, SingleSteps& steps);
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
+                                                   SingleSteps& steps);
 
 }  // namespace lancet::runtime

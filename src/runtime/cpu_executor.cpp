@@ -54,6 +54,7 @@ class CpuExecutor final : public PlanExecutor {
                    {inputs_.as<std::byte>(), inputs_.size()}) {}
 
   Status bind() {
+    LANCET_TRY(refuse_signals(plan_, "the CPU"));
     backend::cpu::set_threads(options_.threads);
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
@@ -85,7 +86,7 @@ class CpuExecutor final : public PlanExecutor {
   Result<std::optional<NonFinite>> find_non_finite() override {
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
-    return search_non_finite(plan_, streams_, addresses_, *this);
+    return search_non_finite(plan_, addresses_, *this);
   }
 
   StepTimes times() const override {

@@ -78,7 +78,7 @@ class DeviceExecutor final : public PlanExecutor {
       const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(at(instruction).op);
       return kernel && kernel->recordable;  // bind() names the op that has no kernel
     };
-    const auto watched = [&](std::int32_t i) { return ir::uses_signals(plan_.program, at(i)); };
+    const auto watched = [&](std::int32_t i) { return ir::signals_of(plan_.program, at(i)).valid(); };
     flag_plan_ = plan_flags(streams_, recordable, watched);
     LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
                              runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), signals_.step(),
@@ -112,7 +112,7 @@ class DeviceExecutor final : public PlanExecutor {
     failure_.start_step();
     LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
-    return search_non_finite(plan_, streams_, *addresses_, *this);
+    return search_non_finite(plan_, *addresses_, *this);
   }
 
   ops::TensorView input(std::string_view name) override { return mirror_.input(addresses_->input(name)); }
@@ -143,13 +143,12 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
-    LANCET_TRY(walk_alone(streams_, [&](const StreamStep& step) -> Status {
-      Span& span = span_of(step.instruction);
+    for (std::int32_t i = 0; i < std::int32_t(spans_.size()); ++i) {  // in this order no kernel waits for a later one
+      Span& span = span_of(i);
       span.start = elapsed();
-      LANCET_TRY(run(step.instruction));
+      LANCET_TRY(run(i));
       span.end = elapsed();
-      return {};
-    }));
+    }
     LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
     LANCET_TRY(failure_.check_transports());
@@ -250,9 +249,11 @@ class DeviceExecutor final : public PlanExecutor {
     if (status.ok())
       if (const Status ended = queues_[stream]->synchronize(); !ended.ok())
         status = error_at(plan_, instruction, ended.error());
-    if (status.ok()) return {};
-    failure_.fail(stream, status.error());
-    static_cast<void>(failure_.drain(stream));
+    if (!status.ok()) {
+      failure_.fail(stream, status.error());
+      static_cast<void>(failure_.drain(stream));
+    }
+    failure_.end_alone(stream);
     return status;
   }
   Result<ops::TensorView> host_view(const ops::TensorView& view) override {

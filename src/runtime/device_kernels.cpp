@@ -72,7 +72,7 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
   return runs;
 }
 
-comm::DeviceCommunicator* with_window(const ExecutorOptions& options) {
+comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options) {
   for (comm::DeviceCommunicator* comm : options.device_communicators)
     if (comm && comm->peers()) return comm;
   return nullptr;
@@ -82,6 +82,8 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
                            const DeviceQueues& queues, const std::vector<InstructionRun>& runs,
                            const std::uint32_t* step, Workspaces& workspaces) {
   device_ = &options.accelerator->device();
+  const comm::DeviceCommunicator* windows = window_communicator(options);
+  if (!windows) LANCET_TRY(refuse_signals(plan, "none"));
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
     if (comm::DeviceCommunicator* comm = options.device_communicators[stream])
       LANCET_TRY(
@@ -91,7 +93,6 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
     LANCET_ASSIGN(workspaces[stream], Block::on_device(*device_, scratch[stream]));
   }
-  const comm::DeviceCommunicator* windows = with_window(options);
   ops::BindNotes notes;
   std::set<std::string> remarks;
   const std::vector<ir::Instruction>& instructions = plan.program.instructions;

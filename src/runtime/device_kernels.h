@@ -26,7 +26,7 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
                                     const Accelerator& accelerator);
 
 // The communicator that has a window, in which the arena is; null without one.
-comm::DeviceCommunicator* with_window(const ExecutorOptions& options);
+comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options);
 
 class DeviceKernels {
  public:

@@ -31,7 +31,7 @@ struct FlagPlan {
 };
 
 // recordable(instruction): true if a graph can record its kernel. watched(instruction): true if its kernel may wait for
-// those of other ranks, whatever its stream.
+// those of other ranks although it is on the compute stream.
 template <class Recordable, class Watched>
 FlagPlan plan_flags(const Streams& streams, const Recordable& recordable, const Watched& watched) {
   FlagPlan plan;

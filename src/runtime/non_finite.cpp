@@ -39,12 +39,12 @@ class Search {
   Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
       : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
 
-  Result<std::optional<NonFinite>> operator()(const Streams& streams) {
+  Result<std::optional<NonFinite>> operator()() {
     for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
       if (const auto kind = plan_.program.tensors[i].kind;
           kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
         LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
-    LANCET_TRY(walk_alone(streams, [&](const StreamStep& step) { return visit(ir::InstructionId{step.instruction}); }));
+    for (std::size_t i = 0; i < plan_.program.instructions.size(); ++i) LANCET_TRY(visit(ir::id_of(i)));
     return first_;
   }
 
@@ -58,11 +58,12 @@ class Search {
     return {};
   }
   // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
-  // old contents must not be taken for a result.
+  // old contents must not be taken for a result. Signals are no numbers, and peers may have set them already.
   Status clear_fresh(const ir::Instruction& instruction) {
     for (TensorId id : instruction.results) {
       const TensorId root = plan_.program.root(id);
       if (made_[root.index()] || plan_.offsets[root.index()] < 0) continue;
+      if (plan_.program.type(root).dtype == DType::signals) continue;
       made_[root.index()] = true;
       LANCET_TRY(steps_.zero(addresses_.view(root)));
     }
@@ -96,9 +97,9 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
                      ir::to_string(program.type(found.tensor)), made, found.element, unsigned_nan(found.value));
 }
 
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Streams& streams,
-                                                   const Addresses& addresses, SingleSteps& steps) {
-  return Search(plan, addresses, steps)(streams);
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
+                                                   SingleSteps& steps) {
+  return Search(plan, addresses, steps)();
 }
 
 }  // namespace lancet::runtime

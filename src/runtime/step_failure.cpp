@@ -30,7 +30,7 @@ void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan)
     std::vector<StreamWatch::Step> steps;
     for (const Section& section : flag_plan.streams[stream]) {
       const auto instruction = static_cast<std::size_t>(streams[stream][section.begin].instruction);
-      if (stream == 0 && !ir::uses_signals(program, program.instructions[instruction])) continue;
+      if (stream == 0 && !ir::signals_of(program, program.instructions[instruction]).valid()) continue;
       StreamWatch::Step& step = steps.emplace_back();
       step.instruction = static_cast<std::int32_t>(instruction);
       for (std::size_t wait : section.waits) step.waits.push_back(flags_.planned(wait));
@@ -39,13 +39,15 @@ void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan)
       for (ir::InstructionId maker : makers[instruction]) step.waits.push_back(done[maker.index()]);
       step.done = done[instruction];
     }
-    comm::DeviceCommunicator* const comm = stream == 0 ? with_window(options_) : options_.device_communicators[stream];
-    watches_[stream] = StreamWatch(std::move(steps), comm, options_.timeout);
+    comm::DeviceCommunicator* comm = options_.device_communicators[stream];
+    if (stream == 0 && !steps.empty()) comm = window_communicator(options_);
+    watches_[stream] = StreamWatch(std::move(steps), comm, stream > 0, options_.timeout);
   }
 }
 
 void StepFailure::start_step() {
   flags_.write_all(0);
+  for (StreamWatch& watch : watches_) watch.start_alone(-1);  // no instruction, until a stream or an instruction starts
   errors_.clear();
   failed_.store(false, std::memory_order_relaxed);
 }

@@ -21,12 +21,14 @@ class StepFailure {
   StepFailure(const ir::Plan& plan, const ExecutorOptions& options, const DeviceQueues& queues, const StepFlags& flags)
       : plan_(plan), options_(options), queues_(queues), flags_(flags) {}
   // Called once the flags are allocated: watches the communication streams, and on the compute stream instructions that
-  // take or make signals, in the runs to come.
+  // make signals, in the runs to come. One that takes signals waits no longer than until their maker has ended, which
+  // is watched (ir/readiness.h).
   void watch_steps(const Streams& streams, const FlagPlan& flag_plan);
 
   void start_step();  // all device streams are idle
   void start_stream(std::size_t stream) { watches_[stream].start(); }
   void start_alone(std::size_t stream, std::int32_t instruction) { watches_[stream].start_alone(instruction); }
+  void end_alone(std::size_t stream) { watches_[stream].end_alone(); }
 
   // Records a stream's error, which ends the step.
   void fail(std::size_t stream, const Error& error);

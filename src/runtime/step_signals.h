@@ -1,8 +1,9 @@
 // StepSignals: numbers the steps of a plan for its signals, and keeps the signals below the number of the step that
 // begins. Kernels set a signal to the number of their step, so nothing clears it from step to step. Its memory is
 // undefined before the plan's first step, and after steps of another plan in the same arena: then it is zeroed, before
-// any stream goes on. A peer that is ahead must not set it earlier, so kernels set signals of a peer only after they
-// have heard from it in the same step.
+// any stream goes on. A peer that is ahead must not set it earlier. A kernel therefore writes rows of a peer, and sets
+// its signals, only after it has heard from the same kernel of that peer in the same step: before, the memory of the
+// rows may have another use.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -23,8 +24,10 @@ class StepSignals {
   Status begin_step(backend::Stream& queue);
 
  private:
+  void add(const ops::TensorView& view);
+
   backend::Device* device_ = nullptr;
-  std::vector<ops::TensorView> signals_;
+  Memory signals_;             // of the arena, from the first signal to the last; plan_memory puts them side by side
   Block on_device_, on_host_;  // the number
   bool first_ = true;
 };

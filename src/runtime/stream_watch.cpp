@@ -57,7 +57,7 @@ Status StreamWatch::look() {
   const auto now = Clock::now();
   if (!comm_ || now - looked_ < between_looks) return {};
   looked_ = now;
-  if (const Status status = comm_->check(); !status.ok()) {
+  if (const Status status = calls_ ? comm_->check() : Status(); !status.ok()) {
     under_way();
     stuck_ = Stuck{instruction(), status.error()};
   } else if (!under_way()) {

@@ -1,5 +1,5 @@
 // StreamWatch: detects that a stream on an accelerator no longer makes progress. Enqueued calls of communication
-// streams wait for other ranks, as do kernels that take signals on any stream, and a rank that has ended never arrives;
+// streams wait for other ranks, as do kernels that make signals on any stream, and a rank that has ended never arrives;
 // so the stream's host thread polls how far the device stream is.
 #pragma once
 #include <chrono>
@@ -25,14 +25,16 @@ class StreamWatch {
   };
 
   StreamWatch() = default;
-  // steps: those that are watched. comm: null for a single rank, which waits for no other.
-  StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, std::chrono::milliseconds timeout)
-      : steps_(std::move(steps)), comm_(comm), timeout_(timeout) {}
+  // steps: those that are watched. comm: null if the stream waits for no other rank. calls: the stream is that of
+  // comm's calls, so look() also returns their errors.
+  StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, bool calls, std::chrono::milliseconds timeout)
+      : steps_(std::move(steps)), comm_(comm), calls_(calls), timeout_(timeout) {}
 
   void start();  // starts a run: all flags are 0
   // Starts one instruction on an empty device stream, without flags; it is watched if it is that of a step.
   void start_alone(std::int32_t instruction);
-  // Error: the transport's, or a timeout of the running instruction. Later calls return the same error.
+  void end_alone() { alone_.reset(); }
+  // Error: of the transport's calls, or a timeout of the running instruction. Later calls return the same error.
   Status look();
   const std::optional<Stuck>& stuck() const { return stuck_; }
 
@@ -43,6 +45,7 @@ class StreamWatch {
 
   std::vector<Step> steps_;
   comm::DeviceCommunicator* comm_ = nullptr;
+  bool calls_ = false;
   std::chrono::milliseconds timeout_{};
   std::size_t at_ = 0;
   std::optional<std::int32_t> alone_;

@@ -1,4 +1,5 @@
-// Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent.
+// Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent, or
+// all signals, so that one command zeroes them.
 // Its lifetime is given by vector clocks (ir::HappensBefore): `born`, the instructions of each stream that have
 // certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
 // ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
@@ -40,6 +41,7 @@ class Placer {
 
   void run(ir::Plan& plan) {
     group_all_reduces();
+    group_signals();
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       if (block_of_[i] < 0 && owns_memory({static_cast<std::int32_t>(i)})) make_block({{static_cast<std::int32_t>(i)}});
     keep_outputs();
@@ -71,6 +73,15 @@ class Placer {
       }
       if (members.size() > 1) make_block(members);
     }
+  }
+
+  void group_signals() {
+    std::vector<TensorId> members;
+    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
+      const TensorId id{static_cast<std::int32_t>(i)};
+      if (program_.type(id).dtype == DType::signals && owns_memory(id)) members.push_back(id);
+    }
+    if (!members.empty()) make_block(members);
   }
 
   void make_block(std::vector<TensorId> members) {

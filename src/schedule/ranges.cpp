@@ -9,6 +9,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "list_schedule.h"
 
@@ -19,7 +20,8 @@ constexpr double impossible = std::numeric_limits<double>::infinity();
 
 class RangeCosts {
  public:
-  RangeCosts(const Step& step, const std::vector<std::size_t>& groups) : step_(step), groups_(groups) {}
+  RangeCosts(const Step& step, const std::vector<std::size_t>& groups)
+      : step_(step), groups_(groups), precedence_(ir::precedence(step.program())) {}
 
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
@@ -49,7 +51,7 @@ class RangeCosts {
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};
-        for (ir::InstructionId need : step_.dependencies()[i]) {
+        for (ir::InstructionId need : precedence_[i]) {
           if (need.index() < first) continue;
           const std::int32_t from = start[need.index() - first];
           if (!is_split(need.index(), parts)) {
@@ -69,6 +71,7 @@ class RangeCosts {
 
   const Step& step_;
   const std::vector<std::size_t>& groups_;
+  const Dependencies precedence_;
 };
 
 bool makes_route(const ir::Program& program, const ir::Instruction& at) {

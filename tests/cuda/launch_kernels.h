@@ -17,4 +17,25 @@ Status run_meeting(backend::Stream& stream, std::int64_t blocks, std::uint32_t* 
 Status run_until_stopped(backend::Stream& stream, std::int64_t blocks, std::uint32_t* word, std::uint32_t* stop,
                          std::int32_t* stopped);
 
+// Rows that one stream's kernel writes and announces to a kernel of another stream, which multiplies them meanwhile.
+// rows: a multiple of 8. All arrays are in device memory but `stop`, which is in page-locked host memory.
+struct Arrival {
+  static constexpr int depth = 16, columns = 32, rows_per_signal = 4;
+  std::int64_t rows;
+  const float* sent;           // [rows, depth]
+  float* arrived;              // [rows, depth]
+  std::uint32_t* signals;      // [rows / rows_per_signal]
+  const float* weight;         // [columns, depth]
+  float* product;              // [rows, columns]
+  const std::int32_t* filled;  // [2]: 0, rows
+  const std::uint32_t *step, *stop;
+};
+// product = arrived weight^T by `blocks` blocks: each takes its tiles of 8 rows in the order of arrival and waits for
+// their signals. Ends early once *stop is not 0.
+Status run_arriving_product(backend::Stream& stream, std::int64_t blocks, const Arrival& arrival);
+// Blocks of that product which a multiprocessor holds at once.
+int most_arriving_blocks();
+// arrived = sent, rows_per_signal rows at a time, each announced by its signal, which is set to *step.
+Status run_push(backend::Stream& stream, std::int64_t blocks, const Arrival& arrival);
+
 }  // namespace lancet::test

@@ -102,7 +102,7 @@ class InWindow final : public comm::DeviceCommunicator {
     if (rank() == 0) {
       ops::device::emulated::Ranks ranks(size(), 3);
       for (InWindow* peer : all_) {
-        test::RankStream stream(ranks.rank(peer->rank()));
+        test::RankStream stream(ranks.queue(peer->rank()));
         LANCET_TRY((*peer->launch_)(stream, windows_->of(peer->rank(), generation_)));
       }
       ranks.run();

@@ -1,5 +1,6 @@
 // The kernels of ops.cpp, for emulated ranks.
 #pragma once
+#include <array>
 #include <atomic>
 
 #include "lancet/ops/kernel.h"
@@ -8,8 +9,15 @@
 
 namespace lancet::test {
 
-// Meets the other ranks, so that their y is free and their signals are of this step; then copies rows, N at a time, to
-// the nearest ranks first, and says so to each.
+// What a test does to the pushes that are launched from now on.
+inline std::atomic<int> silent_rank{-1};       // sets no signals, as a rank that is lost
+inline std::atomic<int> slow_rank{-1};         // sends its rows long after the others
+inline std::atomic<bool> last_waits{false};    // each rank's last signal waits until its receiver has stored a tile
+inline std::array<std::uint32_t, 8> stored{};  // by rank: the last step in which it has stored a tile
+inline std::array<comm::DeviceCommunicator*, 8> windows_of{};  // by rank: for pushes of the compute stream, too
+
+// Meets the other ranks, so that their y is free; then copies rows, N at a time, to the nearest ranks first, and says
+// so to each. Ends once this rank's rows are there.
 struct PushRows {
   static constexpr int threads = 32;
   const float* x;  // [W, R, K]
@@ -18,7 +26,7 @@ struct PushRows {
   comm::Signals arrived;
   const std::uint32_t* step;
   comm::Window window;
-  bool silent;  // sets no signals, as a rank that is lost
+  bool silent, slow, last_waits;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -30,15 +38,21 @@ struct PushRows {
     for (int peer = block.thread(); peer < peers.ranks; peer += threads)
       missing = !block.wait_word(window.signals.word(meeting + peer), window.generation, peers.stop);
     if (block.sum(int(missing)) > 0) return;
+    std::uint32_t turns = 0;
+    for (int i = 0; slow && i < 20000; ++i) block.set_word(&turns, 1);  // each write lets other blocks run
     const std::int64_t groups = rows / rows_per_signal, elements = rows_per_signal * width;
     for (std::int64_t i = block.index(); i < peers.ranks * groups; i += block.count()) {
       const int peer = int((peers.rank + peers.ranks - i / groups) % peers.ranks);
       const std::int64_t group = i % groups, announced = peers.rank * groups + group;
       for (std::int64_t j = block.thread(); j < elements; j += threads)
         peers.at(y, peer)[announced * elements + j] = x[(peer * groups + group) * elements + j];
+      if (last_waits && i == peers.ranks * groups - 1) block.wait_word(&stored[std::size_t(peer)], *step, peers.stop);
       block.sync();
       if (block.thread() == 0 && !silent) block.set_word(arrived.word(peers, peer, announced), *step);
     }
+    for (std::int64_t s = block.index() * threads + block.thread(); s < peers.ranks * groups;
+         s += block.count() * threads)
+      block.wait_word(arrived.word(s), *step, peers.stop);
   }
 };
 
@@ -66,10 +80,13 @@ struct ArrivingProduct {
       const std::int64_t row = first + block.thread() / 4;
       const int column = tile.column + block.thread() % 4;
       block.sync();
-      if (row >= end || column >= p.width) continue;
-      float sum = 0;
-      for (int k = 0; k < p.depth; ++k) sum += p.a[row * p.depth + k] * p.b[column * p.depth + k];
-      static_cast<float*>(p.c)[row * p.width + column] = sum;
+      if (row < end && column < p.width) {
+        float sum = 0;
+        for (int k = 0; k < p.depth; ++k) sum += p.a[row * p.depth + k] * p.b[column * p.depth + k];
+        static_cast<float*>(p.c)[row * p.width + column] = sum;
+      }
+      block.sync();
+      if (block.thread() == 0) block.set_word(&stored[std::size_t(peers.rank)], *step);
     }
   }
 };
@@ -84,18 +101,17 @@ struct Scribble {
   }
 };
 
-inline std::atomic<int> silent_rank{-1};
-
 inline ops::Kernel bind_push(const ops::KernelArgs& args) {
   const Shape& x = args.operands[0].shape();
   const ops::TensorView& signals = args.results[1];
-  return [=, comm = args.device_comm, stream = args.stream, from = args.operands[0].as<float>(),
-          to = args.results[0].as<float>(), step = args.step] {
+  return [=, comm = windows_of[std::size_t(args.peers->rank)], stream = args.stream,
+          from = args.operands[0].as<float>(), to = args.results[0].as<float>(), step = args.step] {
     return comm->in_windows(*stream, [&](backend::Stream& on, const comm::Window& window) {
-      const bool silent = window.peers.rank == silent_rank;
-      return ops::device::launch(
-          on, window.blocks,
-          PushRows{from, to, x[1], x[2], signals.rows_per_signal, {signals.as<std::uint32_t>()}, step, window, silent});
+      const int rank = window.peers.rank;
+      const comm::Signals arrived{signals.as<std::uint32_t>()};
+      return ops::device::launch(on, window.blocks,
+                                 PushRows{from, to, x[1], x[2], signals.rows_per_signal, arrived, step, window,
+                                          rank == silent_rank, rank == slow_rank, last_waits});
     });
   };
 }

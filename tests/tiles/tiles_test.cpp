@@ -1,13 +1,15 @@
 // Overlap by tiles from a program's text to its values: a product works on rows that the ranks push into each other's
-// memory while it runs. The ops are those of ops.cpp; kernels, windows and streams are emulated (machine.h), with
+// memory while it runs. The ops are those of ops.cpp; kernels, windows and streams are emulated (host_ranks.h), with
 // blocks that wait, in several orders.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <vector>
 
+#include "host_ranks.h"
 #include "kernels.h"
 #include "lancet/comm/launch.h"
 #include "lancet/ir/dependencies.h"
@@ -15,7 +17,6 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/schedule/plan_memory.h"
-#include "machine.h"
 #include "train/step_speed.h"
 
 using namespace lancet;
@@ -62,8 +63,8 @@ ir::Plan plan_of(std::string_view text) {
 
 // The plan as the executor gets it: through its text. The second layer waits for the first push and product, so that
 // the memory of the first buffer, in which peers write, has another use in the same step.
-ir::Plan planned() {
-  const ir::Program program = program_of(step_text);
+ir::Plan planned(std::string_view text = step_text) {
+  const ir::Program program = program_of(text);
   const Status sound = ops::verify(program);
   if (!sound.ok()) FAIL(sound.error().message);
   schedule::Dependencies needed = ir::dependencies(program);
@@ -79,8 +80,8 @@ ir::Plan planned() {
 // The window of a rank: its arena, and the words by which launches meet.
 class Windows final : public comm::DeviceCommunicator {
  public:
-  Windows(Machine& machine, HostWindows& windows, int rank, std::span<std::byte> arena)
-      : machine_(machine), windows_(windows), rank_(rank) {
+  Windows(HostRanks& host, HostWindows& windows, int rank, std::span<std::byte> arena)
+      : host_(host), windows_(windows), rank_(rank) {
     window_ = arena;
     peers_ = windows.peers(rank);
   }
@@ -99,11 +100,11 @@ class Windows final : public comm::DeviceCommunicator {
   Status check() override { return {}; }
   void abort(const std::string&) override {}
   void stop_pushes() override {
-    machine_.between_turns([&] { windows_.stop(rank_) = 1; });
+    host_.between_turns([&] { windows_.stop(rank_) = 1; });
   }
 
  private:
-  Machine& machine_;
+  HostRanks& host_;
   HostWindows& windows_;
   const int rank_;
   std::uint32_t generation_ = 0;
@@ -111,11 +112,13 @@ class Windows final : public comm::DeviceCommunicator {
 
 class TilesAccelerator final : public runtime::Accelerator {
  public:
-  TilesAccelerator(Machine& machine, int rank) : device_(machine, rank) {}
+  TilesAccelerator(HostRanks& host, int rank) : device_(host, rank) {}
   backend::Device& device() override { return device_; }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
-    static const ops::DeviceKernel kernels[] = {
-        {"push_rows", bind_push, nullptr, false}, {"arriving_product", bind_arriving}, {"scribble", bind_scribble}};
+    static const ops::DeviceKernel kernels[] = {{"push_rows", bind_push, nullptr, false},
+                                                {"push_beside", bind_push, nullptr, false},
+                                                {"arriving_product", bind_arriving},
+                                                {"scribble", bind_scribble}};
     const auto found = std::ranges::find_if(kernels, [&](const auto& kernel) { return kernel.op == op; });
     return found == std::end(kernels) ? nullptr : found;
   }
@@ -125,7 +128,7 @@ class TilesAccelerator final : public runtime::Accelerator {
   std::string build() const override { return "test"; }
 
  private:
-  MachineDevice device_;
+  HostRankDevice device_;
 };
 
 float value(int step, int layer, int source, int target, int row, int k) {
@@ -155,8 +158,10 @@ struct RankRun {
   std::unique_ptr<runtime::Executor> step, other;
   int number;
 
-  RankRun(Machine& machine, HostWindows& shared, int rank, std::span<std::byte> arena)
-      : accelerator(machine, rank), windows(machine, shared, rank, arena), number(rank) {}
+  RankRun(HostRanks& host, HostWindows& shared, int rank, std::span<std::byte> arena)
+      : accelerator(host, rank), windows(host, shared, rank, arena), number(rank) {
+    windows_of[std::size_t(rank)] = &windows;
+  }
 
   Status make(const ir::Plan& plan, std::span<std::byte> arena, std::chrono::milliseconds timeout) {
     store.place_on(accelerator.device());
@@ -196,9 +201,9 @@ struct RankRun {
 
 // Runs f(rank) on all ranks together. Returns the error of each.
 template <class F>
-std::vector<std::string> on_ranks(std::uint64_t order, std::chrono::milliseconds timeout, const F& f) {
-  constexpr int blocks = 2;
-  const ir::Plan plan = planned();
+std::vector<std::string> on_ranks(std::uint64_t order, std::chrono::milliseconds timeout, const F& f,
+                                  const ir::Plan& plan = planned()) {
+  constexpr int blocks = 2;  // of a push; with the 3 of a product they take all places
   const std::size_t arena_bytes = 4096, words = blocks * ranks * sizeof(std::uint32_t);
   REQUIRE(std::size_t(plan.arena_bytes) <= arena_bytes);
   std::vector<std::vector<std::uint64_t>> memory(
@@ -209,12 +214,12 @@ std::vector<std::string> on_ranks(std::uint64_t order, std::chrono::milliseconds
     std::memset(starts.back() + arena_bytes, 0, words);
   }
   HostWindows windows(starts, arena_bytes, blocks);
-  Machine machine(ranks, 2, order);
+  HostRanks host(ranks, 5, order);
   std::vector<std::string> errors(ranks);
   const Status all = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     const auto rank = std::size_t(world.rank());
     const std::span<std::byte> arena(starts[rank], arena_bytes);
-    RankRun run(machine, windows, world.rank(), arena);
+    RankRun run(host, windows, world.rank(), arena);
     Status status = run.make(plan, arena, timeout);
     if (status.ok()) status = f(run);
     if (!status.ok()) errors[rank] = status.error().message;
@@ -236,7 +241,8 @@ TEST_CASE("a plan keeps signals apart, and joins a maker and its taker by no wai
   auto offset = [&](int instruction, int result) {
     return plan.offsets[plan.program.instructions[std::size_t(instruction)].results[std::size_t(result)].index()];
   };
-  CHECK(offset(3, 0) == offset(0, 0));  // the first buffer is free for the second product
+  CHECK(offset(3, 0) == offset(0, 0));       // the first buffer is free for the second product
+  CHECK(offset(2, 1) == offset(0, 1) + 64);  // one command zeroes all signals
   CHECK(std::set<std::int64_t>{offset(0, 1), offset(2, 1), offset(0, 0), offset(1, 0), offset(2, 0)}.size() == 5);
   std::string text(step_text);
   const auto at = text.find("signals[9]");
@@ -271,18 +277,47 @@ TEST_CASE("what other plans leave in the arena, or a search for a non-finite num
   }
 }
 
-TEST_CASE("a product whose rows never come ends the step after the timeout, by its name") {
-  const auto errors = on_ranks(1, std::chrono::seconds(2), [](RankRun& run) -> Status {
+TEST_CASE("a product stores tiles before the push has ended") {
+  CHECK(on_ranks(1, std::chrono::seconds(20), [](RankRun& run) -> Status {
+          LANCET_TRY(run.run(0));  // one instruction at a time
+          last_waits = true;
+          for (int step = 1; step < 3; ++step) LANCET_TRY(run.run(step));
+          return {};
+        }) == none);
+  last_waits = false;
+}
+
+TEST_CASE("a non-finite number from a slow rank is found in the pushed rows, not in their product") {
+  slow_rank = 1;
+  std::vector<std::int32_t> blamed(ranks, -1);
+  CHECK(on_ranks(1, std::chrono::seconds(60), [&](RankRun& run) -> Status {
+          run.fill(0);
+          if (run.number == 1)
+            for (float& x : floats(run.step->input("x"))) x = std::numeric_limits<float>::quiet_NaN();
+          LANCET_TRY(run.step->run());
+          LANCET_ASSIGN(const auto found, run.step->find_non_finite());
+          if (found) blamed[std::size_t(run.number)] = found->instruction.value;
+          return {};
+        }) == none);
+  slow_rank = -1;
+  CHECK(blamed == std::vector<std::int32_t>(ranks, 0));
+}
+
+TEST_CASE("rows that never come end the step after the timeout, by the name of the push, on any stream") {
+  const bool compute = GENERATE(false, true);
+  std::string text(step_text);
+  const std::string on_expert = "push_rows(@x) {readiness=rows/4}  # expert";
+  if (compute) text.replace(text.find(on_expert), on_expert.size(), "push_beside(@x) {readiness=rows/4}  # compute");
+  const auto two_steps_then_silence = [](RankRun& run) -> Status {
     for (int step = 0; step < 2; ++step) LANCET_TRY(run.run(step));
     silent_rank = 1;
     return run.run(2);
-  });
+  };
+  const auto errors = on_ranks(1, std::chrono::seconds(2), two_steps_then_silence, planned(text));
   silent_rank = -1;
+  const std::string where = compute ? "stream compute: [0] push_beside" : "stream expert: [0] push_rows";
   for (const std::string& error : errors)
-    CHECK(
-        error ==
-        "stream compute: [1] arriving_product at a.product: expected all 3 ranks within 2 s by windows, found that it "
-        "did not end");
+    CHECK(error == where + " at a.push: expected all 3 ranks within 2 s by windows, found that it did not end");
 }
 
 TEST_CASE("a product that communicates counts for MFU, and has a cost on the network") {

@@ -52,7 +52,7 @@ struct KernelArgs {
   backend::Stream* stream = nullptr;
   comm::DeviceCommunicator* device_comm = nullptr;
   // On a device, on every stream: the windows of all ranks, if the arena is in one, and, in a plan with signals, device
-  // memory with the number of the step that runs, which is what signals are set to. It is larger in every step.
+  // memory with the number of the step that runs, which is what signals are set to: one more each step, modulo 2^32.
   const comm::Peers* peers = nullptr;
   const std::uint32_t* step = nullptr;
   const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan

@@ -12,11 +12,11 @@ namespace lancet::test {
 // Keeps launches for Ranks::run().
 class RankStream final : public HostStream {
  public:
-  explicit RankStream(ops::device::emulated::Rank& rank) : rank_(rank) {}
-  void* native() override { return static_cast<ops::device::emulated::Launches*>(&rank_); }
+  explicit RankStream(ops::device::emulated::LaunchQueue& queue) : queue_(queue) {}
+  void* native() override { return static_cast<ops::device::emulated::Launches*>(&queue_); }
 
  private:
-  ops::device::emulated::Rank& rank_;
+  ops::device::emulated::LaunchQueue& queue_;
 };
 
 // The windows of ranks in the memory of one process. The signals of each are at the same offset in its window.

@@ -44,6 +44,24 @@ struct Reverse {
   }
 };
 
+struct WaitsForWord {
+  static constexpr int threads = 32;
+  std::uint32_t* word;
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    block.wait_word(word, 1, nullptr);
+  }
+};
+
+struct SetsWord {
+  static constexpr int threads = 32;
+  std::uint32_t* word;
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    if (block.thread() == 0) block.set_word(word, 1);
+  }
+};
+
 struct LoneBarrier {
   static constexpr int threads = 32;
   template <class Block>
@@ -121,7 +139,7 @@ std::vector<int> meet(int blocks, int places, bool data_first = true) {
   std::uint32_t count = 0;
   std::vector<int> values(std::size_t(blocks), 0), sums(std::size_t(blocks), 0);
   emulated::Ranks ranks(1, places);
-  test::RankStream on(ranks.rank(0));
+  test::RankStream on(ranks.queue(0));
   ranks.name_words(0, {&count, 1});
   REQUIRE(launch(on, blocks, MeetingOfBlocks{&count, values.data(), sums.data(), data_first}).ok());
   ranks.run();
@@ -182,6 +200,26 @@ TEST_CASE("blocks that wait for each other meet if all have a place, and are not
   }
 }
 
+TEST_CASE("blocks that wait can take the places of a rank from those that they wait for on another stream") {
+  for (const int places : {2, 3}) {
+    std::uint32_t word = 0;
+    emulated::Ranks ranks(1, places, 2);
+    test::RankStream waiting(ranks.queue(0, 0)), setting(ranks.queue(0, 1));
+    REQUIRE(launch(waiting, 2, WaitsForWord{&word}).ok());
+    REQUIRE(ranks.turn());
+    REQUIRE(launch(setting, 1, SetsWord{&word}).ok());
+    if (places == 2) {
+      ranks.name_words(0, {&word, 1});
+      CHECK_THROWS_WITH(ranks.run(),
+                        Catch::Matchers::Contains("of rank 0 for word 0 of rank 0 to reach 1, which is 0") &&
+                            Catch::Matchers::Contains("1 blocks of rank 0 for a place"));
+    } else {
+      ranks.run();
+      CHECK(word == 1);
+    }
+  }
+}
+
 TEST_CASE("a word that is written before the data that it announces is a wrong result") {
   int wrong = 0;
   for (std::uint64_t order = 1; order <= 5; ++order) {
@@ -198,7 +236,7 @@ TEST_CASE("blocks of a cluster begin together") {
     for (const bool clusters : {true, false}) {
       std::vector<std::uint32_t> words(8, 0);
       emulated::Ranks ranks(1, 2);
-      test::RankStream on(ranks.rank(0));
+      test::RankStream on(ranks.queue(0));
       REQUIRE((clusters ? launch(on, 8, Pairs<2>{words.data()}) : launch(on, 8, Pairs<1>{words.data()})).ok());
       if (clusters) {
         ranks.run();
@@ -218,7 +256,7 @@ TEST_CASE("blocks of a cluster begin together") {
   REQUIRE_FALSE(odd.ok());
   CHECK(odd.error().message == "a launch of 7 blocks in clusters of 2");
   emulated::Ranks small(1, 1);
-  test::RankStream on(small.rank(0));
+  test::RankStream on(small.queue(0));
   CHECK_THROWS_WITH((void)launch(on, 8, Pairs<2>{words.data()}),
                     Catch::Matchers::Contains("a cluster of 2 blocks, 1 fit"));
 }
@@ -238,7 +276,7 @@ TEST_CASE("blocks of several ranks wait for pieces of each other") {
     emulated::Ranks machine(ranks, blocks);
     std::vector<std::vector<int>> sums(ranks, std::vector<int>(blocks, 0));
     for (int r = 0; r < ranks; ++r) {
-      test::RankStream on(machine.rank(r));
+      test::RankStream on(machine.queue(r));
       REQUIRE(launch(on, blocks, Pieces{windows.of(r, 1), memory[std::size_t(r)].pieces, sums[std::size_t(r)].data()})
                   .ok());
     }

@@ -126,7 +126,7 @@ class Machine {
   }
   template <class F>
   void launch(int rank, int blocks, const F& kernel) {
-    test::RankStream stream(ranks_.rank(rank));
+    test::RankStream stream(ranks_.queue(rank));
     REQUIRE(device::launch(stream, blocks, kernel).ok());
   }
   void push(int rank, bool there, int parts, std::uint32_t generation = 1) {

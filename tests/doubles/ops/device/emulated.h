@@ -1,11 +1,12 @@
 // Runs device kernels on one host thread, for tests without a GPU: those of one rank, or of several ranks together.
 //
-// Each rank runs its launches one after the other, as a stream does. Blocks of a launch take the rank's places in a
-// shuffled order; a block keeps its place until it ends, and the others wait for one, as on a GPU. The scheduler goes
-// round the blocks that have a place, of all ranks, in a shuffled order, and gives each a few turns (team.h). So a
-// kernel that waits for another block, or for another rank, sees them late and early; with one place, a block runs to
-// its end before the next begins. InternalError, with the words that are waited for: no block of any rank can go on,
-// because no block writes a word, or because the block that would write it has no place.
+// A stream of a rank runs its launches one after the other. Blocks of a launch take places, which the streams of a rank
+// share, in a shuffled order; a block keeps its place until it ends, and the others wait for one, as on a GPU. So
+// blocks that wait can take the places of those which they wait for. The scheduler goes round the blocks that have a
+// place, of all ranks, in a shuffled order, and gives each a few turns (team.h). So a kernel that waits for another
+// block, or for another rank, sees them late and early; with one place, a block runs to its end before the next begins.
+// InternalError, with the words that are waited for: no block of any rank can go on, because no block writes a word, or
+// because the block that would write it has no place.
 //
 // It shows values and order, not when a GPU makes writes visible to others.
 #pragma once
@@ -42,13 +43,19 @@ class Launches {
   virtual void add(Launch launch) = 0;
 };
 
-// The launches of a rank, in order, and the blocks that have a place on it.
-class Rank final : public Launches {
+// The blocks that a rank can hold at the same time, of all its streams, and how many of these places are taken.
+struct Places {
+  int most, taken = 0;
+};
+
+// The launches of a rank's stream, in order, and its blocks that have a place.
+class LaunchQueue final : public Launches {
  public:
-  Rank(int number, int places, Order& order) : number_(number), places_(places), order_(order) {}
+  // places: of the rank; outlives this object.
+  LaunchQueue(int rank, Places& places, Order& order) : rank_(rank), places_(places), order_(order) {}
 
   void add(Launch launch) override {
-    LANCET_CHECK(launch.cluster <= places_, "a cluster of {} blocks, {} fit", launch.cluster, places_);
+    LANCET_CHECK(launch.cluster <= places_.most, "a cluster of {} blocks, {} fit", launch.cluster, places_.most);
     launches_.push_back(std::move(launch));
   }
   bool ended() const { return launches_.empty(); }
@@ -58,7 +65,7 @@ class Rank final : public Launches {
     const Launch& launch = launches_.front();
     if (!begun_) begin(launch);
     bool placed = false;
-    for (; !waiting_.empty() && int(resident_.size()) + launch.cluster <= places_; placed = true) {
+    for (; !waiting_.empty() && places_.taken + launch.cluster <= places_.most; placed = true) {
       for (int i = 0; i < launch.cluster; ++i) place(launch, waiting_.back() * launch.cluster + i);
       waiting_.pop_back();
     }
@@ -72,16 +79,18 @@ class Rank final : public Launches {
   // Frees the places of blocks that have ended, and ends the launch with the last of them.
   void leave() {
     for (auto it = resident_.begin(); it != resident_.end();)
-      if ((*it)->ended())
+      if ((*it)->ended()) {
         free_.splice(free_.end(), resident_, it++);
-      else
+        --places_.taken;
+      } else {
         ++it;
+      }
     if (!begun_ || !resident_.empty() || !waiting_.empty()) return;
     free_.clear();
     launches_.pop_front();
     begun_ = false;
   }
-  int number() const { return number_; }
+  int rank() const { return rank_; }
   std::size_t without_place() const { return waiting_.size(); }
 
  private:
@@ -95,10 +104,12 @@ class Rank final : public Launches {
     if (free_.empty())
       free_.push_back(std::make_unique<Team>(launch.blocks, launch.threads, launch.shared, launch.body, order_));
     resident_.splice(resident_.end(), free_, free_.begin());
+    ++places_.taken;
     resident_.back()->start(block);
   }
 
-  const int number_, places_;
+  const int rank_;
+  Places& places_;
   Order& order_;
   std::deque<Launch> launches_;
   bool begun_ = false;                 // the first of them
@@ -108,30 +119,32 @@ class Rank final : public Launches {
 
 class Ranks {
  public:
-  // places: blocks that a rank can hold at the same time.
-  explicit Ranks(int ranks, int places) : order_(order_seed) {
-    for (int r = 0; r < ranks; ++r) ranks_.push_back(std::make_unique<Rank>(r, places, order_));
+  // places: blocks that a rank can hold at the same time. streams: of each rank.
+  Ranks(int ranks, int places, int streams = 1)
+      : streams_(streams), places_(std::size_t(ranks), Places{places}), order_(order_seed) {
+    for (int i = 0; i < ranks * streams; ++i)
+      queues_.push_back(std::make_unique<LaunchQueue>(i / streams, places_[std::size_t(i / streams)], order_));
   }
-  Rank& rank(int r) { return *ranks_[std::size_t(r)]; }
+  LaunchQueue& queue(int rank, int stream = 0) { return *queues_[std::size_t(rank * streams_ + stream)]; }
   // Errors name words of these by number and rank, others by address.
   void name_words(int rank, std::span<const std::uint32_t> words) { named_.push_back({rank, words}); }
 
   // Runs what has been launched on all ranks, to the end.
   void run() {
-    while (!std::ranges::all_of(ranks_, [](const auto& rank) { return rank->ended(); }))
+    while (!std::ranges::all_of(queues_, [](const auto& queue) { return queue->ended(); }))
       LANCET_CHECK(turn(), "all fibers wait: {}", waits());
   }
   // Runs each block that has a place for a few turns. False: nothing could go on.
   bool turn() {
     bool moved = false;
     std::vector<Team*> teams;
-    for (const auto& rank : ranks_) {
-      moved = rank->fill() || moved;
-      for (Team* team : rank->resident()) teams.push_back(team);
+    for (const auto& queue : queues_) {
+      moved = queue->fill() || moved;
+      for (Team* team : queue->resident()) teams.push_back(team);
     }
     order_.shuffle(teams);
     for (Team* team : teams) moved = run_some(*team) || moved;
-    for (const auto& rank : ranks_) rank->leave();
+    for (const auto& queue : queues_) queue->leave();
     return moved;
   }
 
@@ -151,15 +164,15 @@ class Ranks {
   }
   std::string waits() const {
     std::vector<std::string> found;
-    for (const auto& rank : ranks_) {
-      for (const Team* team : rank->resident())
+    for (const auto& queue : queues_) {
+      for (const Team* team : queue->resident())
         for (const WordWait& wait : team->waits()) {
           auto line = fmt::format("block {} of rank {} for word {} to reach {}, which is {}", team->block(),
-                                  rank->number(), name(wait.word), wait.value, *wait.word);
+                                  queue->rank(), name(wait.word), wait.value, *wait.word);
           if (std::find(found.begin(), found.end(), line) == found.end()) found.push_back(std::move(line));
         }
-      if (rank->without_place() > 0)
-        found.push_back(fmt::format("{} blocks of rank {} for a place", rank->without_place(), rank->number()));
+      if (queue->without_place() > 0)
+        found.push_back(fmt::format("{} blocks of rank {} for a place", queue->without_place(), queue->rank()));
     }
     return fmt::format("{}", fmt::join(found, "; "));
   }
@@ -168,15 +181,17 @@ class Ranks {
     int rank;
     std::span<const std::uint32_t> words;
   };
+  const int streams_;
+  std::vector<Places> places_;  // by rank
   Order order_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<LaunchQueue>> queues_;  // by rank and stream
   std::vector<Named> named_;
 };
 
 // Runs a launch at once, on a rank of its own.
 inline void run(Launch launch) {
   Ranks alone(1, std::max(places_at_once, launch.cluster));
-  alone.rank(0).add(std::move(launch));
+  alone.queue(0).add(std::move(launch));
   alone.run();
 }
 

@@ -12,15 +12,15 @@
 
 namespace lancet::test {
 
-class Machine {
+class HostRanks {
  public:
   static constexpr int streams = 4;  // of a rank
-  // places: blocks that a stream can have on its device at the same time.
-  Machine(int ranks, int places, std::uint64_t order)
-      : kernels_(((ops::device::emulated::order_seed = order), ranks * streams), places),
+  // places: blocks that a rank can hold at the same time, of all its streams.
+  HostRanks(int ranks, int places, std::uint64_t order)
+      : kernels_(((ops::device::emulated::order_seed = order), ranks), places, streams),
         queues_(std::size_t(ranks * streams)),
         thread_([this, order] { run(order); }) {}
-  ~Machine() {
+  ~HostRanks() {
     stop_ = true;
     thread_.join();
   }
@@ -32,8 +32,8 @@ class Machine {
   }
   void launch(int stream, ops::device::emulated::Launch launch) {
     put(stream, [this, stream, launch = std::move(launch), begun = false]() mutable {
-      if (!std::exchange(begun, true)) kernels_.rank(stream).add(std::move(launch));
-      return kernels_.rank(stream).ended();
+      if (!std::exchange(begun, true)) queue(stream).add(std::move(launch));
+      return queue(stream).ended();
     });
   }
   bool idle(int stream) {
@@ -48,6 +48,8 @@ class Machine {
   }
 
  private:
+  ops::device::emulated::LaunchQueue& queue(int stream) { return kernels_.queue(stream / streams, stream % streams); }
+
   void run(std::uint64_t order) {
     ops::device::emulated::Order pauses(order);
     while (!stop_) {
@@ -69,10 +71,10 @@ class Machine {
   std::thread thread_;
 };
 
-class MachineStream final : public HostStream, public ops::device::emulated::Launches {
+class HostRankStream final : public HostStream, public ops::device::emulated::Launches {
  public:
-  MachineStream(Machine& machine, int number) : machine_(machine), number_(number) {}
-  void add(ops::device::emulated::Launch launch) override { machine_.launch(number_, std::move(launch)); }
+  HostRankStream(HostRanks& host, int number) : host_(host), number_(number) {}
+  void add(ops::device::emulated::Launch launch) override { host_.launch(number_, std::move(launch)); }
   void* native() override { return static_cast<ops::device::emulated::Launches*>(this); }
   Status copy(void* to, const void* from, std::size_t bytes) override {
     return put([=, this] { return HostStream::copy(to, from, bytes).ok(); });
@@ -90,29 +92,29 @@ class MachineStream final : public HostStream, public ops::device::emulated::Lau
     return put([flag] { return std::atomic_ref(*flag).load(std::memory_order_acquire) != 0; });
   }
   Status synchronize() override {
-    while (!machine_.idle(number_)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    while (!host_.idle(number_)) std::this_thread::sleep_for(std::chrono::microseconds(20));
     return {};
   }
-  Result<bool> idle() override { return machine_.idle(number_); }
+  Result<bool> idle() override { return host_.idle(number_); }
 
  private:
   Status put(std::function<bool()> work) {
-    machine_.put(number_, std::move(work));
+    host_.put(number_, std::move(work));
     return {};
   }
-  Machine& machine_;
+  HostRanks& host_;
   const int number_;
 };
 
-class MachineDevice final : public HostDevice {
+class HostRankDevice final : public HostDevice {
  public:
-  MachineDevice(Machine& machine, int rank) : machine_(machine), next_(rank * Machine::streams) {}
+  HostRankDevice(HostRanks& host, int rank) : host_(host), next_(rank * HostRanks::streams) {}
   Result<std::unique_ptr<backend::Stream>> make_stream(bool) override {
-    return std::unique_ptr<backend::Stream>(std::make_unique<MachineStream>(machine_, next_++));
+    return std::unique_ptr<backend::Stream>(std::make_unique<HostRankStream>(host_, next_++));
   }
 
  private:
-  Machine& machine_;
+  HostRanks& host_;
   int next_;
 };
 
