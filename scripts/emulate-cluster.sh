@@ -138,7 +138,7 @@ set_up_tcp() { # HOST INDEX HOSTS
     ip netns exec "$1" sysctl -q -w net.ipv4.tcp_congestion_control=reno 2>/dev/null || true
   # tcp_limit_output_bytes: a connection has two packets (or halves of a burst) on its way, so that a link serves its
   # connections in turn; otherwise it sends one rank's whole message after the other, while the other ranks' links idle.
-  # tcp_early_retrans=0, rto_min: nobody takes a packet that waits in a queue for a lost one and sends it again.
+  # tcp_early_retrans=0, rto_min: TCP does not take a packet that waits in a queue for lost, so it does not repeat it.
   # tcp_slow_start_after_idle=0, tcp_no_metrics_save=1: what was sent before does not matter.
   for setting in tcp_limit_output_bytes=1 tcp_early_retrans=0 tcp_slow_start_after_idle=0 tcp_no_metrics_save=1; do
     attempt ip netns exec "$1" sysctl -q -w "net.ipv4.$setting"

@@ -18,7 +18,7 @@ import statistics
 from pathlib import Path
 
 from bench import run
-from bench.table import markdown, number, signed_percent, write_csv
+from bench.table import markdown, number, rounded, signed_percent, write_csv
 
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
@@ -45,6 +45,7 @@ def run_case(name, lancet, folder, rounds, steps):
     hardware, hosts, on_host, dilation, settings = CASES[name]
     out = folder / name
     shutil.rmtree(out, ignore_errors=True)
+    run.call([CLUSTER, "down"])  # a cluster of a run that was killed
     run.call([CLUSTER, "up", "--hosts", hosts, "--hardware", hardware, "--scale", SCALE, "--dilation", dilation,
               "--ranks-per-host", on_host])
     try:
@@ -147,8 +148,7 @@ def write(folder, out):
     rows = [row for rows in by_case for row in rows]
     out.mkdir(parents=True, exist_ok=True)
     (out / "emulated.md").write_text(page(by_case))
-    write_csv(out / "emulated.csv", list(rows[0]), [
-        {key: number(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in rows])
+    write_csv(out / "emulated.csv", list(rows[0]), map(rounded, rows))
     for line in summary(by_case):
         run.log(line)
 
@@ -164,10 +164,7 @@ def add_arguments(parser):
 
 
 def main(options):
-    names, lancet = options.cases.split(","), run.program(options)
-    for name in names:
-        if name not in CASES:
-            raise run.Failed(f"--cases: expected some of {', '.join(CASES)}, found '{name}'")
+    names, lancet = run.chosen("--cases", options.cases, CASES), run.program(options)
     os.environ["LANCET_CLUSTER"] = "bench"
     for name in names:
         if options.fresh or not (options.folder / name / "policies.json").exists():

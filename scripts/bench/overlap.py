@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from bench import run
-from bench.table import markdown, number, percent, signed_percent, write_csv
+from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
 
 CONFIG = run.ROOT / "configs/bench-overlap.json"
 FIRST_MBIT = 280  # the links' rate before a point sets its own
@@ -143,8 +143,7 @@ def page(results):
 
 def write(results, out):
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "overlap.csv", list(results[0]), [
-        {key: number(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in results])
+    write_csv(out / "overlap.csv", list(results[0]), map(rounded, results))
     (out / "overlap.md").write_text(page(results))
 
 
@@ -160,10 +159,7 @@ def add_arguments(parser):
 
 
 def main(options):
-    points, lancet = options.points.split(","), run.program(options)
-    for name in points:
-        if name not in POINTS:
-            raise run.Failed(f"--points: expected some of {', '.join(POINTS)}, found '{name}'")
+    points, lancet = run.chosen("--points", options.points, POINTS), run.program(options)
     os.environ["LANCET_CLUSTER"] = "bench"
     try:
         with tempfile.TemporaryDirectory() as folder:

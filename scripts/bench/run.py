@@ -128,6 +128,15 @@ def cpu():
     return found.group(1) if found else "unknown CPU"
 
 
+def chosen(option, text, known):
+    """Returns the names in a text with commas between them, each of which must be among the known ones."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise Failed(f"{option}: expected some of {', '.join(known)}, found '{name}'")
+    return names
+
+
 def at_least(least):
     """Returns an argument type: whole numbers from `least` to 99999."""
     def parse(text):

@@ -24,6 +24,11 @@ def markdown(header, rows):
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
+def rounded(row):
+    """Returns the row with three decimals of its fractions."""
+    return {key: number(value, 3) if isinstance(value, float) else value for key, value in row.items()}
+
+
 def write_csv(path, fields, rows):
     """Writes the fields of each row, a dictionary; missing fields and None are empty."""
     with open(path, "w", newline="") as file:

@@ -144,7 +144,7 @@ void add_bench_network(CLI::App& bench, Selection& selection) {
       ->check(whole_between(0, 1024));
   command
       ->add_option("--gaps", arguments->gaps_ms,
-                   "Times all-to-alls alone, each after all ranks were idle for so many ms: --gaps 0,100,1000")
+                   "Times all-to-alls alone, each after all ranks were idle for the given ms: --gaps 0,100,1000")
       ->delimiter(',')
       ->check(between(0.0, 60000.0));
   command->add_option("--repeats", arguments->repeats, "With --gaps: all-to-alls after each gap")

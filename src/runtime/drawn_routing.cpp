@@ -1,6 +1,7 @@
-// A token draws a uniform number, by its place in the rank's micro batch, and chooses the expert in whose share of
-// [0, 1) the number lies. So parts of a micro batch draw what the whole draws. The other experts' scores are 0; the
-// chosen one's differs from token to token, since batch-prioritized gates order tokens by it.
+// A token draws a uniform number by its place in the rank's micro batch, so a part of a micro batch draws what the
+// whole draws. The experts divide [0, 1) among them by their shares, and the token chooses the expert in whose share
+// its number lies. The other experts have a score of 0; the chosen expert's score differs from token to token, since
+// batch-prioritized gates order tokens by it.
 #include "drawn_routing.h"
 
 #include <fmt/format.h>

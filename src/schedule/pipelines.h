@@ -11,7 +11,7 @@ namespace lancet::schedule {
 // Where parts live in memory.
 enum class PartMemory {
   copies,  // each has its own: a pipeline splits what enters it and joins what leaves it, and so ends before the next
-  slices   // of the whole: nothing is copied, and a part goes on into the next pipeline as soon as it is made
+  slices   // of the whole: nothing is copied, and a part enters the next pipeline as soon as it is made
 };
 
 // The ranges of instructions that the dynamic programme of section 5.1 chooses: at most one an MoE layer, in at most
