@@ -14,5 +14,6 @@ function(lancet_shipped_files)
   set_target_properties(${programs} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS ${programs} DESTINATION bin)
   install(DIRECTORY configs DESTINATION share/lancet)
-  install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh scripts/hardware_links.py DESTINATION share/lancet/scripts)
+  install(PROGRAMS scripts/mpirun.sh scripts/emulate-cluster.sh scripts/hardware_links.py scripts/hardware_table.py
+          DESTINATION share/lancet/scripts)
 endfunction()

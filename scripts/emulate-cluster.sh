@@ -187,7 +187,7 @@ description() { ip -n "$head" -o link show dev data | sed -n 's/.*alias //p'; }
 mbit() { awk -v bits="$1" 'BEGIN { printf "%.4g Mbit/s", bits / 1e6 }'; }
 
 # Sets bits (of packets), within (0: not limited) and what from the options of `up`.
-read_links() { # RATE HARDWARE SCALE DILATION RANKS
+read_links() { # RATE HARDWARE SCALE DILATION RANKS HOSTS
   local ranks=${5:-1} links file network
   within=0 what="$1 each way"
   if [ -z "$2" ]; then
@@ -200,7 +200,7 @@ read_links() { # RATE HARDWARE SCALE DILATION RANKS
   [ -n "$4" ] || fail "up --hardware needs --dilation, for example: $hardware_example"
   check_count --ranks-per-host "$ranks" 1
   need_commands python3
-  links=$(python3 "$(dirname "${BASH_SOURCE[0]}")/hardware_links.py" "$2" "$ranks" "$3" "$4") || exit
+  links=$(python3 "$(dirname "${BASH_SOURCE[0]}")/hardware_links.py" "$2" "$6" "$ranks" "$3" "$4") || exit
   read -r file network within <<<"$links"
   bits=$((network * packet / payload))
   what="$file at scale $3 and dilation $4, ranks a host: $ranks, $(mbit "$network") each way"
@@ -229,7 +229,7 @@ up() {
   [ -n "$hosts" ] || fail "up needs --hosts, for example: $example"
   [ -n "$rate$hardware" ] || fail "up needs --rate, the speed of the links, or --hardware, for example: $example"
   check_count --hosts "$hosts" 1
-  read_links "$rate" "$hardware" "$scale" "$dilation" "$ranks"
+  read_links "$rate" "$hardware" "$scale" "$dilation" "$ranks" "$hosts"
   need_tools ip tc unshare taskset
   ! is_up || fail "a cluster '$name' of $(hosts_up) hosts is up already; 'down' ends it, 'rate' changes its links"
   trap 'tear_down; exit 130' INT TERM HUP

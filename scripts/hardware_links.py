@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Prints how fast the links of an emulated host are, as a hardware file declares, for scripts/emulate-cluster.sh.
 
-    hardware_links.py NAME_OR_PATH RANKS_PER_HOST SCALE DILATION
+    hardware_links.py NAME_OR_PATH HOSTS RANKS_PER_HOST SCALE DILATION
 
 One line: the file's name, and in bits of messages a second the host's link, each way, and what its ranks send to each
-other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. Bytes are divided by
-the scale and times multiplied by the dilation, so rates are divided by both. Exits with 2 and a line on bad input.
+other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. A link has one rate:
+that of large all-to-alls among HOSTS nodes. Bytes are divided by the scale and times multiplied by the dilation, so
+rates are divided by both. Exits with 2 and a line on bad input.
 """
 import json
 import math
@@ -13,11 +14,12 @@ import pathlib
 import re
 import sys
 
+from hardware_table import share_at
+
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs/hardware"
 LEAST, MOST = 64e3, 100e9  # bit/s; a packet of 1,500 bytes then takes 0.2 s, or 0.1 us
-RATE, SHARE, COUNT = (1e-6, 1e9), (1e-3, 1), (1, 4096)
-FIELDS = {"node.devices": COUNT, "node.link_gb_per_s": RATE, "node.link_efficiency": SHARE,
-          "network.nics": COUNT, "network.nic_gbit_per_s": RATE, "network.efficiency": SHARE}
+RATE, COUNT = (1e-6, 1e9), (1, 4096)
+FIELDS = {"node.devices": COUNT, "node.link_gb_per_s": RATE, "network.nics": COUNT, "network.nic_gbit_per_s": RATE}
 
 
 def fail(text):
@@ -42,15 +44,34 @@ def read(path):
         fail(f"{path}: expected a hardware file, found one that cannot be read: {error}")
 
 
+def found_in(root, *keys):
+    """Returns the value at the end of the keys; None if there is none."""
+    for key in keys:
+        root = root.get(key) if isinstance(root, dict) else None
+    return root
+
+
 def number(path, root, field):
-    value = root
-    for key in (*field.split("."), "value"):
-        value = value.get(key) if isinstance(value, dict) else None
+    value = found_in(root, *field.split("."), "value")
     least, most = FIELDS[field]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         found = "none" if value is None else json.dumps(value)[:60]
         fail(f"{path}: {field}.value: expected a number from {least:g} to {most:g}, found {found}")
     return value
+
+
+def is_row(row):
+    return (isinstance(row, list) and len(row) == 3 and all(isinstance(x, (int, float)) and x > 0 for x in row)
+            and row[2] <= 1)
+
+
+def share_of_large(path, root, section, places):
+    """Returns the share that all-to-alls of any size beyond the table's largest reach."""
+    table = found_in(root, section, "all_to_all_efficiency", "points")
+    if not isinstance(table, list) or not table or not all(map(is_row, table)):
+        fail(f"{path}: {section}.all_to_all_efficiency.points: expected a list of [places, MB, share], found "
+             f"{'none' if table is None else json.dumps(table)[:60]}")
+    return share_at(table, places, math.inf)
 
 
 def positive(option, text):
@@ -70,15 +91,15 @@ def check(what, unscaled, scale, dilation):
              f"that {what} has 64 kbit/s to 100 Gbit/s, found {scale:g}")
 
 
-def main(name, ranks, scale, dilation):
+def main(name, hosts, ranks, scale, dilation):
     scale, dilation = positive("--scale", scale), positive("--dilation", dilation)
     path = find(name)
     root = read(path)
-    devices, link, link_share, nics, nic, nic_share = (number(path, root, field) for field in FIELDS)
+    devices, link, nics, nic = (number(path, root, field) for field in FIELDS)
     if not 1 <= int(ranks) <= devices:
         fail(f"--ranks-per-host: expected 1 to {devices:g}, the devices of a node in {path}, found {ranks}")
-    network = nics * nic * 1e9 * nic_share * int(ranks) / devices / dilation
-    within = int(ranks) * link * 8e9 * link_share / dilation
+    network = nics * nic * 1e9 * share_of_large(path, root, "network", int(hosts)) * int(ranks) / devices / dilation
+    within = int(ranks) * link * 8e9 * share_of_large(path, root, "node", int(ranks)) / dilation
     check("a host's link", network, scale, dilation)
     if int(ranks) > 1:
         check("what ranks of a host send to each other", within, scale, dilation)

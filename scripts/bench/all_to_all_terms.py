@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from bench.run import ROOT
+from hardware_table import share_at
 
 US = 1e-3  # in milliseconds
 
@@ -18,7 +19,7 @@ def read_commented(path):
 
 def read_hardware(name):
     path = Path(name) if name.endswith(".json") or "/" in name else ROOT / f"configs/hardware/{name}.json"
-    return {section: {key: item.get("value") for key, item in fields.items()}
+    return {section: {key: item.get("value", item.get("points")) for key, item in fields.items()}
             for section, fields in read_commented(path).items() if isinstance(fields, dict)}
 
 
@@ -54,19 +55,23 @@ def ways(hardware, ranks, sent):
     node, network = hardware["node"], hardware["network"]
     local = min(ranks, node["devices"]) - 1
     away, nodes = ranks - 1 - local, -(-ranks // node["devices"])
-    link = node["link_gb_per_s"] * node["link_efficiency"] * 1e6
     within, between = sent * local / (ranks - 1), sent * away / (ranks - 1)
+
+    def links(sent):
+        return sent / (node["link_gb_per_s"] * share_at(node["all_to_all_efficiency"], local + 1, sent / 1e6) * 1e6)
+
     if nodes == 1:
         start = node["latency_us"] * US
-        return [{"way": "links", "network": 0, "links": within / link, "messages": 0, "latency": start,
-                 "total": start + within / link}]
-    by_network = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * network["efficiency"] * 1e6)
-    direct = {"way": "direct", "network": by_network, "links": within / link,
+        return [{"way": "links", "network": 0, "links": links(within), "messages": 0, "latency": start,
+                 "total": start + links(within)}]
+    share = share_at(network["all_to_all_efficiency"], nodes, between / 1e6)
+    by_network = between * (local + 1) / (network["nics"] * network["nic_gbit_per_s"] / 8 * share * 1e6)
+    direct = {"way": "direct", "network": by_network, "links": links(within),
               "messages": max(away - 1, 0) * network["message_us"] * US, "latency": network["latency_us"] * US}
     direct["total"] = direct["latency"] + max(direct["network"], direct["links"], direct["messages"])
     if local == 0:
         return [direct]
-    steps = {"way": "two steps", "network": by_network, "links": (within + between * local / (local + 1)) / link,
+    steps = {"way": "two steps", "network": by_network, "links": links(within + between * local / (local + 1)),
              "messages": max(nodes - 2, 0) * network["message_us"] * US,
              "latency": (network["latency_us"] + node["latency_us"]) * US}
     steps["total"] = steps["latency"] + steps["links"] + max(steps["network"], steps["messages"])

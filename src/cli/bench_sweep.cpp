@@ -92,7 +92,9 @@ Status find_scripts(const experiment::Experiment& planned, experiment::Launcher&
 
 // Returns a folder of its own for each --on and --profile, since a sweep sets the records of other points aside.
 fs::path default_folder(const SweepArguments& arguments, const std::string& name) {
-  const std::string place = arguments.on.empty() ? "" : "-on-" + fs::path(arguments.on).stem().string();
+  const auto [file, changes] = cost::split_changes(arguments.on);
+  const std::string place =
+      file.empty() ? "" : "-on-" + fs::path(file).stem().string() + (changes.empty() ? "" : "-" + changes);
   const std::string with = arguments.profile.empty() ? "" : "-with-" + fs::path(arguments.profile).stem().string();
   return fs::path("runs/sweeps") / (name + place + with);
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "lancet/base/hash.h"
 #include "lancet/ops/catalogue.h"
@@ -57,12 +58,40 @@ ir::Instruction with_tokens(ir::Instruction at, double factor) {
   return at;
 }
 
-double link_bytes_per_ms(const Hardware& h) { return h.node.link_gb_per_s * h.node.link_efficiency * 1e6; }
-double nic_bytes_per_ms(const Hardware& h) {
-  return h.network.nics * h.network.nic_gbit_per_s / 8 * h.network.efficiency * 1e6;
+// The share at a size among the entries of one number of places.
+double share_of_size(std::span<const LinkShare> entries, double mb) {
+  if (mb <= entries.front().mb) return entries.front().share;
+  for (std::size_t i = 1; i < entries.size(); ++i)
+    if (mb <= entries[i].mb)
+      return std::lerp(entries[i - 1].share, entries[i].share,
+                       std::log(mb / entries[i - 1].mb) / std::log(entries[i].mb / entries[i - 1].mb));
+  return entries.back().share;
+}
+
+double link_bytes_per_ms(const Hardware& h, const LinkShares& shares, double devices, double bytes) {
+  return h.node.link_gb_per_s * share_at(shares, devices, bytes) * 1e6;
+}
+double nic_bytes_per_ms(const Hardware& h, const LinkShares& shares, double nodes, double bytes) {
+  return h.network.nics * h.network.nic_gbit_per_s / 8 * share_at(shares, nodes, bytes) * 1e6;
 }
 
 }  // namespace
+
+double share_at(const LinkShares& shares, double places, double bytes) {
+  const double mb = bytes * 1e-6;
+  double before_places = 0, before_share = 0;
+  for (std::size_t first = 0, end = 0; first < shares.size(); first = end) {
+    const double here = shares[first].places;
+    for (end = first; end < shares.size() && shares[end].places == here;) ++end;
+    const double share = share_of_size(std::span(shares).subspan(first, end - first), mb);
+    if (places <= here)
+      return first == 0
+                 ? share
+                 : std::lerp(before_share, share, std::log(places / before_places) / std::log(here / before_places));
+    before_places = here, before_share = share;
+  }
+  return before_share;
+}
 
 int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
 
@@ -82,7 +111,8 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
   const ops::Work work = ops::work(program, instruction);
   const Hardware::Device& device = hardware.device;
   const double memory = work.bytes / (device.memory_gb_per_s * device.memory_efficiency * 1e6);
-  return device.launch_us * us + std::max(memory, arithmetic_ms(device, program, instruction, work.flops));
+  return work.launches * device.launch_us * us +
+         std::max(memory, arithmetic_ms(device, program, instruction, work.flops));
 }
 
 double Routing::fullest() const {
@@ -103,16 +133,19 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
   const double within = spread.fullest * bytes * local / others, between = bytes * away / others;
-  const double links = link_bytes_per_ms(hardware), nics = nic_bytes_per_ms(hardware);
-  if (layout.hosts == 1) return hardware.node.latency_us * us + within / links;
+  const auto links_ms = [&](double sent) {
+    return sent / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency, local + 1, sent);
+  };
+  if (layout.hosts == 1) return hardware.node.latency_us * us + links_ms(within);
   const Hardware::Network& network = hardware.network;
+  const double nics = nic_bytes_per_ms(hardware, network.all_to_all_efficiency, layout.hosts, between);
   const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() / nics;
   const double messages = std::max(away * spread.share, 1.0), nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
   const double direct =
-      network.latency_us * us + std::max({within / links, nic_ms, (messages - 1) * network.message_us * us});
+      network.latency_us * us + std::max({links_ms(within), nic_ms, (messages - 1) * network.message_us * us});
   // Bytes for other nodes pass a link first, except for the share that is on the right device already.
   const double gathered = within + between * local / (local + 1);
-  const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
+  const double two_steps = (network.latency_us + hardware.node.latency_us) * us + links_ms(gathered) +
                            std::max(nic_ms, (nodes - 1) * network.message_us * us);
   return local > 0 && network.two_steps ? std::min(direct, two_steps) : direct;
 }
@@ -120,9 +153,11 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double local = layout.on_host(), hosts = layout.hosts;
-  const double within = 2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware);
+  const double within =
+      2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware, hardware.node.all_reduce_efficiency, local, bytes);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within;
-  const double between = 2 * bytes * (hosts - 1) / hosts / nic_bytes_per_ms(hardware);
+  const double between = 2 * bytes * (hosts - 1) / hosts /
+                         nic_bytes_per_ms(hardware, hardware.network.all_reduce_efficiency, hosts, bytes);
   const double latency =
       (local > 1 ? hardware.node.latency_us : 0) + 2 * std::ceil(std::log2(hosts)) * hardware.network.hop_us;
   return latency * us + std::max(within, between);

@@ -27,9 +27,11 @@ std::string machine_text() {
   "fp32_efficiency": {"points": [[100, 0.5], [300, 1]], "source": "t"},
   "bf16_efficiency": {"points": [[100, 0.5]], "source": "t"}},
 "node": {"devices": {"value": 4, "source": "t"}, "link_gb_per_s": {"value": 16, "source": "t"},
-  "link_efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 10, "source": "t"}},
+  "all_to_all_efficiency": {"points": [[4, 1, 0.5]], "source": "t"},
+  "all_reduce_efficiency": {"points": [[4, 1, 0.5]], "source": "t"}, "latency_us": {"value": 10, "source": "t"}},
 "network": {"nics": {"value": 1, "source": "t"}, "nic_gbit_per_s": {"value": 32, "source": "t"},
-  "efficiency": {"value": 0.5, "source": "t"}, "latency_us": {"value": 100, "source": "t"},
+  "all_to_all_efficiency": {"points": [[2, 1, 0.5]], "source": "t"},
+  "all_reduce_efficiency": {"points": [[2, 1, 0.5]], "source": "t"}, "latency_us": {"value": 100, "source": "t"},
   "hop_us": {"value": 20, "source": "t"}, "message_us": {"value": 50, "source": "t"}},
 "overlap": {"core_share": {"value": 0.1, "source": "t"}, "core_ms_per_mb": {"value": 0.5, "source": "t"},
   "network_beside_compute": {"value": 0.9, "source": "t"}, "network_beside_network": {"value": 0.5, "source": "t"},
@@ -73,6 +75,17 @@ TEST_CASE("an op without products costs the slower of memory and vector units") 
   const auto sum = one("input @x : f32[1000,1000]\ninput @y : f32[1000,1000]\n",
                        "%0 : f32[1000,1000] = add(@x, @y)  # compute forward p");
   CHECK(ms_of(sum) == Approx(0.010 + 12e6 / 50e6));
+}
+
+TEST_CASE("a batch-prioritized gate costs its sort on top of a Switch gate") {
+  const auto ms = [](const std::string& gate) {
+    return ms_of(one("input @x : f32[4,256,8]\n", "%0 : route[1024,8], %1 : f32[4,256,8], %2 : f32[2,8] = " + gate +
+                                                      "_gate(@x) {capacity=200}  # compute forward p"));
+  };
+  const double logits = 4 * 256 * 8;
+  CHECK(ms("switch") == Approx(0.010 + std::max(2 * 4 * logits / 50e6, 12 * logits / 0.1e9)));
+  // Two more kernels; 1,024 keys of 8 bytes, read and written ten times.
+  CHECK(ms("batch_prioritized") == Approx(0.030 + (2 * 4 * logits + 2 * 8 * 1024 * 10) / 50e6));
 }
 
 TEST_CASE("all-to-all within a node, between nodes, and by messages") {
@@ -200,14 +213,89 @@ TEST_CASE("a hardware file without a number is refused with its name") {
   CHECK(refused(replaced(good, R"("nics":)", R"("nicks": {}, "nics":)"))
             .starts_with("round.json: network.nicks: expected one of nics"));
   CHECK(refused(replaced(good, R"([300, 1])", R"([100, 1])"))
-            .starts_with("round.json: device.fp32_efficiency.points: expected [n, share] with rising n"));
+            .starts_with("round.json: device.fp32_efficiency.points: expected a list of [n, share] with rising n"));
   CHECK(refused(replaced(good, R"("what": "a machine of round numbers",)", "")) ==
         "round.json: what: expected a text, found none");
+  CHECK(refused(replaced(good, R"("nics": {"value": 1)", R"("nics": {"value": 1, "low": 1)")) ==
+        "round.json: network.nics: expected both of low and high, or none, found one");
+  CHECK(refused(replaced(good, R"("nics": {"value": 1)", R"("nics": {"value": 1, "low": 2, "high": 3)")) ==
+        "round.json: network.nics: expected low, value and high in rising order, found 2, 1, 3");
+  CHECK(refused(replaced(good, R"([[2, 1, 0.5]])", R"([[2, 1, 0.5], [2, 1, 0.6]])"))
+            .starts_with("round.json: network.all_to_all_efficiency.points: expected a list of [nodes, MB, share] in "
+                         "rising order of nodes and MB, with shares in [0.001, 1], found [[2,1,0.5]"));
   CHECK(refused("{").find(":1:2: expected JSON: ") != std::string::npos);
   CHECK(refused("{\"what\": 1e999}").find("number overflow") != std::string::npos);
   CHECK(refused("[]").starts_with("round.json: the file: expected an object"));
   CHECK(refused(replaced(good, R"("devices": {"value": 4)", R"("devices": {"value": 4.5)")) ==
         "round.json: node.devices: expected an integer, found 4.5");
+}
+
+TEST_CASE("a share is interpolated by places and bytes, and is constant beyond the table") {
+  const LinkShares shares{{2, 1, 0.2}, {2, 100, 0.8}, {8, 1, 0.1}, {8, 100, 0.4}};
+  CHECK(share_at(shares, 2, 1e6) == Approx(0.2));
+  CHECK(share_at(shares, 1, 0) == Approx(0.2));
+  CHECK(share_at(shares, 2, 10e6) == Approx(0.5));   // half of the way from 1 to 100
+  CHECK(share_at(shares, 4, 100e6) == Approx(0.6));  // half of the way from 2 to 8
+  CHECK(share_at(shares, 4, 10e6) == Approx((0.5 + 0.25) / 2));
+  CHECK(share_at(shares, 64, 1e9) == Approx(0.4));
+}
+
+TEST_CASE("all-to-all and all-reduce have their own shares, by nodes") {
+  std::string text = replaced(machine_text(), R"("all_reduce_efficiency": {"points": [[2, 1, 0.5]])",
+                              R"("all_reduce_efficiency": {"points": [[2, 1, 1], [4, 1, 0.25]])");
+  const auto h = parse_hardware(text, "round.json");
+  REQUIRE(h.ok());
+  CHECK(all_reduce_ms(*h, {8, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 0.5 * 2));
+  CHECK(all_reduce_ms(*h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 8));
+  CHECK(all_to_all_ms(*h, {16, 4}, 7e6) == all_to_all_ms(machine(), {16, 4}, 7e6));
+}
+
+TEST_CASE("the changes behind a name choose among low, nominal and high, or set a number") {
+  std::string text = replaced(machine_text(), R"("latency_us": {"value": 100,)",
+                              R"("latency_us": {"value": 100, "low": 80, "high": 200,)");
+  text = replaced(text, R"("fp32_tflops": {"value": 1,)", R"("fp32_tflops": {"value": 1, "low": 0.5, "high": 2,)");
+  text =
+      replaced(text, R"("all_to_all_efficiency": {"points": [[2, 1, 0.5]],)",
+               R"("all_to_all_efficiency": {"points": [[2, 1, 0.5]], "low": [[2, 1, 0.25]], "high": [[2, 1, 0.75]],)");
+  struct Read {
+    double tflops, latency, share;
+  };
+  const auto read = [&](const char* changes) {
+    const auto h = parse_hardware(text, "round.json", changes);
+    INFO((h.ok() ? "" : h.error().message));
+    REQUIRE(h.ok());
+    return Read{h->device.fp32_tflops, h->network.latency_us, h->network.all_to_all_efficiency[0].share};
+  };
+  const auto check = [&](const char* changes, const Read& expected) {
+    const Read found = read(changes);
+    INFO(changes);
+    CHECK(found.tflops == expected.tflops);
+    CHECK(found.latency == expected.latency);
+    CHECK(found.share == Approx(expected.share));
+  };
+  check("", {1, 100, 0.5});
+  check("slow", {0.5, 200, 0.25});
+  check("fast", {2, 80, 0.75});
+  check("fast,device=slow", {0.5, 80, 0.75});
+  check("network.latency_us=slow", {1, 200, 0.5});
+  check("network.latency_us=7,network.all_to_all_efficiency=0.3", {1, 7, 0.3});
+  check("slow,device.fp32_tflops=x3,network.all_to_all_efficiency=x0.5", {1.5, 200, 0.125});
+  CHECK(parse_hardware(text, "round.json", "slow")->name == "round:slow");
+  CHECK(parse_hardware(text, "round.json", "slow")->identity != parse_hardware(text, "round.json")->identity);
+  for (const char* wrong : {"quick", "device=3", "device.fp32_tflops=", "device.fp32_tflops=two", "device.tflops=2",
+                            "memory.latency_us=2", "=slow", "device.=slow"}) {
+    const auto h = parse_hardware(text, "round.json", wrong);
+    REQUIRE_FALSE(h.ok());
+    CHECK(h.error().code == ExitCode::config);
+    CHECK(h.error().message ==
+          "hardware: expected changes like slow, device=fast, network.latency_us=50 or device.fp32_efficiency=x0.8, "
+          "found '" +
+              std::string(wrong) + "'");
+  }
+  const auto out_of_range = parse_hardware(text, "round.json", "network.all_to_all_efficiency=x9");
+  REQUIRE_FALSE(out_of_range.ok());
+  CHECK(out_of_range.error().message ==
+        "round.json: network.all_to_all_efficiency: expected shares in [0.001, 1], found 4.5");
 }
 
 TEST_CASE("the shipped hardware files are complete") {

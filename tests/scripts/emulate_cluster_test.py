@@ -63,6 +63,8 @@ def wrong_hardware_files():
                 (lambda text: text[:-3], f"{file}: expected a hardware file, found one that cannot be read: "),
                 (lambda text: text.replace('"nic_gbit_per_s": {"value": 100', '"nic_gbit_per_s": {"value": "fast"'),
                  f'{file}: network.nic_gbit_per_s.value: expected a number from 1e-06 to 1e+09, found "fast"'),
+                (lambda text: text.replace("[[2, 70, 0.8]", "[[2, 70, 1.8]"),
+                 f"{file}: network.all_to_all_efficiency.points: expected a list of [places, MB, share], found [[2, 70, 1.8]"),
                 (lambda text: text.replace('"nics"', '"cards"'),
                  f"{file}: network.nics.value: expected a number from 1 to 4096, found none")):
             file.write_text(change(HARDWARE.read_text()))
@@ -103,7 +105,7 @@ def rates_of_a_hardware_file():
     up = command("up", *"--hosts 2 --hardware p3dn-v100 --scale 100 --dilation 6 --ranks-per-host 2".split())
     assert up.returncode == 0, up
     what = ("2 hosts, p3dn-v100 at scale 100 and dilation 6, ranks a host: 2, 33.33 Mbit/s each way, "
-            "3080 Mbit/s within a host")
+            "512 Mbit/s within a host")
     assert up.stderr == f"cluster '{NAME}': {what}\n", up
     assert command("status").stdout.splitlines()[0] == f"cluster '{NAME}': {what}"
     hosts = command("run", "--", "hostname").stdout.split()

@@ -1,9 +1,11 @@
 // A declared machine: costs of ops and communication computed from a file of data-sheet and published numbers, for
 // machines on which nothing was measured. Ops follow a roofline over their work; all-to-all and all-reduce follow the
 // links within a node and the NICs between nodes. The file states the source of each number, this header the formulas.
+// A number that is not known exactly has a low and a high end besides its nominal value; a reader chooses among them.
 #pragma once
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lancet/cost/costs.h"
@@ -16,8 +18,19 @@ struct Efficiency {
   double n = 0, share = 0;
 };
 
+// The share of the nominal bandwidth that a collective reaches among `places` nodes, or devices of one node, when a
+// device sends `mb` MB (10^6 bytes) to the others. Of an all-reduce, mb is the size of the vector.
+struct LinkShare {
+  double places = 0, mb = 0, share = 0;
+};
+
+// By places and, among equal places, by mb, ascending. Linear in the logarithm of either between two entries, constant
+// beyond the first and the last.
+using LinkShares = std::vector<LinkShare>;
+double share_at(const LinkShares& shares, double places, double bytes);
+
 struct Hardware {
-  std::string name;  // the file's name without its extension
+  std::string name;  // the file's name without its extension, and the changes to its numbers
   std::string what;
 
   struct Device {
@@ -31,22 +44,24 @@ struct Hardware {
   } device;
   struct Node {
     double devices = 0;
-    double link_gb_per_s = 0, link_efficiency = 0;  // from one device to the others, one way
-    double latency_us = 0;                          // of an all-to-all or all-reduce within the node
+    double link_gb_per_s = 0;                                 // from one device to the others, one way
+    LinkShares all_to_all_efficiency, all_reduce_efficiency;  // by devices
+    double latency_us = 0;                                    // of an all-to-all or all-reduce within the node
   } node;
   struct Network {
-    double nics = 0, nic_gbit_per_s = 0, efficiency = 0;  // NICs of a node, shared by its devices
-    double latency_us = 0;                                // of an all-to-all between nodes
-    double hop_us = 0;                                    // of one step of a reduction tree over nodes
-    double message_us = 0;                                // per message of a device to another node after the first
-    bool two_steps = true;                                // all-to-alls may pass the links first (all_to_all_ms)
+    double nics = 0, nic_gbit_per_s = 0;                      // NICs of a node, shared by its devices
+    LinkShares all_to_all_efficiency, all_reduce_efficiency;  // by nodes
+    double latency_us = 0;                                    // of an all-to-all between nodes
+    double hop_us = 0;                                        // of one step of a reduction tree over nodes
+    double message_us = 0;                                    // per message of a device to another node after the first
+    bool two_steps = true;                                    // all-to-alls may pass the links first (all_to_all_ms)
   } network;
   struct Overlap {
     double core_share = 0, core_ms_per_mb = 0;  // compute-stream time that communication takes from its device
     double network_beside_compute = 0, network_beside_network = 0;  // Interference
     double signal_us = 0;  // from the end of an instruction to the start of one on another stream that waits for it
   } overlap;
-  std::string identity;  // 16 digits: a hash of the file's content
+  std::string identity;  // 16 digits: a hash of the file's content and of the changes
 
   // The number of nodes that `ranks` ranks occupy when each node is filled before the next.
   int nodes(int ranks) const;
@@ -82,8 +97,9 @@ struct Spread {
   double share = 1;    // share of the other ranks that get a message: less than 1 in a group of peers
 };
 
-// Milliseconds of an op that has the device to itself: launch overhead plus the slower of memory and arithmetic. A
-// product of m x n x k is as efficient as a cube with as many multiply-adds; an expert op is one product per expert.
+// Milliseconds of an op that has the device to itself: launch overhead of its kernels plus the slower of memory and
+// arithmetic. A product of m x n x k is as efficient as a cube with as many multiply-adds; an expert op is one product
+// per expert.
 double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Instruction& instruction);
 
 // Milliseconds of an all-to-all. bytes: sent by one rank to all others together. Returns the faster of two algorithms.
@@ -97,10 +113,19 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
 // Reads NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the
-// program (shipped_files.h). Config errors name the file and the field: no such hardware (the message lists the known
-// names and the folders searched), a number that is missing, has no source or is out of range, an unknown field.
+// program (shipped_files.h), both optionally followed by changes to the file's numbers, NAME:CHANGE,...:
+//   slow, fast               every number at the end of its band that makes steps longer, or shorter
+//   SECTION=slow             the numbers of a section (device, node, network, overlap)
+//   SECTION.FIELD=slow       one number, curve or table
+//   SECTION.FIELD=NUMBER     its value; of a curve or a table, every share
+//   SECTION.FIELD=xNUMBER    its value times a number
+// A later change goes before an earlier one: "fast,device=slow" is a slow device with fast links.
+// Config errors name the file and the field: no such hardware (the message lists the known names and the folders
+// searched), a number that is missing, has no source or is out of range, an unknown field, a change of no known field.
 Result<Hardware> read_hardware(const std::string& name_or_path);
-Result<Hardware> parse_hardware(std::string_view text, std::string_view origin);
+Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view changes = {});
+// Splits NAME:CHANGE,... at the colon; without one, the changes are empty.
+std::pair<std::string, std::string> split_changes(const std::string& hardware);
 
 // The costs of a declared machine. Values of `measured`, if given, take precedence: its op times and, if it holds them,
 // its communication times, which must be of the same layout.

@@ -76,8 +76,9 @@ struct PartitionRow {
 // The work of one instruction, from which times are predicted on declared hardware and MFU is computed.
 struct Work {
   double flops = 0;
-  double bytes = 0;  // of memory traffic, if each element is read or written once
-  double sent = 0;   // bytes to other ranks, of an instruction of the compute stream that communicates in its kernel
+  double bytes = 0;     // of memory traffic, if each element is read or written once
+  double sent = 0;      // bytes to other ranks, of an instruction of the compute stream that communicates in its kernel
+  double launches = 1;  // kernels of a device that run one after the other, if that is more than the op's size explains
 };
 
 // Result `result` is in the memory of operand `operand`, if the instruction has that operand.
