@@ -11,8 +11,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "json_file.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shipped_files.h"
@@ -92,6 +94,7 @@ Result<JsonFile> settings_of(const JsonFile& file) {
 // One combination of a grid's lists.
 struct Choice {
   std::string on, label, model, gate, policy;
+  std::string variation;  // of the hardware file's numbers
   int ranks = 1;
   double imbalance = 1;
 };
@@ -127,10 +130,13 @@ class Reader {
 
  private:
   Status read_grid(const json& grid, const std::string& where, Experiment& experiment) {
-    LANCET_TRY(file_.object(grid, where, {"on", "label", "models", "gates", "ranks", "policies", "set", "routing"}));
+    LANCET_TRY(file_.object(grid, where,
+                            {"on", "label", "models", "gates", "ranks", "policies", "set", "routing", "hardware"}));
     Choice choice;
     LANCET_ASSIGN(choice.on, file_.text(grid, "on", where));
     if (!on_.empty()) choice.on = on_;
+    LANCET_ASSIGN(Names variations, file_.texts(grid, "hardware", where, false));
+    if (variations.empty()) variations.push_back("");
     LANCET_ASSIGN(choice.label, file_.text(grid, "label", where, ""));
     LANCET_ASSIGN(const Names models, file_.texts(grid, "models", where, true));
     LANCET_ASSIGN(const Names gates, file_.texts(grid, "gates", where, true));
@@ -138,13 +144,15 @@ class Reader {
     LANCET_ASSIGN(const Names set, file_.texts(grid, "set", where, false));
     LANCET_ASSIGN(const std::vector<int> ranks, read_ranks(grid, where));
     LANCET_ASSIGN(choice.imbalance, read_imbalance(grid, where));
-    for (const std::string& model : models)
-      for (const std::string& gate : gates)
-        for (int count : ranks)
-          for (const std::string& policy : policies) {
-            choice.model = model, choice.gate = gate, choice.policy = policy, choice.ranks = count;
-            LANCET_TRY(add(choice, set, where, experiment));
-          }
+    for (const std::string& variation : variations)
+      for (const std::string& model : models)
+        for (const std::string& gate : gates)
+          for (int count : ranks)
+            for (const std::string& policy : policies) {
+              choice.variation = variation, choice.model = model, choice.gate = gate, choice.policy = policy;
+              choice.ranks = count;
+              LANCET_TRY(add(choice, set, where, experiment));
+            }
     return {};
   }
 
@@ -214,14 +222,16 @@ class Reader {
     if (experiment.points.size() >= most_points)
       return file_.fail(where, fmt::format("at most {} points", most_points), "more");
     Point point;
-    point.on = choice.on, point.label = choice.label, point.model = choice.model, point.gate = choice.gate;
+    std::tie(point.on, point.variation) = cost::split_changes(choice.on);
+    if (!choice.variation.empty()) point.variation += (point.variation.empty() ? "" : ",") + choice.variation;
+    point.label = choice.label, point.model = choice.model, point.gate = choice.gate;
     point.policy = choice.policy, point.ranks = choice.ranks;
-    point.source = choice.on == "this"       ? Source::measured
-                   : choice.on == "emulated" ? Source::emulated
-                                             : Source::simulated;
+    point.source = point.on == "this"       ? Source::measured
+                   : point.on == "emulated" ? Source::emulated
+                                            : Source::simulated;
     LANCET_ASSIGN(const std::string hardware, place(point));
     LANCET_ASSIGN(const json* model, setting("models", choice.model, where, {"config", "set"}));
-    LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set", "padded"}));
+    LANCET_ASSIGN(const json* policy, setting("policies", choice.policy, where, {"set", "padded", "plan"}));
     LANCET_ASSIGN(point.config_file, config_of(*model, "models." + choice.model));
     LANCET_ASSIGN(point.overrides, settings_.texts(*model, "set", "models." + choice.model, false));
     LANCET_ASSIGN(const Names of_policy, settings_.texts(*policy, "set", "policies." + choice.policy, false));
@@ -237,7 +247,8 @@ class Reader {
     point.config.log.run_dir.clear();
     LANCET_TRY(spread(choice, *policy, where, point));
     if (profile_) LANCET_TRY(measured(where, point));
-    point.id = id_of(point, hardware, experiment);
+    LANCET_ASSIGN(const std::string plan, plan_of(*policy, choice, where, point));
+    point.id = id_of(point, hardware, plan, experiment);
     experiment.points.push_back(std::move(point));
     return {};
   }
@@ -262,13 +273,27 @@ class Reader {
     return {};
   }
 
-  std::string id_of(const Point& point, const std::string& hardware, const Experiment& experiment) const {
+  // Sets the point's plan file and returns its text; empty if the policy names none.
+  Result<std::string> plan_of(const json& policy, const Choice& choice, const std::string& where, Point& point) const {
+    LANCET_ASSIGN(point.plan, settings_.text(policy, "plan", "policies." + choice.policy, ""));
+    if (point.plan.empty()) return std::string();
+    if (point.source != Source::simulated)
+      return file_.fail(where, "simulated points where a policy is a plan file", point.describe());
+    auto text = read_file(point.plan, "a plan, as lancet plan --out writes it");
+    if (!text.ok())
+      return settings_.fail("policies." + choice.policy + ".plan", "the path of a plan file", text.error().message);
+    return text;
+  }
+
+  std::string id_of(const Point& point, const std::string& hardware, const std::string& plan,
+                    const Experiment& experiment) const {
     const bool simulated = point.source == Source::simulated;
     const std::string how =
         simulated ? fmt::format("{}|{}|{}", identity_.simulator, experiment.time_planning, point.routing())
                   : fmt::format("{}|{}|{}|{}", identity_.machine, experiment.warmup, experiment.steps,
                                 point.source == Source::emulated ? experiment.rate : "");
-    const std::string measured = point.measured ? "|" + point.measured->identity() : "";
+    std::string measured = point.measured ? "|" + point.measured->identity() : "";
+    if (!plan.empty()) measured += "|" + hex(hash64(plan));
     return hex(hash64(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}", how, hardware, point.on, point.ranks, point.hosts,
                                   point.label, point.model, point.gate, point.policy,
                                   choices_in(simulated ? point.config : as_measured(point.config)), measured)));
@@ -277,13 +302,15 @@ class Reader {
   // Sets the number of hosts and returns the text that identifies the hardware.
   Result<std::string> place(Point& point) {
     if (point.source == Source::simulated) {
-      if (!hardware_ || hardware_->first != point.on) {
-        LANCET_ASSIGN(cost::Hardware found, cost::read_hardware(point.on));
-        hardware_ = {point.on, std::move(found)};
+      if (!hardware_ || hardware_->first != point.hardware()) {
+        LANCET_ASSIGN(cost::Hardware found, cost::read_hardware(point.hardware()));
+        hardware_ = {point.hardware(), std::move(found)};
       }
       point.hosts = hardware_->second.nodes(point.ranks);
       return hardware_->second.identity;
     }
+    if (!point.variation.empty())
+      return file_.fail("hardware", "no changes to numbers where points are run", shown(point.variation));
     point.hosts = point.source == Source::emulated ? point.ranks : 1;
     return std::string(point.on);
   }
@@ -305,7 +332,7 @@ std::string_view name(Source source) {
 }
 
 std::string Point::describe() const {
-  return fmt::format("{}{}, {}, {}, {} rank{}, {}{}", on, label.empty() ? "" : ", " + label, model, gate, ranks,
+  return fmt::format("{}{}, {}, {}, {} rank{}, {}{}", hardware(), label.empty() ? "" : ", " + label, model, gate, ranks,
                      ranks == 1 ? "" : "s", policy,
                      spread.imbalance == 1 ? "" : fmt::format(", imbalance {:g}", spread.imbalance));
 }

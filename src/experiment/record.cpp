@@ -71,6 +71,7 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
   record["experiment"] = experiment.name;
   record["network"] = name(point.source);
   record["hardware"] = point.on;
+  if (!point.variation.empty()) record["variation"] = point.variation;
   record["label"] = point.label;
   record["model"] = point.model;
   record["gate"] = point.gate;
@@ -98,6 +99,7 @@ std::string to_line(const Experiment& experiment, const Point& point, const Outc
       record["predicted_communication_ms"] = rounded(*outcome.predicted_communication_ms);
     record["forward_ms"] = optional(outcome.forward_ms);
     record["experts_ms"] = optional(outcome.experts_ms);
+    if (outcome.bound_ms) record["bound_ms"] = rounded(*outcome.bound_ms);
   }
   record["memory_gib"] = rounded(outcome.memory_gib);
   if (outcome.planning_ms) record["planning_ms"] = rounded(*outcome.planning_ms);

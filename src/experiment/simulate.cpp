@@ -1,15 +1,20 @@
 // Simulates a point: plans its step with the costs of the hardware file, overridden by measured ones, and reads the
-// predicted times and the memory from the plan and the planner's report.
+// predicted times and the memory from the plan and the planner's report. A point with a plan file is that plan,
+// simulated with the same costs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <set>
 
 #include "lancet/cost/hardware.h"
 #include "lancet/experiment/run.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
+#include "lancet/schedule/simulate.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -51,24 +56,55 @@ std::string measured_in(const ir::Plan& plan, const cost::Profile& measured) {
                      measured.identity(), known.size(), ops.size());
 }
 
+Times times_of(const schedule::Timeline& t) {
+  return {t.makespan, t.compute, t.all_to_all, t.all_reduce, t.communication, t.exposed};
+}
+
+// Simulates the order and the waits of the point's plan file. Its own predictions are replaced.
+Result<ir::Plan> plan_in_file(const Point& point, const cost::Costs& costs, Outcome& outcome) {
+  LANCET_ASSIGN(ir::Plan plan, planning::read_plan(point.plan, point.config, point.ranks));
+  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
+  schedule::Dependencies needed = ir::dependencies(plan.program);
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    needed[i].insert(needed[i].end(), plan.waits[i].begin(), plan.waits[i].end());
+    std::sort(needed[i].begin(), needed[i].end());
+    needed[i].erase(std::unique(needed[i].begin(), needed[i].end()), needed[i].end());
+  }
+  const schedule::Timeline t =
+      schedule::simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
+  outcome.runs = "a plan file";
+  outcome.times = times_of(t);
+  for (const ir::Instruction& at : plan.program.instructions)
+    outcome.parts = std::max(outcome.parts, int(at.attributes.integer("parts", 1)));
+  plan.predicted = t.when;
+  return plan;
+}
+
+// Plans the point's step by its policy.
+Result<ir::Plan> plan_by_policy(const Point& point, const cost::Costs& costs, Outcome& outcome) {
+  planner::PlanReport report;
+  LANCET_ASSIGN(ir::Plan plan, planning::plan_step(point.config, point.ranks, {.costs = &costs}, &report));
+  outcome.runs = report.chosen;
+  outcome.bound_ms = report.lower_bound.ms();
+  for (const planner::PolicyResult& result : report.policies)
+    if (result.policy == report.chosen) {
+      outcome.times = times_of(result.timeline);
+      outcome.parts = result.parts;
+    }
+  return plan;
+}
+
 }  // namespace
 
 Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
-  LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(point.on));
+  LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(point.hardware()));
   const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts},
                                   point.measured ? std::optional(*point.measured) : std::nullopt, point.spread);
-  planner::PlanReport report;
-  const double start = processor_ms();
-  LANCET_ASSIGN(const ir::Plan plan, planning::plan_step(point.config, point.ranks, {.costs = &costs}, &report));
-  const double planning_ms = processor_ms() - start;
   Outcome outcome;
-  outcome.runs = report.chosen;
-  for (const planner::PolicyResult& result : report.policies)
-    if (result.policy == report.chosen) {
-      const schedule::Timeline& t = result.timeline;
-      outcome.times = {t.makespan, t.compute, t.all_to_all, t.all_reduce, t.communication, t.exposed};
-      outcome.parts = result.parts;
-    }
+  const double start = processor_ms();
+  LANCET_ASSIGN(const ir::Plan plan,
+                point.plan.empty() ? plan_by_policy(point, costs, outcome) : plan_in_file(point, costs, outcome));
+  const double planning_ms = processor_ms() - start;
   read_schedule(plan, outcome);
   if (point.measured) outcome.profile = measured_in(plan, *point.measured);
   const std::int64_t memory = planning::resident_tensor_bytes(plan.program) + plan.arena_bytes;

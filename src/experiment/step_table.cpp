@@ -15,7 +15,8 @@ struct Row {
 
 std::string row_of(const Point& point) {
   const std::string label = point.label.empty() ? "" : ", " + point.label;
-  const std::string place = std::filesystem::path(point.on).stem().string();
+  const std::string file = std::filesystem::path(point.on).stem().string();
+  const std::string place = point.variation.empty() ? file : file + ":" + point.variation;
   return fmt::format("{}, {}, {}{}, {} rank{}", place, point.model, point.gate, label, point.ranks,
                      point.ranks == 1 ? "" : "s");
 }

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "declared_hardware.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/experiment/run.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planning/from_config.h"
 #include "small_experiment.h"
 #include "text.h"
@@ -38,6 +40,50 @@ TEST_CASE("two simulations of a point write the same line, for every policy and 
   for (std::size_t i = 0; i < first.size(); ++i)
     CHECK(to_line(experiment, experiment.points[i], first[i], options.commit) ==
           to_line(experiment, experiment.points[i], second[i], options.commit));
+}
+
+TEST_CASE("a plan file is simulated as it is, and takes what its policy was predicted to take") {
+  const Files files;
+  const Experiment experiment = files.read();
+  for (const Point& point : experiment.points) {
+    const cost::HardwareCosts costs(*cost::read_hardware(point.on), {point.ranks, point.hosts});
+    const auto plan = planning::plan_step(point.config, point.ranks, {.costs = &costs});
+    REQUIRE(plan.ok());
+    Point from_file = point;
+    from_file.config.overlap.policy = "sequential";  // the file's schedule counts
+    from_file.plan = files.folder.write("plan.ir", ir::print(*plan));
+    const auto outcome = simulate(experiment, from_file);
+    INFO(point.describe() << (outcome.ok() ? "" : outcome.error().message));
+    REQUIRE(outcome.ok());
+    CHECK(outcome->times.step == Approx(simulate(experiment, point)->times.step));
+    CHECK(outcome->runs == "a plan file");
+  }
+}
+
+TEST_CASE("a policy can be a plan file, whose text is part of its points' ids") {
+  const Files files;
+  const Experiment experiment = files.read();
+  const cost::HardwareCosts costs(*cost::read_hardware(files.machine), {2, 1});
+  const ir::Plan plan = *planning::plan_step(experiment.points[0].config, 2, {.costs = &costs});
+  const std::string path = files.folder.write("plan.ir", ir::print(plan));
+  const std::string settings = *read_file(files.settings, "settings");
+  files.folder.write("settings.json", replaced(settings, R"("sequential": {"set": ["overlap.policy=sequential"]})",
+                                               R"("sequential": {"plan": ")" + path + "\"}"));
+  std::string grid = replaced(files.grid(), "[2, 4]", "[2]");
+  grid = grid.substr(0, grid.find("\"policies\"")) + R"("policies": ["sequential"])";
+  const auto read = read_experiment(files.experiment(grid), "", here);
+  INFO((read.ok() ? "" : read.error().message));
+  REQUIRE(read.ok());
+  CHECK(simulate(*read, read->points[0])->times.step == Approx(plan.header.real("predicted_ms", 0)));
+  files.folder.write("plan.ir", ir::print(plan) + "\n");
+  CHECK(read_experiment(files.experiment(grid), "", here)->points[0].id != read->points[0].id);
+  CHECK(read_experiment(files.experiment(grid), "this", here)
+            .error()
+            .message.find("expected simulated points where a policy is a plan file") != std::string::npos);
+  std::filesystem::remove(path);
+  CHECK(read_experiment(files.experiment(grid), "", here)
+            .error()
+            .message.find("policies.sequential.plan: expected the path of a plan file, found ") != std::string::npos);
 }
 
 TEST_CASE("with free communication every policy takes the whole compute time, with every gate") {

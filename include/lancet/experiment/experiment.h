@@ -2,18 +2,23 @@
 //
 //   {"title": "...", "settings": "settings.json", "warmup": 2, "steps": 5, "time_planning": false, "rate": "200mbit",
 //    "grids": [{"on": "p3dn-v100", "label": "", "models": ["GPT2-S-MoE"], "gates": ["switch"], "ranks": [8, 16],
-//               "policies": ["Lancet"], "set": ["train.micro_batch_size=16"], "routing": "even"}]}
+//               "policies": ["Lancet"], "set": ["train.micro_batch_size=16"], "routing": "even",
+//               "hardware": ["", "network.latency_us=50", "fast,device=slow"]}]}
 //
 // routing applies to simulated points: "even", or {"imbalance": 2}, where the fullest expert is chosen by twice as many
 // tokens as the mean expert (cost::Routing).
+// hardware applies to simulated points, too: each of these changes to the numbers of the hardware file
+// (cost::read_hardware) is a set of points; "" leaves the nominal numbers. The default is [""].
 //
 // settings defines the names of models and policies. It is an object as below or the name of a file, which is searched
 // beside the experiment, in the current folder and among those that come with the program. The default is the file
 // settings.json beside the experiment.
 //   {"models": {"GPT2-S-MoE": {"config": "configs/gpt2-s-moe.json", "set": ["model.n_head=16"]}},
-//    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "RAF": {"set": [...], "padded": true}}}
+//    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "RAF": {"set": [...], "padded": true}, "mine": {"plan":
+//    "plan.ir"}}}
 // config names a file in the current folder, beside the settings, or one that comes with the program.
 // padded applies to simulated points: whole buffers are sent and multiplied, filled or not.
+// plan applies to simulated points: the plan file of that path is simulated as it is, in place of one that is made.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -35,7 +40,9 @@ struct Point {
   std::string label;  // of its grid
   std::string model, gate, policy;
   int ranks = 1, hosts = 1;
-  std::string on;  // a hardware file, "this" or "emulated"
+  std::string on;         // a hardware file, "this" or "emulated"
+  std::string variation;  // changes to the hardware file's numbers; empty: none
+  std::string plan;       // the path of a plan file; empty: the policy makes one
   Source source = Source::simulated;
   cost::Routing spread;                           // of a simulated point's tokens
   std::shared_ptr<const cost::Profile> measured;  // overrides the hardware file of a simulated point; may be null
@@ -44,6 +51,7 @@ struct Point {
   std::vector<std::string> overrides;  // of the config file, in order
   std::string describe() const;        // "p3dn-v100, GPT2-S-MoE, switch, 16 ranks, Lancet"
   std::string routing() const;         // how tokens spread over the experts, in words
+  std::string hardware() const { return on + (variation.empty() ? "" : ":" + variation); }
 };
 
 struct Experiment {
@@ -69,7 +77,8 @@ struct Identity {
 // hardware's; empty: none.
 //
 // Two points have one id if their names, ranks and the config fields that differ from the defaults are equal, and
-// - simulated: the numbers of the hardware file, the routing, the profile and the simulator's sources;
+// - simulated: the numbers of the hardware file, the routing, the profile, the plan file's text and the simulator's
+//   sources;
 // - measured: the machine, the numbers of steps and, on an emulated cluster, its rate. The program's version is
 //   not part of a measured point's id; the record names the commit.
 //

@@ -28,6 +28,7 @@ struct Outcome {
   std::optional<double> least_step_ms, most_step_ms;         // measured: among the steps of the medians
   std::optional<double> imbalance;                           // measured: tokens of the fullest expert over the mean
   std::optional<double> forward_ms, experts_ms;              // simulated: the forward pass; all work of experts
+  std::optional<double> bound_ms;     // simulated: a lower bound on the step under any policy (planner::LowerBound)
   double memory_gib = 0;              // of a rank; simulated: parameters, states and arena; measured: its arena
   std::optional<double> planning_ms;  // processor time of the planning thread, measured on this machine
   int steps = 0;                      // number of steps in the medians
