@@ -100,6 +100,7 @@ void add_bench(CLI::App& app, Selection& selection) {
   add_bench_network(*bench, selection);
   add_bench_policies(*bench, selection);
   add_bench_sweep(*bench, selection);
+  add_bench_import_nccl(*bench, selection);
   add_bench_checkpoint(*bench, selection);
   CLI::App* command = bench->add_subcommand("ops",
                                             "Time of each op of a training step, and its share of the device's peak: "
