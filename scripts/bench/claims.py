@@ -1,85 +1,181 @@
-"""Compares the Lancet paper's claims with the points."""
+"""Compares the Lancet paper's claims with the points. Where points have variations of the hardware's numbers, a value is
+followed by the least and the greatest among them."""
 import statistics
 
 from bench.accuracy_figure import errors
 from bench.planning_figures import planned_on, planning_s
-from bench.points import OURS, PAPER_BASELINES, SHORT, STATUS, best_of_families, cut_of, fits, group, title_of
+from bench.points import (OURS, PAPER, PAPER_BASELINES, SHORT, STATUS, at_variation, best_of_families, cut_of, fits, group,
+                          title_of, variations_of)
 from bench.table import markdown, percent
 
-SPEED_UPS = {"fig11": ("Switch", {"p3dn-v100": "1.30 / 1.22", "p4de-a100": "1.21 / 1.17"}),
-             "fig12": ("batch-prioritized", {"p3dn-v100": "1.24 / 1.21", "p4de-a100": "1.24 / 1.17"})}
+LANCETS = [PAPER, *OURS]
+# The largest and the mean speed-up over the best baseline, by figure, gate and hardware (section 7).
+SPEED_UPS = {"fig11": ("Switch", {"p3dn-v100": (1.30, 1.22), "p4de-a100": (1.21, 1.17)}),
+             "fig12": ("batch-prioritized", {"p3dn-v100": (1.24, 1.21), "p4de-a100": (1.24, 1.17)})}
 CUTS = {"p3dn-v100": {"RAF": 83, "Tutel": 77}, "p4de-a100": {"RAF": 69, "Tutel": 66}}
-PADDED = "imbalance 2, capacity factor 1"
+
+
+def banded(points, value_of, text_of):
+    """Returns the nominal value as text, followed by its band. value_of: takes points of one variation and returns a
+    number or None."""
+    values = {variation: value_of(at_variation(points, variation)) for variation in variations_of(points)}
+    known = [value for value in values.values() if value is not None]
+    if values[""] is None:
+        return "-"
+    return text_of(values[""]) + (f" ({text_of(min(known))} to {text_of(max(known))})" if len(known) > 1 else "")
+
+
+def ratio(value):
+    return f"{value:.2f}"
+
+
+def whole_percent(value):
+    return f"{100 * value:.0f}%"
 
 
 def speed_ups(points, ours):
-    """Returns, by hardware, title and ranks, the speed-up of one of OURS over the best baseline that fits."""
-    result = {}
+    """Returns the speed-ups of one of LANCETS over the best baseline that fits."""
+    result = []
     for rows in group(points, "hardware", "label", "model", "ranks").values():
         by = best_of_families(rows)
         others = [by[name]["step_ms"] for name in PAPER_BASELINES if fits(by.get(name))]
         if others and fits(by.get(ours)):
-            result[(rows[0]["hardware"], title_of(rows[0]), rows[0]["ranks"])] = min(others) / by[ours]["step_ms"]
+            result.append(min(others) / by[ours]["step_ms"])
     return result
-
-
-def most_and_mean(values):
-    return f"{max(values):.2f} / {statistics.mean(values):.2f}" if values else "-"
-
-
-def cut_text(groups, ours, baseline):
-    """Returns the largest and the smallest cut of these groups of points, and the number of groups without times."""
-    cuts, without = [], []
-    for here in groups:
-        by = best_of_families(here)
-        pair = [by.get(ours), by.get(baseline)]
-        cut = cut_of(*pair)
-        if cut is not None:
-            cuts.append(cut)
-        without += sorted({STATUS[point["status"]] if point else "missing" for point in pair if not fits(point)})
-    text = f"{max(cuts):.0f}% (least {min(cuts):.0f}%)" if cuts else "-"
-    return text + "".join(f", {without.count(why)} {why}" for why in dict.fromkeys(without))
 
 
 def speed_up_rows(name, points):
     gate, paper = SPEED_UPS[name]
-    gains = [speed_ups(points, ours) for ours in OURS]
     rows = []
-    for hardware, claim in paper.items():
+    for hardware, claims_of_paper in paper.items():
         for label in sorted({point["label"] for point in points if point["hardware"] == hardware}):
             for nodes, least in (("1 to 8 nodes", 0), ("2 to 8 nodes", 9)):
-                mine = [most_and_mean([gain for (where, place, ranks), gain in one.items()
-                                       if where == hardware and ranks >= least and label in place]) for one in gains]
-                what = (f"speed-up over the best of RAF, DeepSpeed, Tutel, maximum / mean over {nodes}; {gate}, "
-                        f"{SHORT[hardware]}{', ' + label if label else ''} (Fig. {name[3:]})")
-                rows.append([what, claim, *mine, "simulated"])
+                here = [point for point in points
+                        if point["hardware"] == hardware and point["label"] == label and point["ranks"] >= least]
+                for what, pick, claim in zip(("largest", "mean"), (max, statistics.mean), claims_of_paper):
+                    mine = [banded(here, lambda at: pick(found) if (found := speed_ups(at, ours)) else None, ratio)
+                            for ours in LANCETS]
+                    rows.append([f"{what} speed-up over the best of RAF, DeepSpeed, Tutel on {nodes}; {gate}, "
+                                 f"{SHORT[hardware]}{', ' + label if label else ''} (Fig. {name[3:]})",
+                                 ratio(claim), *mine, "simulated"])
     return rows
 
 
-def cut_rows(points, wording, suffix=""):
-    """wording: a row's text with {baseline} and {hardware}; suffix: the end of the baselines' names in the points."""
+def cut_text(points, ours, baseline):
+    """Returns the largest cut of exposed communication among these points' models, its band, and the number of models
+    without times."""
+    def cuts_in(at):
+        pairs = [best_of_families(here) for here in group(at, "label", "model").values()]
+        return [cut for by in pairs if (cut := cut_of(by.get(ours), by.get(baseline))) is not None]
+
+    without = []
+    for here in group(points, "label", "model").values():
+        pair = [best_of_families(here).get(name) for name in (ours, baseline)]
+        without += sorted({STATUS[point["status"]] if point else "missing" for point in pair if not fits(point)})
+    text = banded(points, lambda at: max(cuts_in(at), default=None), lambda cut: f"{cut:.0f}%")
+    return text + "".join(f", {without.count(why)} {why}" for why in dict.fromkeys(without))
+
+
+def cut_rows(points):
     rows = []
     for hardware, paper in CUTS.items():
-        here = list(group([point for point in points if point["hardware"] == hardware], "label", "model").values())
+        here = [point for point in points if point["hardware"] == hardware]
         for baseline, claim in paper.items():
-            rows.append([wording.format(baseline=baseline, hardware=SHORT[hardware]), f"{claim}%",
-                         *(cut_text(here, ours, baseline + suffix) for ours in OURS), "simulated"])
+            rows.append([f"exposed communication cut against {baseline}, up to; {SHORT[hardware]} (Fig. 13)", f"{claim}%",
+                         *(cut_text(here, ours, baseline) for ours in LANCETS), "simulated"])
     return rows
 
 
 def most_parts_rows(found):
-    chosen = [[point["k"] for name in SPEED_UPS for point in found.get(name, [])
-               if point["policy"] == ours and point["status"] == "ok"] for ours in OURS]
+    points = [point for name in SPEED_UPS for point in found.get(name, []) if point["status"] == "ok"]
+    chosen = [[point["k"] for point in points if point["policy"] == ours] for ours in LANCETS]
     return [["most parts that Lancet chooses", "4", *(str(max(ks)) for ks in chosen), "simulated"]] if all(chosen) else []
 
 
-def other_rows(found):
+def best_baseline(points):
+    """Returns the fastest of the paper's baselines among the points of one group, or None."""
+    by = best_of_families(points)
+    return min((by[name] for name in PAPER_BASELINES if fits(by.get(name))), key=lambda point: point["step_ms"], default=None)
+
+
+def exposed_share(points):
+    """Returns the largest share of the best baseline's step that is exposed communication, over the models."""
+    best = [best_baseline(here) for here in group(points, "label", "model").values()]
+    return max((point["exposed_ms"] / point["step_ms"] for point in best if point), default=None)
+
+
+def extra_computation(points):
+    """Returns by how much the paper's algorithm lengthens the computation of the best baseline, in the mean over the
+    models."""
+    pairs = [(best_baseline(here), best_of_families(here).get(PAPER)) for here in group(points, "label", "model").values()]
+    extra = [ours["compute_ms"] / theirs["compute_ms"] - 1 for theirs, ours in pairs if theirs and fits(ours)]
+    return statistics.mean(extra) if extra else None
+
+
+def implied_share(speed_up, cut, extra):
+    """Returns the share f of exposed communication in a step from 1 / speed_up = (1 - f) (1 + extra) + f (1 - cut):
+    computation grows by `extra`, exposed communication falls by `cut`."""
+    return (1 + extra - 1 / speed_up) / (extra + cut)
+
+
+def implied_rows(points):
+    """The share of the best baseline's step that is exposed communication: what the paper's own ratios imply, and what
+    is simulated. The paper's largest speed-up and largest cut need not be of one model, so the implied share is an
+    estimate of its upper end."""
     rows = []
+    for hardware, cuts in CUTS.items():
+        here = [point for point in points if point["hardware"] == hardware]
+        extra = extra_computation(here)
+        if extra is None:
+            continue
+        implied = implied_share(SPEED_UPS["fig11"][1][hardware][0], cuts["Tutel"] / 100, extra)
+        rows.append([f"exposed share of the best baseline's step on 32 GPUs, {SHORT[hardware]}; the paper's is implied by "
+                     f"its speed-up {SPEED_UPS['fig11'][1][hardware][0]}, its cut of {cuts['Tutel']}% and {extra:.0%} more "
+                     "computation, as simulated here", f"at most {whole_percent(implied)}",
+                     banded(here, exposed_share, whole_percent), "simulated"])
+    return rows
+
+
+def all_to_all_share_rows(points):
+    rows = []
+    for hardware, name in SHORT.items():
+        here = [point for point in points if point["policy"] == "DeepSpeed" and point["hardware"] == hardware]
+        if here:
+            share = banded(here, lambda at: max((p["all_to_all_ms"] / p["step_ms"] for p in at if fits(p)), default=None),
+                           whole_percent)
+            rows.append([f"all-to-all's share of training time, up to; {name} (section 1)", "40%", share, "simulated"])
+    return rows
+
+
+def order_of_gates_rows(found):
+    """On A100 the paper's largest speed-up is larger with the batch-prioritized gate than with the Switch gate."""
+    if not all(name in found for name in SPEED_UPS):
+        return []
+
+    def largest(name, variation):
+        at = at_variation([point for point in found[name] if point["hardware"] == "p4de-a100"], variation)
+        return max(speed_ups(at, PAPER), default=None)
+
+    text = []
+    for variation in variations_of(found["fig11"]):
+        pair = [largest(name, variation) for name in SPEED_UPS]
+        if None not in pair:
+            text.append(f"{pair[1]:.2f} against {pair[0]:.2f}" + (f" ({variation})" if variation else ""))
+    paper = " against ".join(ratio(SPEED_UPS[name][1]["p4de-a100"][0]) for name in ("fig12", "fig11"))
+    return [["largest speed-up with the batch-prioritized gate against that with the Switch gate, A100, "
+             "the paper's algorithm", paper, ", ".join(text) or "-", "simulated"]]
+
+
+def other_rows(found):
+    rows = all_to_all_share_rows(found.get("fig11", []))
+    if "fig13" in found:
+        rows += implied_rows(found["fig13"])
+    rows += order_of_gates_rows(found)
     if "fig02" in found:
-        ratios = [point["all_to_all_ms"] / point["experts_ms"] for point in found["fig02"]
-                  if point["policy"] == "DeepSpeed" and point["status"] == "ok"]
-        rows.append(["all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36",
-                     f"{max(ratios):.2f}" if ratios else "-", "simulated"])
+        points = [point for point in found["fig02"] if point["policy"] == "DeepSpeed"]
+        longest = banded(points, lambda at: max((p["all_to_all_ms"] / p["experts_ms"] for p in at if fits(p)), default=None),
+                         ratio)
+        rows.append(["all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", longest, "simulated"])
     for kind, values in errors(found["fig14"]).items() if "fig14" in found else ():
         rows.append(["error of predicted steps (Fig. 14)", "3.83% in the mean",
                      f"{percent(statistics.mean(values))} in the mean, {percent(max(values))} at worst, {len(values)} runs",
@@ -95,11 +191,8 @@ def claims(found):
     """Returns the lines of two tables. found: points by experiment."""
     rows = [row for name in SPEED_UPS if name in found for row in speed_up_rows(name, found[name])]
     if "fig13" in found:
-        rows += cut_rows(found["fig13"], "exposed communication cut against {baseline}, up to; {hardware} (Fig. 13)")
-    if "padding" in found:
-        rows += cut_rows([point for point in found["padding"] if point["label"] == PADDED],
-                         f"the same against {{baseline}} with padded buffers, {PADDED}; {{hardware}}", ", padded")
+        rows += cut_rows(found["fig13"])
     rows += most_parts_rows(found)
-    return [*markdown(["claim about Lancet", "paper", "here, our search with the backward pass whole", "here, both passes in parts",
-                       "here is"], rows), "",
+    return [*markdown(["claim about Lancet", "paper", "here, the paper's algorithm", "here, our search with the backward pass whole",
+                       "here, both passes in parts", "here is"], rows), "",
             *markdown(["other claim", "paper", "here", "here is"], other_rows(found))]

@@ -8,10 +8,10 @@ import itertools
 import sys
 from pathlib import Path
 
-from bench import accuracy_figure, planning_figures, steps_figures
+from bench import accuracy_figure, planning_figures, sensitivity_figures, steps_figures
 from bench.all_to_all_terms import read_commented
 from bench.claims import claims
-from bench.points import COLUMNS, read, sources
+from bench.points import COLUMNS, bounds, networks, read, sources
 from bench.run import ROOT
 from bench.table import write_csv
 
@@ -19,14 +19,17 @@ MAKERS = {
     "fig02": steps_figures.breakdown, "fig06": steps_figures.partition_range, "fig11": steps_figures.iteration,
     "fig12": steps_figures.iteration, "fig13": steps_figures.decomposition, "fig14": accuracy_figure.accuracy,
     "fig15": planning_figures.planning, "fig16": steps_figures.ablation, "padding": steps_figures.padding,
-    "scale": planning_figures.scale}
+    "scale": planning_figures.scale, "sensitivity": sensitivity_figures.by_variation,
+    "explanations": sensitivity_figures.by_variation, "fig06-launch": sensitivity_figures.launches}
 RESULTS = ROOT / "docs/results"
 
 
 def missing_of(experiment, points):
     """Returns the number of an experiment's points without a record. Records of any hardware count (--on)."""
-    there = {tuple(point[key] for key in ("label", "model", "gate", "ranks", "policy")) for point in points}
-    return sum((grid.get("label", ""), *requested) not in there for grid in experiment["grids"]
+    there = {(variation, *(point[key] for key in ("label", "model", "gate", "ranks", "policy")))
+             for point in points for variation in point["varied"]}
+    return sum((variation, grid.get("label", ""), *requested) not in there for grid in experiment["grids"]
+               for variation in grid.get("hardware", [""])
                for requested in itertools.product(grid["models"], grid["gates"], grid["ranks"], grid["policies"]))
 
 
@@ -43,7 +46,9 @@ def points_of(name, folder):
 def page(name, title, points, missing, table):
     """Returns the text of an experiment's Markdown file."""
     failed = [point["why"] for point in points if point["status"] == "failed"]
-    heading = f"# {title}" + (f" (Fig. {int(name[3:])} of the paper)" if name.startswith("fig") else "")
+    heading = f"# {title}"
+    if name.startswith("fig"):
+        heading += f", {networks(points).replace('simulated', 're-simulated')} (Fig. {int(name[3:5])} of the paper)"
     notes = [f"{len(failed)} points failed: " + "; ".join(failed), ""] if failed else []
     notes += [f"{missing} points are missing.", ""] if missing else []
     return "\n".join([heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
@@ -58,7 +63,8 @@ def make(name, points, out):
     if missing:
         print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
     table = MAKERS[name](points, out / f"{name}.svg", title)
-    write_csv(out / f"{name}.csv", COLUMNS, points + (accuracy_figure.earlier_runs() if name == "fig14" else []))
+    write_csv(out / f"{name}.csv", COLUMNS,
+              points + bounds(points) + (accuracy_figure.earlier_runs() if name == "fig14" else []))
     (out / f"{name}.md").write_text(page(name, title, points, missing, table))
     return missing == 0
 
@@ -78,8 +84,9 @@ def make_all(out, folder):
             print(f"{name}: no table without a point of {key}", file=sys.stderr)
             complete = False
     (out / "claims.md").write_text("\n".join(
-        ["# The paper's claims beside ours", "",
-         "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md).", "", *claims(found)]) + "\n")
+        ["# The paper's claims, re-simulated and emulated", "",
+         "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md). In brackets: the least and",
+         "the greatest value among the ends of the hardware file's numbers ([bands](README.md#bands)).", "", *claims(found)]) + "\n")
     return complete
 
 

@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 plt.rcParams["svg.hashsalt"] = "lancet"
 COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
-           "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841"}
+           "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
+           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "peer groups": "#7d5ba6"}
 
 
 def save(figure, path):

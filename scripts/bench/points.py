@@ -1,16 +1,32 @@
-"""Reads and groups the points that `lancet bench sweep` writes, and formats them for tables and plots."""
+"""Reads and groups the points that `lancet bench sweep` writes, and formats them for tables and plots.
+
+A simulated point may have been made several times, with changed numbers of the hardware file (its variation). Those of
+BANDS choose among the ends of the numbers' bands; the nominal point stands for them: its `_low` and `_high` columns
+hold the least and the greatest value among them and its own, and point["varied"] holds them by variation. Points with
+other variations are points of their own.
+"""
 import json
 
 from bench.table import number
 
+# All numbers at their slow ends, all at their fast ends, and the computation at one end with all else at the other: the
+# absolute times are extreme in the first two, the balance of computation and communication in the last two.
+BANDS = ["slow", "fast", "fast,device=slow", "slow,device=fast"]
+# The values of a simulated point that have a band.
+BANDED = ["step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
+          "experts_ms", "bound_ms"]
 COLUMNS = [
-    "network", "source", "hardware", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
-    "step_ms", "least_step_ms", "most_step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms",
-    "exposed_ms", "forward_ms", "experts_ms", "predicted_ms", "predicted_compute_ms", "predicted_communication_ms",
-    "planning_ms", "memory_gib", "steps", "imbalance", "padded", "routing", "place", "profile", "commit"]
-BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE"]
+    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
+    "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")), "predicted_ms",
+    "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded",
+    "routing", "place", "profile", "commit"]
+BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE", "FlowMoE"]
+PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
-PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # FasterMoE is not in the paper's comparison
+# The steps from the paper's algorithm to ours.
+ABLATION = [PAPER, *(f"{PAPER}, {step}" for step in ("slices", "ranges", "assigned", "chunks")), *OURS]
+PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # the systems of the paper's comparison
+BOUND = "bound"  # no schedule: what neither computation nor the network can go below
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
@@ -21,7 +37,52 @@ def read(folder):
         point["source"] = f"{point['experiment']}.json"
         padded = ", padded" if point["policy"].endswith(", padded") else ""
         point["family"] = "Tutel" + padded if point["policy"].startswith("Tutel") else point["policy"]
-    return points
+    return with_bands(points)
+
+
+def with_bands(points):
+    """Returns the nominal points with their bands; a point that exists in variations alone is left out."""
+    found = []
+    for point in points:
+        point.setdefault("variation", "")
+        point["banded"] = "" if point["variation"] in BANDS else point["variation"]
+    for (*_, variation), here in group(points, "network", "hardware", "label", "model", "gate", "ranks", "policy",
+                                       "banded").items():
+        varied = {point["variation"]: point for point in here}
+        if variation not in varied:
+            continue
+        nominal = varied[variation]
+        nominal["varied"] = varied
+        for name in BANDED if len(varied) > 1 else ():
+            values = [point[name] for point in varied.values() if point.get(name) is not None]
+            if values:
+                nominal[name + "_low"], nominal[name + "_high"] = min(values), max(values)
+        found.append(nominal)
+    return found
+
+
+def at_variation(points, variation):
+    """Returns the points as they are with one variation of the hardware; points without it are left out."""
+    return [point["varied"][variation] for point in points if variation in point["varied"]]
+
+
+def variations_of(points):
+    """Returns the variations of these points, the nominal one first."""
+    return list(dict.fromkeys(["", *(variation for point in points for variation in point["varied"])]))
+
+
+def bounds(points):
+    """Returns a row for the lower bound of each group of schedules, as far as their records hold one. A bound depends
+    on how gradients are bucketed; the row has the lowest."""
+    rows = []
+    for here in group([point for point in points if point.get("bound_ms") is not None and not point.get("padded")],
+                      "hardware", "label", "model", "gate", "ranks", "banded").values():
+        lowest = min(here, key=lambda point: point["bound_ms"])
+        row = {key: lowest.get(key) for key in ("network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts",
+                                                "batch", "status", "imbalance", "routing", "commit")}
+        row.update({f"step_ms{end}": lowest.get(f"bound_ms{end}") for end in ("", "_low", "_high")})
+        rows.append({**row, "policy": BOUND, "family": BOUND})
+    return rows
 
 
 def group(points, *keys):

@@ -1,10 +1,11 @@
 """Figures 2, 6, 11, 12, 13, 16 and padding: the steps of schedules side by side. Each function for a figure draws its
 plot and returns the lines of its table."""
 from bench.plot import COLOURS, panels, plt, save
-from bench.points import (BASELINES, OURS, best_of_families, cluster_of, cut_of, fits, group, networks, step_of, title_of)
+from bench.points import (ABLATION, BASELINES, OURS, PAPER, best_of_families, cluster_of, cut_of, fits, group, networks,
+                          step_of, title_of)
 from bench.table import markdown, number
 
-SCHEDULES = [*BASELINES, *OURS]
+SCHEDULES = [*BASELINES, PAPER, *OURS]
 
 
 def cut_cell(ours, theirs):
@@ -142,7 +143,7 @@ def decomposition(points, path, title):
 
 def ablation(points, path, title):
     groups = group(points, "hardware", "label", "model").values()
-    names = ["DeepSpeed", "only dW", "only partition", *OURS]
+    names = ["DeepSpeed", "only dW", "only partition", *ABLATION]
     figure, axis = plt.subplots(figsize=(10, 3.6))
     rows = []
     for i, here in enumerate(groups):
@@ -151,7 +152,7 @@ def ablation(points, path, title):
             gain = None
             if fits(by["RAF"]) and fits(by[name]):
                 gain = by["RAF"]["step_ms"] / by[name]["step_ms"]
-                axis.bar(i + (n - 2) * 0.16, gain, 0.15, color=COLOURS[name], label=name if i == 0 else None)
+                axis.bar(i + (n - (len(names) - 1) / 2) * 0.08, gain, 0.075, color=COLOURS.get(name, f"C{n}"), label=name if i == 0 else None)
             rows.append([title_of(by[name]), name, step_of(by[name]), number(gain, 3), by[name]["runs"], by[name]["network"]])
     axis.axhline(1, color="black", linewidth=0.8)
     axis.set_ylim(0.8)
