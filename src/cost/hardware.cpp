@@ -122,7 +122,8 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
   const double local = layout.on_host(), hosts = layout.hosts;
   const double within = 2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within;
-  const double between = 2 * bytes * (hosts - 1) / hosts / nic_bytes_per_ms(hardware);
+  const double vectors = hardware.network.two_steps ? 1 : local;  // of each node
+  const double between = 2 * vectors * bytes * (hosts - 1) / hosts / nic_bytes_per_ms(hardware);
   const double latency =
       (local > 1 ? hardware.node.latency_us : 0) + 2 * std::ceil(std::log2(hosts)) * hardware.network.hop_us;
   return latency * us + std::max(within, between);

@@ -155,6 +155,8 @@ TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   CHECK(all_reduce_ms(h, {4, 1}, 8e6) == Approx(0.010 + 2 * 0.75));
   CHECK(all_reduce_ms(h, {8, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 0.5 * 4));
   CHECK(all_reduce_ms(h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 4));
+  // An emulated host of half a node: half its NIC for the vectors of two ranks.
+  CHECK(all_reduce_ms(h.part_of_node(2), {4, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 2 * 0.5 * 8));
 }
 
 TEST_CASE("the costs of a declared machine answer every query of the planner") {
