@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lancet/base/hash.h"
 #include "lancet/ops/catalogue.h"
@@ -14,6 +15,8 @@
 namespace lancet::cost {
 namespace {
 
+// Of an all-reduce's vector: three of six messages of its rounds of 1 MB are under way (comm/mpi/communicator.cpp).
+constexpr double in_flight_bytes = 1.5e6;
 constexpr double us = 1e-3;  // in milliseconds
 
 // The efficiency at n: linear between the points, constant beyond the last, and proportional to n below the first, as
@@ -70,7 +73,7 @@ Hardware Hardware::part_of_node(int devices) const {
   Hardware part = *this;
   part.network.nics *= devices / node.devices;
   part.node.devices = devices;
-  part.network.two_steps = false;
+  part.network.over_mpi = true;
   return part;
 }
 
@@ -114,7 +117,7 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   const double gathered = within + between * local / (local + 1);
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + gathered / links +
                            std::max(nic_ms, (nodes - 1) * network.message_us * us);
-  return local > 0 && network.two_steps ? std::min(direct, two_steps) : direct;
+  return local > 0 && !network.over_mpi ? std::min(direct, two_steps) : direct;
 }
 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
@@ -122,7 +125,7 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
   const double local = layout.on_host(), hosts = layout.hosts;
   const double within = 2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within;
-  const double vectors = hardware.network.two_steps ? 1 : local;  // of each node
+  const double vectors = hardware.network.over_mpi ? local : 1;  // of each node
   const double between = 2 * vectors * bytes * (hosts - 1) / hosts / nic_bytes_per_ms(hardware);
   const double latency =
       (local > 1 ? hardware.node.latency_us : 0) + 2 * std::ceil(std::log2(hosts)) * hardware.network.hop_us;
@@ -188,13 +191,17 @@ double HardwareCosts::launch_ms() const {
 }
 Interference HardwareCosts::interference() const {
   if (network_measured()) return measured_->interference();
-  return {hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
+  Interference result{hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
+  if (hardware_.network.over_mpi)
+    result.queue_ms = cost::all_reduce_ms(hardware_, layout_, in_flight_bytes) -
+                      cost::all_reduce_ms(hardware_, layout_, std::numeric_limits<double>::min());
+  return result;
 }
 
 std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
-  if (!hardware_.network.two_steps) all += " direct";
+  if (hardware_.network.over_mpi) all += " over mpi";
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);
