@@ -15,8 +15,10 @@
 namespace lancet::cost {
 namespace {
 
-// Of an all-reduce's vector: three of six messages of its rounds of 1 MB are under way (comm/mpi/communicator.cpp).
-constexpr double in_flight_bytes = 1.5e6;
+// The part of an all-reduce's vector whose messages are under way: of two rounds, three of the four times that their
+// bytes move. A round is 1 MB, or 64 KB for each of many ranks (comm/mpi/communicator.cpp).
+double bytes_under_way(int ranks) { return 1.5 * 1024 * std::max(1024, 64 * ranks); }
+
 constexpr double us = 1e-3;  // in milliseconds
 
 // The efficiency at n: linear between the points, constant beyond the last, and proportional to n below the first, as
@@ -193,7 +195,7 @@ Interference HardwareCosts::interference() const {
   if (network_measured()) return measured_->interference();
   Interference result{hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
   if (hardware_.network.over_mpi)
-    result.queue_ms = cost::all_reduce_ms(hardware_, layout_, in_flight_bytes) -
+    result.queue_ms = cost::all_reduce_ms(hardware_, layout_, bytes_under_way(layout_.ranks)) -
                       cost::all_reduce_ms(hardware_, layout_, std::numeric_limits<double>::min());
   return result;
 }

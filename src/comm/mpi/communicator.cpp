@@ -25,8 +25,8 @@ constexpr std::size_t small_floats = 1024;
 // all-reduce in rounds of 1 MB (11 ms in rounds of 4 MB). With 2 ranks and no limited network, 4 MB take 1.1 ms either
 // way, but a third longer or more in rounds of 512 KB, since waking a thread takes as long as a round.
 constexpr std::size_t round_floats = 256 * 1024;
-// Among many ranks a message is no shorter than this (16 KB), so that its own cost stays small.
-constexpr std::size_t shortest_piece = 4096;
+// Among many ranks a message is no shorter than this (64 KB), so that its own cost stays small.
+constexpr std::size_t shortest_piece = 16 * 1024;
 
 void add_message(Request& request, int peer, void* data, std::size_t bytes, bool is_send) {
   const std::size_t longest = std::max(shortest_cut, (bytes + most_cuts - 1) / most_cuts);
