@@ -32,7 +32,7 @@ CASES = {
     "v100-4": ("p3dn-v100", 4, 1, 100, 12, 8),
     "v100-8": ("p3dn-v100", 8, 1, 50, 24, 4),
     "v100-16": ("p3dn-v100", 16, 1, 50, 24, 4),
-    "v100-32": ("p3dn-v100", 32, 1, 25, 48, 2),
+    "v100-32": ("p3dn-v100", 32, 1, 25, 48, 4),
     "v100-4x2": ("p3dn-v100", 4, 2, 50, 24, 4),
     "a100-4": ("p4de-a100", 4, 1, 100, 24, 32),
     "a100-8": ("p4de-a100", 8, 1, 100, 24, 32),
@@ -158,7 +158,7 @@ def write(folder, out):
 def add_arguments(parser):
     parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
     parser.add_argument("--rounds", type=run.at_least(1), default=5)
-    parser.add_argument("--steps", type=run.at_least(1), default=3, help="measured steps of a policy in a round")
+    parser.add_argument("--steps", type=run.at_least(1), default=1, help="measured steps of a policy in a round, after one")
     parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/emulated", help="of the cases' results")
     parser.add_argument("--fresh", action="store_true", help="also run cases whose results are there")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
