@@ -23,36 +23,37 @@ from bench.table import markdown, number, rounded, signed_percent, write_csv
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
 POLICIES = ["sequential", "tutel", "fastermoe", "flowmoe", "dw", "partition", "lancet_paper", "lancet"]
-SCALE = 100
-# name: (hardware, hosts, ranks a host, dilation, settings)
-SHORT = ["model.n_layer=4", "train.micro_batch_size=8", "train.seq_len=512"]
+MODEL = ["model.n_layer=4", "model.vocab_size=2048", "train.seq_len=512"]
+# name: (hardware, hosts, ranks a host, scale, dilation, sequences of a micro-batch). A link carries its device's rate
+# divided by scale and dilation. More hosts get a higher dilation, which leaves the machine the time for their messages,
+# and a lower scale, so that messages among many ranks are still packets of some size.
 CASES = {
-    "v100-2": ("p3dn-v100", 2, 1, 12, SHORT),
-    "v100-4": ("p3dn-v100", 4, 1, 12, SHORT),
-    "v100-8": ("p3dn-v100", 8, 1, 12, SHORT),
-    "v100-16": ("p3dn-v100", 16, 1, 24, SHORT),
-    "v100-32": ("p3dn-v100", 32, 1, 48, SHORT),
-    "v100-4x2": ("p3dn-v100", 4, 2, 24, SHORT),
-    "a100-4": ("p4de-a100", 4, 1, 24, SHORT),
-    "a100-8": ("p4de-a100", 8, 1, 48, SHORT),
-    "h100-4": ("dgx-h100", 4, 1, 96, SHORT),
-    "h100-8": ("dgx-h100", 8, 1, 96, SHORT),
+    "v100-2": ("p3dn-v100", 2, 1, 100, 12, 8),
+    "v100-4": ("p3dn-v100", 4, 1, 100, 12, 8),
+    "v100-8": ("p3dn-v100", 8, 1, 50, 24, 4),
+    "v100-16": ("p3dn-v100", 16, 1, 50, 24, 4),
+    "v100-32": ("p3dn-v100", 32, 1, 25, 48, 4),
+    "v100-4x2": ("p3dn-v100", 4, 2, 50, 24, 4),
+    "a100-4": ("p4de-a100", 4, 1, 100, 24, 32),
+    "a100-8": ("p4de-a100", 8, 1, 100, 24, 32),
+    "h100-4": ("dgx-h100", 4, 1, 100, 96, 32),
+    "h100-8": ("dgx-h100", 8, 1, 100, 96, 32),
 }
 TOLD_APART = 0.03  # predicted speed-ups that differ by more are expected in the right order
 
 
 def run_case(name, lancet, folder, rounds, steps):
-    hardware, hosts, on_host, dilation, settings = CASES[name]
+    hardware, hosts, on_host, scale, dilation, sequences = CASES[name]
     out = folder / name
     shutil.rmtree(out, ignore_errors=True)
     run.call([CLUSTER, "down"])  # a cluster of a run that was killed
-    run.call([CLUSTER, "up", "--hosts", hosts, "--hardware", hardware, "--scale", SCALE, "--dilation", dilation,
+    run.call([CLUSTER, "up", "--hosts", hosts, "--hardware", hardware, "--scale", scale, "--dilation", dilation,
               "--ranks-per-host", on_host])
     try:
         run.call([CLUSTER, "run", "--", lancet, "bench", "policies", CONFIG, "--policies", ",".join(POLICIES), "--repeats",
                   rounds, "--steps", steps, "--out", out, "--set", "device=emulated", "--set",
-                  f"emulated.hardware={hardware}", "--set", f"emulated.scale={SCALE}", "--set",
-                  f"emulated.dilation={dilation}", *run.sets(settings)])
+                  f"emulated.hardware={hardware}", "--set", f"emulated.scale={scale}", "--set",
+                  f"emulated.dilation={dilation}", *run.sets([*MODEL, f"train.micro_batch_size={sequences}"])])
     finally:
         run.call([CLUSTER, "down"])
 
@@ -137,7 +138,8 @@ def page(by_case):
         "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's median.", "",
         *summary(by_case), "",
-        *markdown(["case", "hardware", "hosts", "ranks a host", "dilation"], [[name, *CASES[name][:4]] for name in done]), "",
+        *markdown(["case", "hardware", "hosts", "ranks a host", "scale", "dilation", "sequences"],
+                  [[name, *CASES[name]] for name in done]), "",
         *markdown(["case", "policy", "predicted", "step", "least", "most", "error", "speed-up", "predicted", "late %"],
                   [cells(row) for rows in by_case for row in rows])]
     return "\n".join(lines) + "\n"
@@ -156,7 +158,7 @@ def write(folder, out):
 def add_arguments(parser):
     parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
     parser.add_argument("--rounds", type=run.at_least(1), default=5)
-    parser.add_argument("--steps", type=run.at_least(1), default=3, help="measured steps of a policy in a round")
+    parser.add_argument("--steps", type=run.at_least(1), default=1, help="measured steps of a policy in a round, after one")
     parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/emulated", help="of the cases' results")
     parser.add_argument("--fresh", action="store_true", help="also run cases whose results are there")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "lancet/base/hash.h"
@@ -14,6 +15,10 @@
 
 namespace lancet::cost {
 namespace {
+
+// The part of an all-reduce's vector whose messages are under way: of two rounds, three of the four times that their
+// bytes move. A round is 1 MB, or 64 KB for each of many ranks (comm/mpi/communicator.cpp).
+double bytes_under_way(int ranks) { return 1.5 * 1024 * std::max(1024, 64 * ranks); }
 
 constexpr double us = 1e-3;  // in milliseconds
 
@@ -95,11 +100,17 @@ double share_at(const LinkShares& shares, double places, double bytes) {
 
 int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
 
-Hardware Hardware::part_of_node(int devices) const {
+Hardware Hardware::part_of_node(int devices, int hosts) const {
   Hardware part = *this;
+  const auto of_large = [](const LinkShares& shares, int places) {
+    return LinkShares{{1, 1, share_at(shares, places, std::numeric_limits<double>::max())}};
+  };
+  part.node.all_to_all_efficiency = part.node.all_reduce_efficiency = of_large(node.all_to_all_efficiency, devices);
+  part.network.all_to_all_efficiency = part.network.all_reduce_efficiency =
+      of_large(network.all_to_all_efficiency, hosts);
   part.network.nics *= devices / node.devices;
   part.node.devices = devices;
-  part.network.two_steps = false;
+  part.network.over_mpi = true;
   return part;
 }
 
@@ -147,7 +158,7 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   const double gathered = within + between * local / (local + 1);
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + links_ms(gathered) +
                            std::max(nic_ms, (nodes - 1) * network.message_us * us);
-  return local > 0 && network.two_steps ? std::min(direct, two_steps) : direct;
+  return local > 0 && !network.over_mpi ? std::min(direct, two_steps) : direct;
 }
 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
@@ -156,7 +167,8 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
   const double within =
       2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware, hardware.node.all_reduce_efficiency, local, bytes);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within;
-  const double between = 2 * bytes * (hosts - 1) / hosts /
+  const double vectors = hardware.network.over_mpi ? local : 1;  // of each node
+  const double between = 2 * vectors * bytes * (hosts - 1) / hosts /
                          nic_bytes_per_ms(hardware, hardware.network.all_reduce_efficiency, hosts, bytes);
   const double latency =
       (local > 1 ? hardware.node.latency_us : 0) + 2 * std::ceil(std::log2(hosts)) * hardware.network.hop_us;
@@ -222,13 +234,17 @@ double HardwareCosts::launch_ms() const {
 }
 Interference HardwareCosts::interference() const {
   if (network_measured()) return measured_->interference();
-  return {hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
+  Interference result{hardware_.overlap.network_beside_compute, hardware_.overlap.network_beside_network};
+  if (hardware_.network.over_mpi)
+    result.queue_ms = cost::all_reduce_ms(hardware_, layout_, bytes_under_way(layout_.ranks)) -
+                      cost::all_reduce_ms(hardware_, layout_, std::numeric_limits<double>::min());
+  return result;
 }
 
 std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
-  if (!hardware_.network.two_steps) all += " direct";
+  if (hardware_.network.over_mpi) all += " over mpi";
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);

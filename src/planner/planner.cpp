@@ -139,7 +139,8 @@ LowerBound lower_bound_of(const Step& step) {
     core += step.op_costs()[i].core_ms;
     all_to_all += step.op_costs()[i].network_ms;
   }
-  const double speed = std::max(step.costs().interference().network_beside_network, 0.5);
+  const cost::Interference interference = step.costs().interference();
+  const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);
   const double network = std::max(all_to_all, all_reduce) - both + both / speed;
   return {compute + std::min(core, network), network};

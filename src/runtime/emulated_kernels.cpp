@@ -1,7 +1,8 @@
 // A tensor is known if the host computes it: routers' scores, which are drawn, and the results of an instruction whose
-// operands are all known (gates, counts, statistics of the load). An all-reduce is computed if any of its vectors is
-// known, since it sums each by itself. All other tensors are unknown, and their memory is never used. Messages of
-// unknown tensors are scaled; the route and the rows that tell their sizes are known.
+// operands are all known (gates, counts, statistics of the load). A part of a tensor is known if the whole is, and the
+// other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself. All other
+// tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the route and the rows
+// that tell their sizes are known.
 #include "emulated_kernels.h"
 
 #include <algorithm>
@@ -17,14 +18,18 @@ bool is_router(const ir::Instruction& at) { return ops::op(at.op).is_router; }
 
 std::vector<bool> find_computed(const ir::Program& program) {
   std::vector<bool> known(program.tensors.size()), computed(program.instructions.size());
+  const auto whole_of = [&](ir::TensorId id) {
+    while (program.tensors[id.index()].slice) id = program.tensors[id.index()].storage;
+    return id.index();
+  };
   for (std::size_t i = 0; i < computed.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
-    const auto is_known = [&](ir::TensorId id) { return known[id.index()]; };
+    const auto is_known = [&](ir::TensorId id) { return known[whole_of(id)]; };
     const bool each_alone = ops::op(at.op).in_place && at.stream != ir::Stream::compute;
     computed[i] = each_alone ? std::ranges::any_of(at.operands, is_known)
                              : !at.operands.empty() && std::ranges::all_of(at.operands, is_known);
     if (computed[i] || is_router(at))
-      for (const ir::TensorId result : at.results) known[result.index()] = true;
+      for (const ir::TensorId result : at.results) known[whole_of(result)] = true;
   }
   return computed;
 }

@@ -32,6 +32,7 @@ struct StreamState {
   double left = 0;  // remaining work of the running head, in milliseconds at full speed
   double rate = 1;
   double network_left = 0, network_rate = 1;  // likewise of a computation's messages
+  double queued = 0;  // time that a running all-to-all still waits behind an all-reduce's messages
 
   bool worked() const { return left <= 0 && network_left <= 0; }
   bool done() const { return head == queue.size(); }
@@ -99,6 +100,8 @@ class Simulation {
     stream.left = op_costs_[i].ms;
     stream.network_left = op_costs_[i].network_ms;
     stream.running = true;
+    if (interference_.queue_ms && stream_of(i) == expert && streams_[reduce].left > 0)
+      stream.queued = *interference_.queue_ms;
     end_worked(stream);
     return true;
   }
@@ -131,27 +134,41 @@ class Simulation {
     return users < 2 ? 1 : users == 2 ? beside_another : beside_another / (2 - beside_another);
   }
 
+  // The speed of the messages of each stream on the network.
+  std::array<double, ir::stream_count> network_speeds() {
+    const int compute_sends = streams_[compute].network_left > 0, reduce_sends = streams_[reduce].left > 0;
+    StreamState& all_to_all = streams_[expert];
+    if (!interference_.queue_ms) {
+      const double each = network_speed(compute_sends + (all_to_all.left > 0) + reduce_sends);
+      return {each, each, each};
+    }
+    if (!reduce_sends) all_to_all.queued = 0;
+    const bool expert_sends = all_to_all.left > 0 && all_to_all.queued <= 0;
+    const double each = network_speed(compute_sends + expert_sends);
+    return {each, expert_sends ? each : 0, compute_sends || expert_sends ? 0.0 : 1.0};
+  }
+
   void set_rates() {
     const double beside_compute = streams_[compute].left > 0 ? interference_.network_beside_compute : 1;
-    const int users = (streams_[compute].network_left > 0) + (streams_[expert].left > 0) + (streams_[reduce].left > 0);
-    const double network_rate = beside_compute * network_speed(users);
+    const auto speeds = network_speeds();
     double share = 0;
     for (std::size_t communication : {expert, reduce}) {
       StreamState& stream = streams_[communication];
-      stream.rate = network_rate;
+      stream.rate = beside_compute * speeds[communication];
       if (stream.left <= 0) continue;
       // core_ms is charged in proportion to progress, so a slowed message still costs core_ms in total.
       const cost::OpCost& op_cost = op_costs_[stream.at_head().index()];
       share += op_cost.core_ms / op_cost.ms * stream.rate;
     }
     streams_[compute].rate = std::max(slowest, 1 - share);
-    streams_[compute].network_rate = network_rate;
+    streams_[compute].network_rate = beside_compute * speeds[compute];
   }
 
   double until_event(const StreamState& stream) const {
     if (stream.running)
-      return std::min(stream.left > 0 ? stream.left / stream.rate : no_event,
-                      stream.network_left > 0 ? stream.network_left / stream.network_rate : no_event);
+      return std::min({stream.left > 0 ? stream.left / stream.rate : no_event,
+                       stream.network_left > 0 ? stream.network_left / stream.network_rate : no_event,
+                       stream.queued > 0 ? stream.queued : no_event});
     if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return no_event;
     return stream.ready > time_ ? stream.ready - time_
                                 : no_event;  // no event: it is ready, but an all-to-all goes first
@@ -172,6 +189,7 @@ class Simulation {
       if (launched[stream]) state.ready = time_;
       work(state.left, state.rate);
       work(state.network_left, state.network_rate);
+      work(state.queued, 1);
       end_worked(state);
     }
   }

@@ -16,7 +16,7 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                     "found {}",
                     node.node.devices, node.name, local_ranks));
   const config::Model& model = config.model;
-  return runtime::EmulatedDevice::create({.hardware = node.part_of_node(local_ranks),
+  return runtime::EmulatedDevice::create({.hardware = node.part_of_node(local_ranks, layout.hosts),
                                           .layout = layout,
                                           .rank = rank,
                                           .scale = config.emulated.scale,

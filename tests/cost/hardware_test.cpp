@@ -168,6 +168,13 @@ TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   CHECK(all_reduce_ms(h, {4, 1}, 8e6) == Approx(0.010 + 2 * 0.75));
   CHECK(all_reduce_ms(h, {8, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 0.5 * 4));
   CHECK(all_reduce_ms(h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 4));
+  // An emulated host of half a node: half its NIC for the vectors of two ranks.
+  CHECK(all_reduce_ms(h.part_of_node(2, 2), {4, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 2 * 0.5 * 8));
+  // Its links have one rate, whatever the size: that of large all-to-alls among as many nodes.
+  Hardware uneven = h;
+  uneven.network.all_to_all_efficiency = {{2, 1, 0.25}, {2, 8, 0.5}, {4, 8, 0.25}};
+  const Hardware host = uneven.part_of_node(2, 2);
+  CHECK(all_reduce_ms(host, {4, 2}, 2e6) - all_reduce_ms(host, {4, 2}, 1e6) == Approx(2 * 2 * 0.5 * 2));
 }
 
 TEST_CASE("the costs of a declared machine answer every query of the planner") {

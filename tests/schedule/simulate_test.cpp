@@ -146,6 +146,24 @@ TEST_CASE("a waiting all-reduce lets an all-to-all go first") {
       {{0, 2}, {2, 3}});
 }
 
+TEST_CASE("messages that pass the network in order: an all-to-all waits for a round, and the all-reduce for it") {
+  constexpr Interference in_order{1, 0.5, 1.5};
+  // The expert stream's instructions wait for the first one, a computation of 1 ms.
+  const auto when = [&](const std::string& letters, const std::vector<OpCost>& costs) {
+    Dependencies needed(letters.size());
+    for (std::size_t i = 1; i < letters.size(); ++i)
+      if (letters[i] == 'e') needed[i] = needs({{0}})[0];
+    return simulate(streams_of(letters), needed, costs, in_order, 0);
+  };
+  check_when(when("cre", {{1}, {5}, {2}}), {{0, 1}, {0, 7}, {1, 4.5}});
+  check_when(when("cree", {{1}, {5}, {2}, {1}}), {{0, 1}, {0, 8}, {1, 4.5}, {4.5, 7}});  // each all-to-all waits
+  check_when(when("cre", {{1}, {2}, {2}}), {{0, 1}, {0, 2}, {1, 4}});  // no longer than the all-reduce lasts
+  check_when(when("er", {{2}, {5}}), {{0, 2}, {0, 7}});                // an all-reduce that starts with it waits
+  // While it waits it takes no core time.
+  check_when(when("crec", {{1}, {5}, {2, 1}, {4}}), {{0, 1}, {0, 7}, {1, 4.5}, {1, 6}});
+  check_when(when("cer", {{1, 0, 2}, {2}, {2}}), {{0, 2}, {2, 5.5}, {0, 6}});
+}
+
 TEST_CASE("computation that communicates occupies the device and the network, each as long as its cost says") {
   using schedule::Network;
   const auto when = [](const std::string& letters, const std::vector<OpCost>& costs, const Interference& interference,

@@ -37,6 +37,9 @@ std::string_view kernel_build();
 struct Interference {
   double network_beside_compute = 1;    // communication while the compute stream is busy
   double network_beside_network = 0.5;  // each of two communication streams that are busy at once
+  // If given, messages do not share the network, but pass it in the order in which they are handed over: an all-to-all
+  // first waits this long for what an all-reduce has under way, and then has the network; the all-reduce pauses.
+  std::optional<double> queue_ms = {};
 };
 
 // Compute-stream time that a message takes, by its bytes_sent.

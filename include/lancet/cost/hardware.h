@@ -54,7 +54,7 @@ struct Hardware {
     double latency_us = 0;                                    // of an all-to-all between nodes
     double hop_us = 0;                                        // of one step of a reduction tree over nodes
     double message_us = 0;                                    // per message of a device to another node after the first
-    bool two_steps = true;                                    // all-to-alls may pass the links first (all_to_all_ms)
+    bool over_mpi = false;  // by this program's transport: every rank exchanges messages with every other
   } network;
   struct Overlap {
     double core_share = 0, core_ms_per_mb = 0;  // compute-stream time that communication takes from its device
@@ -65,9 +65,10 @@ struct Hardware {
 
   // The number of nodes that `ranks` ranks occupy when each node is filled before the next.
   int nodes(int ranks) const;
-  // A host of an emulated cluster, which stands for `devices` devices of a node and their share of its NICs, and whose
-  // all-to-alls are direct.
-  Hardware part_of_node(int devices) const;
+  // One of `hosts` hosts of an emulated cluster, which stands for `devices` devices of a node and their share of its
+  // NICs. Its links have one rate, that of large all-to-alls. Each of its ranks exchanges messages with every other
+  // rank, as the transport does (network.over_mpi).
+  Hardware part_of_node(int devices, int hosts) const;
   std::int64_t free_bytes() const;  // a device's memory besides what is reserved
 };
 
@@ -108,8 +109,9 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
-// Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs twice,
-// except the share that stays on its device; the latency is that of a tree over the nodes, up and down.
+// Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs
+// twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks. The
+// latency is that of a tree over the nodes, up and down.
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
 // Reads NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the
