@@ -76,11 +76,13 @@ limit() { # NAMESPACE INTERFACE BITS-A-SECOND
   ip -n "$1" link set dev "$2" gso_max_segs $((burst / (2 * packet)))
   ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$3bit" burst "$burst" limit "$queue"
 }
-limit_all() { # HOSTS BITS-A-SECOND
-  local i
-  for ((i = 0; i < $1; ++i)); do
-    attempt limit "$name$i" data "$2"
-    attempt limit "$head" "data$i" "$2"
+limit_all() { # HOSTS BITS-A-SECOND...: of all hosts, or of each
+  local hosts=$1 i
+  shift
+  local bits=("$@")
+  for ((i = 0; i < hosts; ++i)); do
+    attempt limit "$name$i" data "${bits[i]:-${bits[0]}}"
+    attempt limit "$head" "data$i" "${bits[i]:-${bits[0]}}"
   done
 }
 
@@ -172,11 +174,13 @@ make_hosts() { # HOSTS
 }
 
 # Ranks of one host reach each other through its `lo`, with the packets of a network.
-limit_within() { # HOSTS BITS-A-SECOND
-  local i
-  for ((i = 0; i < $1; ++i)); do
+limit_within() { # HOSTS BITS-A-SECOND...: of all hosts, or of each
+  local hosts=$1 i
+  shift
+  local bits=("$@")
+  for ((i = 0; i < hosts; ++i)); do
     attempt ip -n "$name$i" link set dev lo mtu 1500
-    attempt limit "$name$i" lo "$2"
+    attempt limit "$name$i" lo "${bits[i]:-${bits[0]}}"
   done
 }
 
@@ -186,13 +190,14 @@ description() { ip -n "$head" -o link show dev data | sed -n 's/.*alias //p'; }
 
 mbit() { awk -v bits="$1" 'BEGIN { printf "%.4g Mbit/s", bits / 1e6 }'; }
 
-# Sets bits (of packets), within (0: not limited) and what from the options of `up`.
+# Sets bits (of packets), within (none: not limited), each of all hosts or of each, and what from the options of `up`.
 read_links() { # RATE HARDWARE SCALE DILATION RANKS HOSTS
-  local ranks=${5:-1} links file network
-  within=0 what="$1 each way"
+  local ranks=${5:-1} links network inside
+  bits=() within=() what="$1 each way"
   if [ -z "$2" ]; then
     [ -z "$3$4$5" ] || fail "--scale, --dilation and --ranks-per-host need --hardware"
-    bits=$(bits_of "$1")
+    network=$(bits_of "$1")
+    bits=("$network")
     return
   fi
   [ -z "$1" ] || fail "expected --rate or --hardware, found both"
@@ -201,15 +206,17 @@ read_links() { # RATE HARDWARE SCALE DILATION RANKS HOSTS
   check_count --ranks-per-host "$ranks" 1
   need_commands python3
   links=$(python3 "$(dirname "${BASH_SOURCE[0]}")/hardware_links.py" "$2" "$6" "$ranks" "$3" "$4") || exit
-  read -r file network within <<<"$links"
-  bits=$((network * packet / payload))
-  what="$file at scale $3 and dilation $4, ranks a host: $ranks, $(mbit "$network") each way"
-  if [ "$ranks" -gt 1 ]; then
-    what+=", $(mbit "$within") within a host"
-    within=$((within * packet / payload))
-  else
-    within=0
+  while read -r network inside; do
+    bits+=($((network * packet / payload)))
+    [ "$ranks" -eq 1 ] || within+=($((inside * packet / payload)))
+  done <<<"$links"
+  what="$2 at scale $3 and dilation $4, ranks a host: $ranks"
+  if [ ${#bits[@]} -gt 1 ]; then
+    what="unlike hosts${what#"$2"}"
+    return
   fi
+  what+=", $(mbit "$network") each way"
+  [ "$ranks" -eq 1 ] || what+=", $(mbit "$inside") within a host"
 }
 
 up() {
@@ -235,8 +242,8 @@ up() {
   trap 'tear_down; exit 130' INT TERM HUP
   trap tear_down EXIT
   make_hosts "$hosts"
-  limit_all "$hosts" "$bits"
-  [ "$within" -eq 0 ] || limit_within "$hosts" "$within"
+  limit_all "$hosts" "${bits[@]}"
+  [ "${#within[@]}" -eq 0 ] || limit_within "$hosts" "${within[@]}"
   describe "${ranks:-1} $what"
   trap - EXIT INT TERM HUP
   echo "cluster '$name': $hosts hosts, $what" >&2

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Prints how fast the links of an emulated host are, as a hardware file declares, for scripts/emulate-cluster.sh.
 
-    hardware_links.py NAME_OR_PATH HOSTS RANKS_PER_HOST SCALE DILATION
+    hardware_links.py NAME_OR_PATH[;NAME_OR_PATH...] HOSTS RANKS_PER_HOST SCALE DILATION
 
-One line: the file's name, and in bits of messages a second the host's link, each way, and what its ranks send to each
-other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. A link has one rate:
+A line for all hosts, or for each, if as many names are given: in bits of messages a second the host's link, each way,
+and what its ranks send to each other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. A link has one rate:
 that of large all-to-alls among HOSTS nodes. Bytes are divided by the scale and times multiplied by the dilation, so
 rates are divided by both. Exits with 2 and a line on bad input.
 """
@@ -91,8 +91,7 @@ def check(what, unscaled, scale, dilation):
              f"that {what} has 64 kbit/s to 100 Gbit/s, found {scale:g}")
 
 
-def main(name, hosts, ranks, scale, dilation):
-    scale, dilation = positive("--scale", scale), positive("--dilation", dilation)
+def print_links(name, hosts, ranks, scale, dilation):
     path = find(name)
     root = read(path)
     devices, link, nics, nic = (number(path, root, field) for field in FIELDS)
@@ -103,7 +102,15 @@ def main(name, hosts, ranks, scale, dilation):
     check("a host's link", network, scale, dilation)
     if int(ranks) > 1:
         check("what ranks of a host send to each other", within, scale, dilation)
-    print(path.stem, round(network / scale), round(within / scale))
+    print(round(network / scale), round(within / scale))
+
+
+def main(names, hosts, ranks, scale, dilation):
+    names, scale, dilation = names.split(";"), positive("--scale", scale), positive("--dilation", dilation)
+    if len(names) not in (1, int(hosts)):
+        fail(f"--hardware: expected one name, or one for each of {hosts} hosts, found {len(names)}")
+    for name in names:
+        print_links(name, hosts, ranks, scale, dilation)
 
 
 main(*sys.argv[1:])

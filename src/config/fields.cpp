@@ -166,7 +166,8 @@ constexpr Field table[] = {
         "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
         "memory"),
     ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice"),
-    ROW(emulated.hardware, any(), "device emulated: declared hardware (configs/hardware/NAME.json, or a path)"),
+    ROW(emulated.hardware, any(),
+        "device emulated: declared hardware (configs/hardware/NAME.json, or a path), or that of each host: A;B;..."),
     ROW(emulated.scale, between(1, most_factor), "device emulated: the bytes of messages are divided by it"),
     ROW(emulated.dilation, between(1, most_factor), "device emulated: times are multiplied by it"),
     ROW(emulated.routing, any(),

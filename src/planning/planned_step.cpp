@@ -86,12 +86,12 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   if (target.hosts == 0) target.hosts = target.ranks;
   LANCET_TRY(check_hosts(target));
   LANCET_ASSIGN(const auto device, world::make_emulated_device(config, {target.ranks, target.hosts}, 0));
-  const cost::Hardware& hardware = device->options().hardware;
-  target.hardware = hardware.name;
-  LANCET_TRY(check_memory(config, target, double(hardware.free_bytes()) / (1 << 30)));
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, device->costs(), hardware.name));
-  result.costs = "emulated " + device->costs().describe();
-  result.available_gib = double(hardware.free_bytes()) / (1 << 30);
+  target.hardware = device->hardware_names();
+  const double available_gib = double(device->free_bytes()) / (1 << 30);
+  LANCET_TRY(check_memory(config, target, available_gib));
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, device->slowest_costs(), target.hardware));
+  result.costs = fmt::format("emulated {}, declared: {} ranks on {} hosts", target.hardware, target.ranks, target.hosts);
+  result.available_gib = available_gib;
   return result;
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,22 @@ cost::Routing expected_routing(const DrawnRouting& routing, double capacity) {
   return declared;
 }
 
+const cost::Hardware& host_of(const EmulatedDevice::Options& options) {
+  return options.hosts.size() == 1 ? options.hosts[0]
+                                   : options.hosts[std::size_t(options.rank / options.layout.on_host())];
+}
+
+cost::HardwareCosts costs_on(const cost::Hardware& host, const EmulatedDevice::Options& options,
+                             const DrawnRouting& routing) {
+  return {host, options.layout, {}, expected_routing(routing, options.capacity)};
+}
+
+std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& options, const DrawnRouting& routing) {
+  std::vector<cost::HardwareCosts> costs;
+  for (const cost::Hardware& host : options.hosts) costs.push_back(costs_on(host, options, routing));
+  return costs;
+}
+
 // The median time of a call on the slowest rank, in nanoseconds of the host.
 template <class Call>
 Result<double> slowest_ns(comm::Communicator& world, const Call& call) {
@@ -54,9 +71,20 @@ Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) 
 EmulatedDevice::EmulatedDevice(Options options, DrawnRouting routing)
     : options_(std::move(options)),
       routing_(std::make_unique<DrawnRouting>(std::move(routing))),
-      costs_(options_.hardware, options_.layout, {}, expected_routing(*routing_, options_.capacity)) {}
+      costs_(costs_on(host_of(options_), options_, *routing_)),
+      slowest_costs_(costs_of_hosts(options_, *routing_)) {}
 
 EmulatedDevice::~EmulatedDevice() = default;
+
+std::string EmulatedDevice::hardware_names() const {
+  std::vector<std::string_view> names;
+  for (const cost::Hardware& host : options_.hosts) names.push_back(host.name);
+  return fmt::format("{}", fmt::join(names, ";"));
+}
+
+std::int64_t EmulatedDevice::free_bytes() const {
+  return std::ranges::min(options_.hosts, {}, &cost::Hardware::free_bytes).free_bytes();
+}
 
 Status EmulatedDevice::calibrate(comm::Communicator& world) {
   if (world.size() == 1) return {};

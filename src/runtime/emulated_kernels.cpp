@@ -95,7 +95,7 @@ std::function<double()> EmulatedKernels::declared(std::int32_t instruction, cons
     std::int64_t tokens = 0;
     for (std::int64_t e = 0; e < experts; ++e) tokens += rows[(e + 1) * columns - 1] - rows[e * columns];
     at.attributes.set("tokens", tokens);
-    return cost::op_ms(device_.options().hardware, plan_.program, at) * ns_per_ms;
+    return cost::op_ms(device_.hardware(), plan_.program, at) * ns_per_ms;
   };
 }
 

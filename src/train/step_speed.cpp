@@ -45,7 +45,7 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
     return {};
   }
   if (resources.emulated) {
-    const cost::Hardware::Device& device = resources.emulated->options().hardware.device;
+    const cost::Hardware::Device& device = resources.emulated->hardware().device;
     peak_ = {(config_.train.dtype == DType::bf16 ? device.bf16_tflops : device.fp32_tflops) * 1e12, "declared"};
     return {};
   }

@@ -76,7 +76,7 @@ class TrainerImpl final : public Trainer {
     if (emulated_) network_ = in_time_of(*emulated_, network_);
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
     const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
-                                            .costs = emulated_ ? &emulated_->costs() : options_.costs,
+                                            .costs = emulated_ ? &emulated_->slowest_costs() : options_.costs,
                                             .profile_folder = options_.profile_folder,
                                             .plan_file = options_.plan_file,
                                             .accelerator = accelerator,

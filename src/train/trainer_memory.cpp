@@ -18,7 +18,7 @@ const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan 
 
 std::string where_of(const RankResources& resources) {
   if (resources.accelerator) return " on " + resources.accelerator->device().name();
-  return resources.emulated ? " on " + resources.emulated->options().hardware.name : "";
+  return resources.emulated ? " on " + resources.emulated->hardware().name : "";
 }
 
 // Config error: `needed` bytes, whose parts in MB are `parts`, are more than the rank's share of the free memory.
@@ -26,7 +26,7 @@ Status check_free(std::int64_t needed, const std::string& parts, const RankResou
   auto available = world::available_bytes();
   if (available) *available /= resources.local_ranks;
   if (resources.accelerator) available = resources.accelerator->device().free_bytes();
-  if (resources.emulated) available = resources.emulated->options().hardware.free_bytes();
+  if (resources.emulated) available = resources.emulated->hardware().free_bytes();
   if (!available || needed <= *available) return {};
   return config_error(fmt::format("expected {} MB of free memory a rank{} ({}), found {} MB", needed / 1'000'000,
                                   where_of(resources), parts, *available / 1'000'000));

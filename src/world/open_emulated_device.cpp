@@ -2,21 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "lancet/world/agree.h"
 
 namespace lancet::world {
 
+namespace {
+
+// The hardware of all hosts, or of each: names with semicolons between them.
+Result<std::vector<cost::Hardware>> read_hosts(const std::string& names, const cost::Layout& layout) {
+  std::vector<cost::Hardware> hosts;
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ';');) {
+    LANCET_ASSIGN(const cost::Hardware node, cost::read_hardware(name));
+    if (layout.on_host() > node.node.devices)
+      return config_error(
+          fmt::format("emulated.hardware: expected at most {} ranks on a host, the devices of a node of {}, found {}",
+                      node.node.devices, node.name, layout.on_host()));
+    hosts.push_back(node.part_of_node(layout.on_host(), layout.hosts));
+  }
+  if (hosts.size() != 1 && std::ssize(hosts) != layout.hosts)
+    return config_error(fmt::format("emulated.hardware: expected one name, or one for each of {} hosts, found {}",
+                                    layout.hosts, hosts.size()));
+  return hosts;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
                                                                       const cost::Layout& layout, int rank) {
-  const int local_ranks = layout.on_host();
-  LANCET_ASSIGN(const cost::Hardware node, cost::read_hardware(config.emulated.hardware));
-  if (local_ranks > node.node.devices)
-    return config_error(
-        fmt::format("emulated.hardware: expected at most {} ranks on a host, the devices of a node of {}, "
-                    "found {}",
-                    node.node.devices, node.name, local_ranks));
+  LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
   const config::Model& model = config.model;
-  return runtime::EmulatedDevice::create({.hardware = node.part_of_node(local_ranks, layout.hosts),
+  return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
                                           .layout = layout,
                                           .rank = rank,
                                           .scale = config.emulated.scale,

@@ -127,6 +127,20 @@ def rates_of_a_hardware_file():
     assert command("status").stdout.splitlines()[0] == f"cluster '{NAME}': 2 hosts, 40mbit each way"
 
 
+def unlike_hosts():
+    """An eighth of 80 Gbit/s, and of 4 x 100 Gbit/s at A100's efficiency, divided by 1,200."""
+    up = command("up", *"--hosts 2 --hardware p3dn-v100;p4de-a100 --scale 100 --dilation 12".split())
+    assert up.returncode == 0, up
+    assert up.stderr == f"cluster '{NAME}': 2 hosts, unlike hosts at scale 100 and dilation 12, ranks a host: 1\n", up
+    rates = []
+    for device in ("data0", "data1"):
+        shown = subprocess.run(["ip", "netns", "exec", f"{NAME}-head", "tc", "qdisc", "show", "dev", device],
+                               capture_output=True, text=True, check=True).stdout
+        rates.append(float(re.search(r"rate (\d+)Kbit", shown).group(1)))
+    assert 8_000 < rates[0] < 9_000 and rates[1] > 1.5 * rates[0], rates
+    assert command("down").returncode == 0
+
+
 wrong_command_lines()
 wrong_hardware_files()
 up = command("up", "--hosts", "2", "--rate", "1gbit")
@@ -139,6 +153,8 @@ try:
     ranks_of_a_killed_script()
     assert command("down").returncode == 0
     rates_of_a_hardware_file()
+    assert command("down").returncode == 0
+    unlike_hosts()
 finally:
     down = command("down")
 assert down.returncode == 0, down

@@ -29,10 +29,10 @@ struct Seen {
   double declared_ms = 0;                          // of the compute stream
 };
 
-Seen run_emulated(const config::Config& config, int ranks, int steps) {
+Seen run_emulated(const config::Config& config, int ranks, int steps, int hosts = 1) {
   Seen seen;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks / hosts}));
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() == 0) seen.records.push_back(record);
@@ -40,7 +40,8 @@ Seen run_emulated(const config::Config& config, int ranks, int steps) {
     if (world.rank() > 0) return {};
     for (const run::LayerLoad& layer : trainer->last_layers())
       seen.expert_tokens.emplace_back(layer.expert_tokens.begin(), layer.expert_tokens.end());
-    LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.emulated.hardware));
+    const std::string first_host = config.emulated.hardware.substr(0, config.emulated.hardware.find(';'));
+    LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(first_host));
     const ir::Plan& plan = trainer->executor().plan();
     LANCET_ASSIGN(const auto costs, cost::op_costs(cost::HardwareCosts(hardware, {ranks, 1}), plan.program));
     for (std::size_t i = 0; i < costs.size(); ++i)
@@ -102,6 +103,25 @@ TEST_CASE("ranks that emulate predict their steps, and spread tokens as they are
     CHECK(*parts.records[1].drop_pct == *uneven.records[1].drop_pct);
   }
   CHECK(uneven.records[0].drop_pct != uneven.records[1].drop_pct);  // each step draws anew
+}
+
+TEST_CASE("emulated hosts of unlike hardware: each takes its own time, and the plan is made for the slowest") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  const std::string slow = config.emulated.hardware;
+  const std::string fast =
+      folder.write("fast.json", test::declared_hardware({.latency_us = 1000, .tflops = 0.08}));
+  const auto of_hosts = [&](const std::string& hardware) {
+    config.emulated.hardware = hardware;
+    return run_emulated(config, 2, 1, 2);
+  };
+  const Seen all_slow = of_hosts(slow), all_fast = of_hosts(fast), unlike = of_hosts(fast + ";" + slow);
+  CHECK(*all_fast.records[0].predicted_ms < *all_slow.records[0].predicted_ms);
+  CHECK(*unlike.records[0].predicted_ms == *all_slow.records[0].predicted_ms);
+  CHECK(unlike.declared_ms == all_fast.declared_ms);  // rank 0's
+  CHECK(unlike.records[0].step_ms >= all_slow.declared_ms);
+  config.emulated.hardware = fast + ";" + fast + ";" + slow;
+  CHECK(error_of(config, 2).ends_with("emulated.hardware: expected one name, or one for each of 1 hosts, found 3"));
 }
 
 TEST_CASE("an emulated device that this machine or the config cannot stand for is refused") {

@@ -11,9 +11,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/cost/hardware.h"
+#include "lancet/cost/slowest_costs.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet::runtime {
@@ -25,7 +26,8 @@ inline constexpr double ns_per_ms = 1e6;
 class EmulatedDevice {
  public:
   struct Options {
-    cost::Hardware hardware;  // of a host of the emulated cluster (Hardware::part_of_node)
+    // Of each host of the emulated cluster (Hardware::part_of_node), or of all hosts if there is one entry.
+    std::vector<cost::Hardware> hosts;
     cost::Layout layout;
     int rank = 0;
     double scale = 1, dilation = 1;
@@ -40,9 +42,14 @@ class EmulatedDevice {
   ~EmulatedDevice();
 
   const Options& options() const { return options_; }
+  const cost::Hardware& hardware() const { return costs_.hardware(); }  // of this rank's host
   const DrawnRouting& routing() const { return *routing_; }
-  // Declared costs under the expected routing, for the planner.
+  // Declared costs of this rank under the expected routing.
   const cost::HardwareCosts& costs() const { return costs_; }
+  // Those of the slowest host, for the planner: the ranks have one plan.
+  const cost::SlowestCosts& slowest_costs() const { return slowest_costs_; }
+  std::string hardware_names() const;  // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
+  std::int64_t free_bytes() const;     // of a device of the host that has the least
 
   // Collective. Measures how long messages of no bytes take here, which counts towards their declared latency.
   Status calibrate(comm::Communicator& world);
@@ -65,6 +72,7 @@ class EmulatedDevice {
   Options options_;
   std::unique_ptr<DrawnRouting> routing_;
   cost::HardwareCosts costs_;
+  cost::SlowestCosts slowest_costs_;
   double all_to_all_latency_ns_ = 0, all_reduce_latency_ns_ = 0;
   double overhead_ns_ = 0;  // of an all-to-all without bytes, of the host
   std::int64_t runs_ = 0;

@@ -1,0 +1,33 @@
+// The costs of ranks on unlike machines: each is that of the machine on which it takes longest. All-to-alls keep the ranks
+// at one pace, so a step takes as long as on the slowest of them.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/cost/hardware.h"
+
+namespace lancet::cost {
+
+class SlowestCosts final : public Costs {
+ public:
+  // At least one machine, all of the same layout.
+  explicit SlowestCosts(std::vector<HardwareCosts> machines) : machines_(std::move(machines)) {}
+
+  std::optional<double> compute_ms(std::string_view op_key) const override;
+  std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
+  double all_to_all_ms(double bytes) const override;
+  double all_reduce_ms(double bytes) const override;
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
+  CoreCost all_to_all_core() const override;
+  CoreCost all_reduce_core() const override;
+  double launch_ms() const override;
+  Interference interference() const override;
+  std::string identity() const override;
+
+ private:
+  std::vector<HardwareCosts> machines_;
+};
+
+}  // namespace lancet::cost

@@ -1,0 +1,84 @@
+#include "lancet/cost/slowest_costs.h"
+
+#include <algorithm>
+
+#include "lancet/base/hash.h"
+
+namespace lancet::cost {
+namespace {
+
+template <class Cost>
+auto slowest_of(const std::vector<HardwareCosts>& machines, const Cost& cost) {
+  auto slowest = cost(machines.front());
+  for (const HardwareCosts& machine : machines) slowest = std::max(slowest, cost(machine));
+  return slowest;
+}
+
+CoreCost slower(const CoreCost& a, const CoreCost& b) {
+  return {std::max(a.per_message_ms, b.per_message_ms), std::max(a.per_mb_ms, b.per_mb_ms)};
+}
+
+}  // namespace
+
+std::optional<double> SlowestCosts::compute_ms(std::string_view op_key) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.compute_ms(op_key); });
+}
+
+std::optional<double> SlowestCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.op_ms(program, instruction); });
+}
+
+double SlowestCosts::all_to_all_ms(double bytes) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_to_all_ms(bytes); });
+}
+
+double SlowestCosts::all_reduce_ms(double bytes) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_reduce_ms(bytes); });
+}
+
+OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
+                                std::int64_t peers) const {
+  OpCost slowest;
+  for (const HardwareCosts& machine : machines_) {
+    const OpCost cost = machine.all_to_all(program, instruction, peers);
+    slowest.ms = std::max(slowest.ms, cost.ms);
+    slowest.core_ms = std::max(slowest.core_ms, cost.core_ms);
+  }
+  return slowest;
+}
+
+CoreCost SlowestCosts::all_to_all_core() const {
+  CoreCost slowest;
+  for (const HardwareCosts& machine : machines_) slowest = slower(slowest, machine.all_to_all_core());
+  return slowest;
+}
+
+CoreCost SlowestCosts::all_reduce_core() const {
+  CoreCost slowest;
+  for (const HardwareCosts& machine : machines_) slowest = slower(slowest, machine.all_reduce_core());
+  return slowest;
+}
+
+double SlowestCosts::launch_ms() const {
+  return slowest_of(machines_, [](const HardwareCosts& m) { return m.launch_ms(); });
+}
+
+Interference SlowestCosts::interference() const {
+  Interference slowest = machines_.front().interference();
+  for (const HardwareCosts& machine : machines_) {
+    const Interference one = machine.interference();
+    slowest.network_beside_compute = std::min(slowest.network_beside_compute, one.network_beside_compute);
+    slowest.network_beside_network = std::min(slowest.network_beside_network, one.network_beside_network);
+    slowest.queue_ms = std::max(slowest.queue_ms, one.queue_ms);
+  }
+  return slowest;
+}
+
+std::string SlowestCosts::identity() const {
+  if (machines_.size() == 1) return machines_.front().identity();
+  std::string all;
+  for (const HardwareCosts& machine : machines_) all += machine.identity();
+  return hex(hash64(all));
+}
+
+}  // namespace lancet::cost
