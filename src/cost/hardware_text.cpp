@@ -265,12 +265,12 @@ Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, 
 }
 
 Result<Hardware> read_hardware(const std::string& name_or_path) {
-  const auto [name, changes] = split_changes(name_or_path);
-  const bool is_path = name.ends_with(".json") || name.find('/') != std::string::npos;
-  const std::filesystem::path path = is_path ? std::filesystem::path(name) : folder / (name + ".json");
+  const auto [file, changes] = split_changes(name_or_path);
+  const bool is_path = file.ends_with(".json") || file.find('/') != std::string::npos;
+  const std::filesystem::path path = is_path ? std::filesystem::path(file) : folder / (file + ".json");
   const std::filesystem::path found = find_shipped(path);
   if (found.empty())
-    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}", names_there(), name,
+    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}", names_there(), file,
                                     either_of(shipped_places(path))));
   auto text = read_file(found, "a hardware file");
   if (!text.ok()) return config_error(text.error().message);

@@ -1,8 +1,8 @@
 // Buckets replaces sync's all-reduces by chunks of a given size: gradients in the order in which they are complete are
-// collected until a chunk is full; a gradient larger than 1.5 chunks is cut into slices. Ordering then orders one such
-// program: it simulates it, sorts the updates at the end of the step by the time at which their gradients are ready,
-// and with Network::all_to_all_first turns the waits of the timeline into dependencies: an all-reduce that had to wait
-// for an all-to-all is put after it and depends on it.
+// collected until a chunk is full or one of them is read; a gradient larger than 1.5 chunks is cut into slices.
+// Ordering then orders one such program: it simulates it, sorts the updates at the end of the step by the time at which
+// their gradients are ready, and with Network::all_to_all_first turns the waits of the timeline into dependencies: an
+// all-reduce that had to wait for an all-to-all is put after it and depends on it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,6 +69,7 @@ class Buckets {
     auto next = gradients_.begin();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       if (is_bucket_[i]) continue;
+      if (reads_unsent(program_.instructions[i])) close();
       result.instructions.push_back(program_.instructions[i]);
       op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
@@ -82,6 +83,11 @@ class Buckets {
     TensorId sum, reduced;  // operand and result of its all-reduce
     std::size_t made;       // the instruction that makes the sum
   };
+
+  // True for an update in the midst of the backward pass whose gradient waits in a chunk that is not full yet.
+  bool reads_unsent(const ir::Instruction& instruction) const {
+    return std::ranges::any_of(instruction.operands, [&](TensorId id) { return std::ranges::count(results_, id) > 0; });
+  }
 
   void add(const Gradient& gradient, std::int64_t chunk_bytes) {
     const std::int64_t bytes = ir::bytes(program_.type(gradient.sum));

@@ -112,18 +112,18 @@ TEST_CASE("settings are beside the experiment, in a file of any name, or in the 
 TEST_CASE("the hardware's numbers are an axis of simulated points") {
   const Files files;
   const auto varied =
-      read_experiment(files.experiment(files.grid(R"(, "hardware": ["", "network.latency_us=x2"])")), "", here);
+      read_experiment(files.experiment(files.grid(R"(, "hardware": ["", "node.latency_us=x2"])")), "", here);
   REQUIRE(varied.ok());
   REQUIRE(varied->points.size() == 24);
   CHECK(varied->points[0].id == files.read().points[0].id);
   const Point& slower = varied->points[12];
   CHECK(slower.id != varied->points[0].id);
-  CHECK(slower.hardware() == files.machine + ":network.latency_us=x2");
-  CHECK(slower.describe() == files.machine + ":network.latency_us=x2, small, switch, 2 ranks, sequential");
-  CHECK(test::json_in(to_line(*varied, slower, {}, "1"))["variation"] == "network.latency_us=x2");
+  CHECK(slower.hardware() == files.machine + ":node.latency_us=x2");
+  CHECK(slower.describe() == files.machine + ":node.latency_us=x2, small, switch, 2 ranks, sequential");
+  CHECK(test::json_in(to_line(*varied, slower, {}, "1"))["variation"] == "node.latency_us=x2");
   CHECK_FALSE(test::json_in(to_line(*varied, varied->points[0], {}, "1")).contains("variation"));
   CHECK(simulate(*varied, slower)->times.all_to_all > simulate(*varied, varied->points[0])->times.all_to_all);
-  const auto on = read_experiment(files.experiment(files.grid()), files.machine + ":network.latency_us=x2", here);
+  const auto on = read_experiment(files.experiment(files.grid()), files.machine + ":node.latency_us=x2", here);
   REQUIRE(on.ok());
   CHECK(on->points[0].id == slower.id);
   const auto message = [&](const std::string& changes, const std::string& on) {

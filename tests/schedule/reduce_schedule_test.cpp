@@ -158,6 +158,27 @@ TEST_CASE("all-reduces: accumulated gradients") {
   check_same_step(before, reduce_scheduled(before, costs));
 }
 
+TEST_CASE("all-reduces: updates amid the backward pass read what their chunk has reduced") {
+  const FakeCosts costs = busy_network();
+  passes::OptimizeOptions options;
+  options.ranks = 2;
+  const ir::Program late = passes::optimize(passes::sync(passes::autodiff(model(2)), 2, 1), options);
+  // Each update follows the all-reduce of its gradient, as in schedules that fill gaps with updates.
+  std::vector<schedule::Order> after(late.instructions.size());
+  const schedule::Dependencies needed = ir::dependencies(late);
+  for (std::size_t i = 0; i < needed.size(); ++i)
+    for (const ir::InstructionId before : needed[i])
+      if (late.instructions[i].role == ir::Role::update &&
+          late.instructions[before.index()].stream == ir::Stream::reduce)
+        after[before.index()].push_back({std::int32_t(i)});
+  const ir::Program early = schedule::permuted(late, schedule::reordered(late, ir::precedence(late), after));
+  const schedule::Chunked cut = schedule::cut_all_reduces(early, loads_of(early, costs), costs, 1 << 20);
+  require_sound(ops::verify(cut.program));
+  CHECK(reduced(cut.program) == reduced(early));
+  CHECK(computation(cut.program) == computation(early));
+  check_same_step(early, reduce_scheduled(early, costs));
+}
+
 TEST_CASE("all-reduces: programs that stay unchanged") {
   const FakeCosts costs = busy_network();
   for (const ir::Program& p : {model(2), passes::autodiff(model(1)), program(tied)}) {
