@@ -7,7 +7,7 @@ simulator, the executor and the transport; they say nothing about the numbers of
 
 Each case is one process group that runs all policies in turns, in several rounds (lancet bench policies). A case whose
 result is in the folder is not run again, so the command may be interrupted. The tables go to docs/results/emulated.md
-and emulated.csv.
+and emulated.csv; `python3 scripts/bench figures` draws the latter as emulated.svg.
 """
 import itertools
 import json
@@ -136,6 +136,7 @@ def page(by_case):
         "planner, executor and transport are real, ops take declared times. So the errors are those of the simulator, the",
         "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's median.", "",
+        "![Predicted beside emulated steps](emulated.svg)", "",
         *summary(by_case), "",
         *markdown(["case", "hardware", "hosts", "ranks a host", "dilation"], [[name, *CASES[name][:4]] for name in done]), "",
         *markdown(["case", "policy", "predicted", "step", "least", "most", "error", "speed-up", "predicted", "late %"],
