@@ -48,7 +48,8 @@ def kind_of(row):
 
 
 MARKS = {"measured: ranks on this machine": ("o", "#3b74d9"), "emulated: this sweep": ("^", "#c0392b"),
-         "emulated: bench overlap": ("v", "#2a9d74"), "emulated: bench overlap, several hosts on a core": ("x", "#8c8c8c")}
+         "emulated: bench overlap": ("v", "#2a9d74"),
+         "emulated: bench overlap, several hosts on a core": ("x", "#8c8c8c")}
 
 
 def predicted(points):
@@ -78,8 +79,8 @@ def marks(rows):
     schedule, so that their runs are one mark, at their mean."""
     alike = group([{**row, "kind": kind_of(row), "gate": row.get("gate", ""), "plan": round(row["predicted_ms"], 2)}
                    for row in rows], "kind", "hardware", "model", "gate", "plan")
-    return [(kind, statistics.mean(row["predicted_ms"] for row in here), statistics.mean(row["step_ms"] for row in here),
-             spread_of(here)) for (kind, *_), here in alike.items()]
+    return [(kind, *(statistics.mean(row[name] for row in here) for name in ("predicted_ms", "step_ms")), spread_of(here))
+            for (kind, *_), here in alike.items()]
 
 
 def draw_marks(steps, residuals, found):

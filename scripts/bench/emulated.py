@@ -9,6 +9,7 @@ Each case is one process group that runs all policies in turns, in several round
 result is in the folder is not run again, so the command may be interrupted. The tables go to docs/results/emulated.md
 and emulated.csv; `python3 scripts/bench figures` draws the latter as emulated.svg.
 """
+import csv
 import itertools
 import json
 import os
@@ -152,6 +153,13 @@ def write(folder, out):
     write_csv(out / "emulated.csv", list(rows[0]), map(rounded, rows))
     for line in summary(by_case):
         run.log(line)
+
+
+def read(path):
+    """Returns the rows of an emulated.csv, with their times as numbers and the hardware file of their case."""
+    times = ("predicted_ms", "step_ms", "least_ms", "most_ms")
+    return [{**row, "hardware": CASES[row["case"]][0], **{name: float(row[name]) for name in times}}
+            for row in csv.DictReader(path.read_text().splitlines())]
 
 
 def add_arguments(parser):

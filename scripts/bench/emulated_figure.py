@@ -1,16 +1,7 @@
 """The figure of emulated.csv: predicted beside emulated steps, and the errors of the predictions below them."""
-import csv
-
 from bench.emulated import CASES
 from bench.plot import begin_at_zero, colours_of, column, draw_interval, joined, same_series, save
 from bench.points import group
-
-
-def read(path):
-    """Returns the rows, with their times as numbers and the hardware file of their case."""
-    times = ("predicted_ms", "step_ms", "least_ms", "most_ms")
-    return [{**row, "hardware": CASES[row["case"]][0], **{name: float(row[name]) for name in times}}
-            for row in csv.DictReader(open(path, newline=""))]
 
 
 def same_plans(rows):

@@ -9,7 +9,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from bench import accuracy_figure, emulated_figure, planning_figures, steps_figures
+from bench import accuracy_figure, emulated, emulated_figure, planning_figures, steps_figures
 from bench.all_to_all_terms import read_commented
 from bench.claims import claims
 from bench.points import COLUMNS, read, sources
@@ -79,7 +79,7 @@ def make_all(out, folder):
             print(f"{name}: no table without a point of {key}", file=sys.stderr)
             complete = False
     if (out / "emulated.csv").is_file():  # `bench emulated` writes it
-        emulated_figure.draw(emulated_figure.read(out / "emulated.csv"), out / "emulated.svg")
+        emulated_figure.draw(emulated.read(out / "emulated.csv"), out / "emulated.svg")
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims beside ours", "",
          "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md).", "", *claims(found)]) + "\n")

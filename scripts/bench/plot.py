@@ -1,7 +1,7 @@
 """Plots as SVG files: the same points give the same file.
 
-A figure is one column of panels, as wide as a column of a page, so that its letters can be read on a narrow screen, too.
-The legend is above the panels. Bars and times of steps begin at zero. A value with an interval (columns NAME_low and
+A figure is one column of panels, as wide as a column of a page, so that its letters can be read on a narrow screen. The
+legend is above the panels. Bars and times of steps begin at zero. A value with an interval (columns NAME_low and
 NAME_high) has it drawn; what the Lancet paper says is a dashed line with a label.
 """
 import itertools

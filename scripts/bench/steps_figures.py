@@ -4,10 +4,10 @@ import functools
 import textwrap
 
 from bench import paper
-from bench.plot import (COLOURS, Series, begin_at_zero, colours_of, column, draw_bars, draw_interval, draw_paper_line, interval_of, joined,
-                        panels, same_schedules, same_series, save)
-from bench.points import (BASELINES, OURS, PAPER_BASELINES, best_of_families, cluster_of, cut_of, fits, group, networks, step_of,
-                          title_of)
+from bench.plot import (COLOURS, Series, begin_at_zero, colours_of, column, draw_bars, draw_interval, draw_paper_line,
+                        interval_of, joined, panels, same_schedules, same_series, save)
+from bench.points import (BASELINES, OURS, PAPER_BASELINES, best_of_families, cluster_of, cut_of, fits, group, networks,
+                          step_of, title_of)
 from bench.table import markdown, number
 
 FLOOR = "bound"  # the policy whose step no order of the whole operations goes below
@@ -31,8 +31,8 @@ def step_series(merged, places, colours):
     found = []
     for names in merged:
         here = [by[names[0]] for by in places]
-        found.append(Series(joined(names), colours[names[0]], [point["step_ms"] if fits(point) else None for point in here],
-                            [interval_of(point, "step_ms") for point in here]))
+        steps = [point["step_ms"] if fits(point) else None for point in here]
+        found.append(Series(joined(names), colours[names[0]], steps, [interval_of(point, "step_ms") for point in here]))
     return found
 
 
@@ -40,8 +40,8 @@ def step_series(merged, places, colours):
 
 def iteration_row(point, lancet):
     gain = number(point["step_ms"] / lancet["step_ms"], 2) if fits(point) and fits(lancet) else ""
-    return [title_of(point), point["ranks"], point["family"], step_of(point), number(point.get("exposed_ms")), point["k"], gain,
-            point["network"]]
+    return [title_of(point), point["ranks"], point["family"], step_of(point), number(point.get("exposed_ms")),
+            point["k"], gain, point["network"]]
 
 
 def draw_paper_steps(axis, x, by, claim):
@@ -57,7 +57,8 @@ def draw_paper_steps(axis, x, by, claim):
 
 def draw_floor(axis, x, by):
     if fits(by.get(FLOOR)):
-        axis.plot([x - 0.44, x + 0.44], [by[FLOOR]["step_ms"]] * 2, color="#1b7837", linewidth=1.4, label="floor of whole operations")
+        axis.plot([x - 0.44, x + 0.44], [by[FLOOR]["step_ms"]] * 2, color="#1b7837", linewidth=1.4,
+                  label="floor of whole operations")
 
 
 def draw_iteration(axis, here, experiment, names, merged):
@@ -76,8 +77,8 @@ def draw_iteration(axis, here, experiment, names, merged):
 def iteration(points, path, title):
     names = schedules_of(points)
     draw = functools.partial(draw_iteration, experiment=path.stem, names=names, merged=same_schedules(points, names))
-    return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's", "network"],
-                    panels(points, path, title, draw))
+    return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's",
+                     "network"], panels(points, path, title, draw))
 
 
 # Figure 2
@@ -140,7 +141,8 @@ def draw_range(axis, here):
     axis.plot(range(len(times)), times, "o-", color=COLOURS["Lancet"])
     ends = [interval_of(point, "forward_ms") for _, point in shown]
     if ends and all(ends):
-        axis.fill_between(range(len(times)), *zip(*ends), color=COLOURS["Lancet"], alpha=0.2, linewidth=0, gid="interval")
+        axis.fill_between(range(len(times)), *zip(*ends), color=COLOURS["Lancet"], alpha=0.2, linewidth=0,
+                          gid="interval")
     begin_at_zero(axis)
     axis.set_xticks(range(len(times)), ["whole" if reach < 0 else reach for reach, _ in shown])
     axis.set_xlabel("groups before and after the MoE layer")
@@ -223,14 +225,14 @@ def ablation(points, path, title):
     colours = colours_of(names)
     figure, (axis,) = column([2.9])
     draw_bars(axis, [textwrap.fill(title_of(by["RAF"]), 12) for by in places],
-              [Series(joined(same), colours[same[0]], gains[same[0]], [gain_interval(by["RAF"], by[same[0]]) for by in places])
-               for same in same_series(gains)])
+              [Series(joined(same), colours[same[0]], gains[same[0]],
+                      [gain_interval(by["RAF"], by[same[0]]) for by in places]) for same in same_series(gains)])
     axis.axhline(1, color="black", linewidth=0.8)
     axis.tick_params(axis="x", labelsize=7)
     axis.set_ylabel("speed-up over RAF")
     save(figure, path, f"{title}: {networks(points)}")
-    rows = [[title_of(by[name]), name, step_of(by[name]), number(gains[name][i], 3), by[name]["runs"], by[name]["network"]]
-            for i, by in enumerate(places) for name in names]
+    rows = [[title_of(by[name]), name, step_of(by[name]), number(gains[name][i], 3), by[name]["runs"],
+             by[name]["network"]] for i, by in enumerate(places) for name in names]
     return markdown(["model, cluster", "schedule", "step, ms", "speed-up over RAF's way", "runs", "network"], rows)
 
 
@@ -252,8 +254,8 @@ def draw_padding(axis, here, merged):
     by_label = {label: best_of_families(points) for (label,), points in group(here, "label").items()}
     colours = {name: COLOURS[name.removesuffix(", padded")] for name in PADDED}
     series = step_series(merged, list(by_label.values()), colours)
-    draw_bars(axis, [label.replace(", ", "\n").replace("capacity factor", "capacity") for label in by_label],
-              [one._replace(hatch="//" if names[0].endswith(", padded") else None) for one, names in zip(series, merged)])
+    hatched = [one._replace(hatch="//") if names[0].endswith(", padded") else one for one, names in zip(series, merged)]
+    draw_bars(axis, [label.replace(", ", "\n").replace("capacity factor", "capacity") for label in by_label], hatched)
     axis.set_ylabel("ms a step")
     return [padding_row(label, by[name], by[OURS[0]]) for label, by in by_label.items() for name in PADDED]
 
