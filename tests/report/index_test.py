@@ -89,7 +89,7 @@ def make_page(folder):
     page = (folder / "index.html").read_text()
     again = make("/bin/false", folder)
     expect("plan 1 of 1: p3dn-v100, GPT2-S-MoE, 32, RAF" in again.stderr, f"RAF's plan alone is missing: {again.stderr}")
-    expect("no plan: /bin/false plan" in again.stderr and again.returncode == 1, f"a plan that fails: {again.stderr}")
+    expect("false plan configs/gpt2-s-moe.json" in again.stderr and again.returncode == 1, f"a plan that fails: {again.stderr}")
     expect((folder / "index.html").read_text() == page, "the page has the plans that it had")
     expect(not links_of(page), f"the page would fetch {links_of(page)}")
 
