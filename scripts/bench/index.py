@@ -1,9 +1,8 @@
 """Makes index.html, one page on which a person picks a cluster, model and policy and sees the step and its timeline.
 
 It holds the points of DIR/points and DIR/emulated.csv, of each schedule the fastest number of parts. Simulated points
-on 32 GPUs have the timeline of their plan, and one schedule of each place the floor of its step. `lancet plan` makes
-these plans, unless DIR/index.html has them already, so that an interrupted command continues. The page needs no
-network.
+on 32 GPUs have the timeline of their plan. `lancet plan` makes these plans, unless DIR/index.html has them already, so
+that an interrupted command continues. The page needs no network.
 """
 import base64
 import json
@@ -17,15 +16,14 @@ from bench.points import best_of_families, fits, group, read
 
 EXPERIMENTS = ["fig11", "fig12", "fig13", "fig16", "padding", "scale", "fig14"]  # those of whole steps
 WITH_TIMELINE = 32  # ranks
-FLOOR_OF = ("DeepSpeed", "RAF")  # their operations are whole
 PLACE = ("hardware", "label", "model", "gate", "ranks", "network")
 KEPT = ["network", "hardware", "label", "model", "gate", "ranks", "family", "status", "runs", "k", "step_ms",
         "step_ms_low", "step_ms_high", "least_step_ms", "most_step_ms", "exposed_ms", "exposed_ms_low",
         "exposed_ms_high", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "predicted_ms",
-        "memory_gib"]
+        "memory_gib", "bound_ms"]
 PAGE = Path(__file__).parent / "page"
 REPORT = run.ROOT / "src/report/page"  # charts and style, shared with the page of `lancet report`
-STORED = re.compile(r'<script id="plans" type="application/json">(.*?)</script>', re.DOTALL)
+STORED = re.compile(r'<script id="timelines" type="application/json">(.*?)</script>', re.DOTALL)
 
 
 def emulated_points(path):
@@ -53,18 +51,10 @@ def points_in(folder):
     return [best_of_families(here) for here in group(found.values(), *PLACE).values()]
 
 
-def has_timeline(point):
-    return point["ranks"] == WITH_TIMELINE and point["experiment"] != "padding"
-
-
 def wanted_plans(places):
-    """Returns the points whose plans the page needs."""
-    wanted = []
-    for by in places:
-        floor = next((by[name] for name in FLOOR_OF if fits(by.get(name))), None)
-        wanted += [point for point in by.values() if fits(point) and point["network"] == "simulated" and
-                   (point is floor or has_timeline(point))]
-    return [point for point in wanted if plans.command_of(point)]
+    """Returns the points that the page has a timeline of."""
+    return [point for by in places for point in by.values() if fits(point) and point["network"] == "simulated" and
+            point["ranks"] == WITH_TIMELINE and point["experiment"] != "padding" and plans.command_of(point)]
 
 
 def packed(timeline):
@@ -74,9 +64,8 @@ def packed(timeline):
     return base64.b64encode(deflate.compress(text) + deflate.flush()).decode()
 
 
-def plan_of(point, lancet):
-    """Returns a point's floor and timeline, or None: it has no plan, or one of another length, since the planner has
-    changed."""
+def timeline_of(point, lancet):
+    """Returns a point's timeline, or None: it has no plan, or one of another length, since the planner has changed."""
     try:
         plan = plans.planned(lancet, plans.command_of(point))
     except run.Failed as error:
@@ -86,12 +75,11 @@ def plan_of(point, lancet):
         run.log(f"{point['experiment']}, {point['policy']}: {plan.step_ms:.3f} ms a step, recorded were "
                 f"{point['step_ms']}; the sweep's command makes the points anew")
         return None
-    timeline = {"timeline": packed(plan.timeline)} if has_timeline(point) else {}
-    return {"floor_ms": round(plan.floor_ms, 3), **timeline}
+    return packed(plan.timeline)
 
 
-def stored_plans(page):
-    """Returns the plans in a page that was made before, by the ids of their points."""
+def stored_timelines(page):
+    """Returns the timelines in a page that was made before, by the ids of their points."""
     found = STORED.search(page.read_text()) if page.is_file() else None
     return json.loads(found.group(1)) if found else {}
 
@@ -108,31 +96,32 @@ def inert(value):
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
 
 
-def page_of(places, plans_by_id):
+def page_of(places, timelines):
     points = [shown(point) for by in places for point in by.values()]
     parts = {"/*report.css*/": REPORT / "page.css", "/*page.css*/": PAGE / "index.css",
              "/*charts.js*/": REPORT / "charts.js", "/*page.js*/": PAGE / "index.js"}
     text = (PAGE / "index.html").read_text()
     for mark, path in parts.items():
         text = text.replace(mark, path.read_text())
-    return text.replace("/*points*/", inert(points)).replace("/*plans*/", inert(plans_by_id))
+    return text.replace("/*points*/", inert(points)).replace("/*timelines*/", inert(timelines))
 
 
 def make(out, lancet):
-    """Writes the page. Returns False if plans are missing on it."""
+    """Writes the page. Returns False if timelines are missing on it."""
     places, page = points_in(out), out / "index.html"
-    wanted, known = wanted_plans(places), stored_plans(page)
+    wanted, known = wanted_plans(places), stored_timelines(page)
     found = {point["id"]: known[point["id"]] for point in wanted if point["id"] in known}  # an id changes with the plan
     missing = [point for point in wanted if point["id"] not in known]
     try:
         for number, point in enumerate(missing, 1):
             place = ", ".join(str(point[key]) for key in ("hardware", "model", "ranks", "policy"))
             run.log(f"plan {number} of {len(missing)}: {place}")
-            if plan := plan_of(point, lancet):
-                found[point["id"]] = plan
+            if timeline := timeline_of(point, lancet):
+                found[point["id"]] = timeline
     finally:  # an interrupted command continues from the page
         page.write_text(page_of(places, found))
-    run.log(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser; plans: {len(found)} of {len(wanted)}")
+    size = f"{page.stat().st_size / 1e6:.1f} MB"
+    run.log(f"{page}: {size}, timelines: {len(found)} of {len(wanted)}; open it in a browser")
     return len(found) == len(wanted)
 
 

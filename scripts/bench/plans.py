@@ -1,4 +1,4 @@
-"""Plans of simulated points: the command that makes one, and the timeline and the floor in what the command writes.
+"""Plans of simulated points: the command that makes one, and the timeline in what the command writes.
 
 A timeline is what the page of `lancet report` draws (src/report/page/charts.js): names, kinds, and rows of events. An
 event is four numbers: microseconds since the end of the event before it in its row, microseconds that it takes, and the
@@ -17,12 +17,10 @@ STREAMS = ("compute", "expert", "reduce")
 OP = re.compile(r"\[\d+\] (?:.* = )?(\w+)\(")
 PLACE = re.compile(r"  # (\w+) (\w+)(?: ([^ |]+))?")
 TIMES = re.compile(r"\| ms (\S+) (\S+)$")
-FLOOR = re.compile(r"^bound +(\S+)", re.MULTILINE)
 
 
 class Planned(NamedTuple):
     step_ms: float
-    floor_ms: float  # no order of the step's whole operations is shorter
     timeline: dict
 
 
@@ -79,7 +77,7 @@ def planned(lancet, words):
     """Runs a command that plans a step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.ir"
-        done = run.call([lancet, *words, "--out", path])
+        run.call([lancet, *words, "--out", path])
         plan = path.read_text()
     step = re.search(r"predicted_ms=([^,}]+)", plan)
-    return Planned(float(step.group(1)), float(FLOOR.search(done.out).group(1)), timeline_of(plan))
+    return Planned(float(step.group(1)), timeline_of(plan))

@@ -19,9 +19,10 @@ plt.rcParams.update({"svg.hashsalt": "lancet", "font.size": 8.5, "axes.titlesize
                      "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False})
 COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
            "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
+           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "peer groups": "#7d5ba6",
            # as the planner names them
            "sequential": "#8c8c8c", "tutel": "#4c8bbe", "fastermoe": "#7d5ba6", "lancet": "#c0392b", "dw": "#5b9e4d",
-           "partition": "#d98841"}
+           "partition": "#d98841", "flowmoe": "#3a9d9d", "lancet_paper": "#d98cb3"}
 OTHER_COLOURS = ["#2a7f7f", "#a05195", "#665c3a", "#3f5fa8", "#b08ba0", "#7fa650", "#5c4a72", "#cc7a6b"]
 INTERVAL = {"color": "#1a1a1a", "linewidth": 0.8, "capsize": 1.6}
 SAME = 1e-3  # series that differ by less everywhere are one

@@ -10,8 +10,6 @@ from bench.points import (BASELINES, OURS, PAPER_BASELINES, best_of_families, cl
                           step_of, title_of)
 from bench.table import markdown, number
 
-FLOOR = "bound"  # the policy whose step no order of the whole operations goes below
-
 
 def cut_cell(ours, theirs):
     cut = cut_of(ours, theirs)
@@ -19,8 +17,8 @@ def cut_cell(ours, theirs):
 
 
 def schedules_of(points):
-    """Returns the schedules of the points: baselines, others in their order, ours. The floor is none of them."""
-    found = [name for name in dict.fromkeys(point["family"] for point in points) if name != FLOOR]
+    """Returns the schedules of the points: baselines, others in their order, ours."""
+    found = list(dict.fromkeys(point["family"] for point in points))
     others = [name for name in found if name not in BASELINES and name not in OURS]
     return [name for name in [*BASELINES, *others, *OURS] if name in found]
 
@@ -56,8 +54,10 @@ def draw_paper_steps(axis, x, by, claim):
 
 
 def draw_floor(axis, x, by):
-    if fits(by.get(FLOOR)):
-        axis.plot([x - 0.44, x + 0.44], [by[FLOOR]["step_ms"]] * 2, color="#1b7837", linewidth=1.4,
+    """Draws what no order of the whole operations goes below, where the points hold it."""
+    floors = [point["bound_ms"] for point in by.values() if point.get("bound_ms") is not None]
+    if floors:
+        axis.plot([x - 0.44, x + 0.44], [min(floors)] * 2, color="#1b7837", linewidth=1.4, gid="floor",
                   label="floor of whole operations")
 
 
@@ -213,9 +213,11 @@ def gain_of(base, point):
 
 
 def gain_interval(base, point):
-    """Returns the interval of a gain, or None. Both ends of two steps' intervals are those of the same two machines."""
-    ends = [interval_of(each, "step_ms") for each in (base, point)]
-    return tuple(sorted(theirs / ours for theirs, ours in zip(*ends))) if all(ends) else None
+    """Returns the least and the greatest gain among variations of the hardware's numbers, or None: there are none."""
+    varied = [each.get("varied", {}) for each in (base, point)]
+    gains = [gain_of(*(each[name] for each in varied)) for name in varied[0] if name in varied[1]]
+    known = [gain for gain in gains if gain is not None]
+    return (min(known), max(known)) if len(known) > 1 else None
 
 
 def ablation(points, path, title):

@@ -1,4 +1,4 @@
-// Fills the page from the points and plans inside it.
+// Fills the page from the points and timelines inside it.
 "use strict";
 
 function fail(why) {
@@ -14,13 +14,13 @@ addEventListener("error", ({message}) => {
 addEventListener("unhandledrejection", ({reason}) => fail(reason));  // of a timeline that cannot be unpacked
 
 const points = JSON.parse(document.getElementById("points").textContent);
-const plans = JSON.parse(document.getElementById("plans").textContent);  // {floor_ms, timeline} by the id of a point
+const timelines = JSON.parse(document.getElementById("timelines").textContent);  // packed, by the id of a point
 
 const places = {this: "ranks on one machine", emulated: "hosts emulated on one machine"};
 // What a person picks, in this order: each choice is among the points that the choices before it leave.
 const facets = [
   {id: "cluster", label: "cluster", of: (p) => (places[p.hardware] || p.hardware) + " (" + p.network + ")"},
-  {id: "setting", label: "setting", of: (p) => p.label || "as it is"},
+  {id: "setting", label: "batch or routing", of: (p) => p.label || "default"},
   {id: "model", label: "model", of: (p) => p.model},
   {id: "gate", label: "gate", of: (p) => p.gate.replace("_", "-")},
   {id: "ranks", label: "GPUs or ranks", of: (p) => String(p.ranks), first: "32"},
@@ -68,9 +68,9 @@ function chosenOf(here) {
   return names.map((name) => here.find((p) => policyOf(p) === name));
 }
 
-// The step of whole operations that no order goes below; buckets of gradients differ between policies.
+// What no order of the whole operations goes below, or null; buckets of gradients differ between policies.
 function floorOf(here) {
-  const floors = here.flatMap(({id}) => (plans[id] ? [plans[id].floor_ms] : []));
+  const floors = here.flatMap(({bound_ms}) => bound_ms ?? []);
   return floors.length ? Math.min(...floors) : null;
 }
 
@@ -197,8 +197,8 @@ function button(text, action) {
 let drawing = 0;  // the number of the drawing under way: an older one that is still unpacking is dropped
 async function drawTimeline(chosen) {
   const mine = ++drawing, card = document.querySelector("#timeline .card");
-  const drawable = [...new Set(chosen)].filter(({id}) => plans[id] && plans[id].timeline);
-  const unpackedPlans = await Promise.all(drawable.map(({id}) => unpacked(plans[id].timeline)));
+  const drawable = [...new Set(chosen)].filter(({id}) => timelines[id]);
+  const found = await Promise.all(drawable.map(({id}) => unpacked(timelines[id])));
   if (mine !== drawing) return;
   if (!drawable.length) {
     const why = "No timeline is stored for these points; those of simulated steps of even routing on 32 GPUs are.";
@@ -206,7 +206,7 @@ async function drawTimeline(chosen) {
     return finish();
   }
   const timeline = {names: [], kinds: [], rows: []};
-  drawable.forEach((p, i) => addRows(timeline, policyOf(p), unpackedPlans[i]));
+  drawable.forEach((p, i) => addRows(timeline, policyOf(p), found[i]));
   const buttons = element("div", "legend");
   card.replaceChildren(legend([...new Set(timeline.kinds)].map((kind) => [kind, kindColors[kind]])), buttons);
   const chart = new TimelineChart(card, timeline);
