@@ -201,7 +201,7 @@ async function drawTimeline(chosen) {
   const found = await Promise.all(drawable.map(({id}) => unpacked(timelines[id])));
   if (mine !== drawing) return;
   if (!drawable.length) {
-    const why = "No timeline is stored for these points; those of simulated steps of even routing on 32 GPUs are.";
+    const why = "No timeline is stored for these points: only simulated steps of even routing on 32 GPUs get one.";
     card.replaceChildren(element("p", "hint", why));
     return finish();
   }
