@@ -3,7 +3,9 @@ import csv
 import re
 import statistics
 
-from bench.plot import plt, save
+from bench import paper
+from bench.plot import begin_at_zero, column, draw_interval, draw_paper_line, interval_of, save
+from bench.points import group
 from bench.run import ROOT
 from bench.table import markdown, number, percent, signed_percent
 
@@ -45,8 +47,9 @@ def kind_of(row):
     return "emulated: this sweep"
 
 
-MARKS = {"measured: ranks on this machine": "o", "emulated: this sweep": "^", "emulated: bench overlap": "v",
-         "emulated: bench overlap, several hosts on a core": "x"}
+MARKS = {"measured: ranks on this machine": ("o", "#3b74d9"), "emulated: this sweep": ("^", "#c0392b"),
+         "emulated: bench overlap": ("v", "#2a9d74"),
+         "emulated: bench overlap, several hosts on a core": ("x", "#8c8c8c")}
 
 
 def predicted(points):
@@ -64,21 +67,53 @@ def error_of(row, compute_as_measured=False):
     return predicted_ms / row["step_ms"] - 1
 
 
+def spread_of(rows):
+    """Returns the interval of runs of one plan, or None: of its columns, or from the shortest to the longest step."""
+    known = [interval_of(row, "step_ms") or (row.get("least_step_ms"), row.get("most_step_ms")) for row in rows]
+    ends = [end for pair in known for end in pair if end is not None]
+    return (min(ends), max(ends)) if ends else None
+
+
+def marks(rows):
+    """Returns a (kind, predicted, measured, (low, high)) for each plan: policies that are predicted alike run one
+    schedule, so that their runs are one mark, at their mean."""
+    alike = group([{**row, "kind": kind_of(row), "gate": row.get("gate", ""), "plan": round(row["predicted_ms"], 2)}
+                   for row in rows], "kind", "hardware", "model", "gate", "plan")
+    return [(kind, *(statistics.mean(row[name] for row in here) for name in ("predicted_ms", "step_ms")), spread_of(here))
+            for (kind, *_), here in alike.items()]
+
+
+def draw_marks(steps, residuals, found):
+    for kind, (mark, colour) in MARKS.items():
+        label = kind
+        for _, ahead, measured, ends in (each for each in found if each[0] == kind):
+            style = {"marker": mark, "color": colour, "markerfacecolor": "none", "markersize": 5, "linestyle": "none"}
+            steps.plot(measured, ahead, label=label, **style)
+            draw_interval(steps, measured, ahead, ends, vertical=False)
+            residuals.plot(measured, 100 * (ahead / measured - 1), **style)
+            errors_between = ends and tuple(100 * (ahead / end - 1) for end in reversed(ends))
+            draw_interval(residuals, measured, 100 * (ahead / measured - 1), errors_between)
+            label = None
+
+
 def accuracy(points, path, title):
     rows = predicted(points)
-    figure, axis = plt.subplots(figsize=(6, 5))
-    for kind, mark in MARKS.items():
-        here = [row for row in rows if kind_of(row) == kind]
-        if here:
-            axis.loglog([row["step_ms"] for row in here], [row["predicted_ms"] for row in here], mark, label=kind,
-                        markerfacecolor="none")
-    ends = [limit(row["step_ms"] for row in rows) for limit in (min, max) if rows]
-    axis.plot(ends, ends, color="black", linewidth=0.8)
-    axis.set_xlabel("measured step, ms")
-    axis.set_ylabel("predicted step, ms")
-    axis.legend(fontsize=7)
-    axis.set_title(f"{title} (marks: where)", fontsize=10)
-    save(figure, path)
+    found = marks(rows)
+    figure, (steps, residuals) = column([3.2, 2.2])
+    draw_marks(steps, residuals, found)
+    most = max((measured for _, _, measured, _ in found), default=1)
+    steps.plot([0, most], [0, most], color="black", linewidth=0.8)
+    begin_at_zero(steps)
+    steps.set_ylabel("predicted step, ms")
+    error = 100 * paper.PREDICTION_ERROR
+    residuals.axhline(0, color="black", linewidth=0.8)
+    draw_paper_line(residuals, error, f"paper: mean error {error:.2f}%, either way")
+    draw_paper_line(residuals, -error, f"paper: mean error {error:.2f}%, either way")
+    residuals.set_ylabel("predicted / step - 1, %")
+    residuals.set_xlabel("step of the run, ms")
+    for axis in (steps, residuals):
+        axis.set_xlim(0)
+    save(figure, path, f"{title} (a mark a plan; bars: shortest to longest step)")
     table = [[kind_of(row), row["hardware"], row["source"], row["commit"], row["model"], row.get("gate", ""), row["policy"],
               number(row["step_ms"]), number(row["predicted_ms"]),
               signed_percent(error_of(row)), number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),

@@ -7,8 +7,9 @@ simulator, the executor and the transport; they say nothing about the numbers of
 
 Each case is one process group that runs all policies in turns, in several rounds (lancet bench policies). A case whose
 result is in the folder is not run again, so the command may be interrupted. The tables go to docs/results/emulated.md
-and emulated.csv.
+and emulated.csv; `python3 scripts/bench figures` draws the latter as emulated.svg.
 """
+import csv
 import itertools
 import json
 import os
@@ -137,6 +138,7 @@ def page(by_case):
         "planner, executor and transport are real, ops take declared times. So the errors are those of the simulator, the",
         "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's median.", "",
+        "![Predicted beside emulated steps](emulated.svg)", "",
         *summary(by_case), "",
         *markdown(["case", "hardware", "hosts", "ranks a host", "scale", "dilation", "sequences"],
                   [[name, *CASES[name]] for name in done]), "",
@@ -153,6 +155,13 @@ def write(folder, out):
     write_csv(out / "emulated.csv", list(rows[0]), map(rounded, rows))
     for line in summary(by_case):
         run.log(line)
+
+
+def read(path):
+    """Returns the rows of an emulated.csv, with their times as numbers and the hardware file of their case."""
+    times = ("predicted_ms", "step_ms", "least_ms", "most_ms")
+    return [{**row, "hardware": CASES[row["case"]][0], **{name: float(row[name]) for name in times}}
+            for row in csv.DictReader(path.read_text().splitlines())]
 
 
 def add_arguments(parser):

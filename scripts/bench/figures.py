@@ -1,14 +1,15 @@
 """Makes tables (CSV, Markdown) and plots (SVG) of experiments, and compares them with the Lancet paper's claims.
 
 Reads DIR/points/EXPERIMENT/points.jsonl as `lancet bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
-DIR/claims.md. Every table has a column `network` (simulated, emulated, measured), every plot names it in its title, and
-a plot of several kinds marks each kind differently.
+DIR/claims.md. DIR/emulated.csv, which `bench emulated` writes, is drawn as DIR/emulated.svg. Every table has a column
+`network` (simulated, emulated, measured), every plot names it in its title, and a plot of several kinds marks each kind
+differently.
 """
 import itertools
 import sys
 from pathlib import Path
 
-from bench import accuracy_figure, planning_figures, sensitivity_figures, steps_figures
+from bench import accuracy_figure, emulated, emulated_figure, planning_figures, sensitivity_figures, steps_figures
 from bench.all_to_all_terms import read_commented
 from bench.claims import claims
 from bench.points import COLUMNS, bounds, networks, read, sources
@@ -83,6 +84,8 @@ def make_all(out, folder):
         except KeyError as key:
             print(f"{name}: no table without a point of {key}", file=sys.stderr)
             complete = False
+    if (out / "emulated.csv").is_file():  # `bench emulated` writes it
+        emulated_figure.draw(emulated.read(out / "emulated.csv"), out / "emulated.svg")
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims, re-simulated and emulated", "",
          "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md). In brackets: the least and",

@@ -1,11 +1,13 @@
 """Figure 15 and the weak scaling: planning times, and the terms of an all-to-all by number of ranks."""
 from bench.all_to_all_terms import all_to_alls_of, crossings, is_bound_by_messages, read_hardware, taken, ways
-from bench.plot import COLOURS, plt, save
+from bench import paper
+from bench.plot import begin_at_zero, colours_of, column, interval_of, joined, same_schedules, save
 from bench.points import best_of_families, fits, group, step_of, title_of
 from bench.table import markdown, number
 
 PARTS = (1, 2, 4)
 PLANNING = "planning, s of processor time (measured)"
+SECONDS = "planning, s (measured)"
 
 
 def planned_on(points):
@@ -18,13 +20,14 @@ def planning_s(point):
 
 def by_ranks(axis, xlabel, ylabel):
     axis.set_xscale("log", base=2)
-    axis.set_ylim(0)
+    axis.xaxis.set_major_formatter("{x:g}")
+    begin_at_zero(axis)
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
 
 
 def planning(points, path, title):
-    figure, axis = plt.subplots(figsize=(7, 3.6))
+    figure, (axis,) = column([2.6])
     rows = []
     for here in group(points, "hardware", "label", "model").values():
         here = sorted((point for point in here if "planning_ms" in point), key=lambda point: point["ranks"])
@@ -32,10 +35,9 @@ def planning(points, path, title):
             continue
         axis.plot([p["ranks"] for p in here], [planning_s(p) for p in here], "o-", label=title_of(here[0]))
         rows += [[title_of(p), p["ranks"], number(planning_s(p), 2), p["k"], p["place"]] for p in here]
-    by_ranks(axis, "GPUs planned for", PLANNING)
-    axis.legend(fontsize=7)
-    axis.set_title(f"{title}, measured on {planned_on(points)}", fontsize=9)
-    save(figure, path)
+    by_ranks(axis, "GPUs planned for", SECONDS)
+    axis.set_title(f"paper: most below {60 * paper.PLANNING_MINUTES:,} s, far above this panel")
+    save(figure, path, f"{title}, measured on {planned_on(points)}")
     return markdown(["model, cluster", "GPUs", PLANNING, "k", "on"], rows)
 
 
@@ -80,18 +82,28 @@ def scale_rows(points, names):
     return rows
 
 
+def draw_scaled(axis, best, value, colour, label=None):
+    """Draws a value of the best points by ranks. value: returns it, and its interval or None."""
+    found = [(point["ranks"], *value(point)) for point in best]
+    axis.plot([ranks for ranks, _, _ in found], [at for _, at, _ in found], "o-", color=colour, label=label, markersize=3)
+    if found and all(ends for *_, ends in found):
+        axis.fill_between([ranks for ranks, _, _ in found], *zip(*(ends for *_, ends in found)), color=colour, alpha=0.15,
+                          linewidth=0, gid="interval")
+
+
 def scale(points, path, title):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
+    figure, (steps, seconds) = column([2.8, 2.2])
     names = list(dict.fromkeys(point["family"] for point in points))
+    colours = colours_of(names)
+    by_ranks_best = [best_of_families(here) for _, here in sorted(group(points, "ranks").items())]
+    for same in same_schedules(points, names):
+        best = [by[same[0]] for by in by_ranks_best if fits(by[same[0]])]
+        draw_scaled(steps, best, lambda p: (p["step_ms"], interval_of(p, "step_ms")), colours[same[0]], joined(same))
     for name in names:
-        best = [best_of_families(here)[name] for _, here in sorted(group(points, "ranks").items())]
-        best = [point for point in best if point["status"] == "ok"]
-        for axis, times in ((left, [p["step_ms"] for p in best]), (right, [planning_s(p) for p in best])):
-            axis.plot([p["ranks"] for p in best], times, "o-", color=COLOURS[name], label=name, markersize=3)
-    by_ranks(left, "ranks", "ms a step (simulated)")
-    by_ranks(right, "ranks", PLANNING)
-    left.legend(fontsize=7)
-    figure.suptitle(f"{title}: steps simulated, planning measured on {planned_on(points)}", fontsize=10)
-    save(figure, path)
+        best = [by[name] for by in by_ranks_best if fits(by[name])]
+        draw_scaled(seconds, best, lambda p: (planning_s(p), None), colours[name])
+    by_ranks(steps, "ranks", "ms a step (simulated)")
+    by_ranks(seconds, "ranks", SECONDS)
+    save(figure, path, f"{title}: steps simulated, planning measured on {planned_on(points)}")
     return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
                      PLANNING, "network"], scale_rows(points, names)) + ["", *terms(points)]

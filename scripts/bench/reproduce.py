@@ -1,4 +1,5 @@
-"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots (SVG).
+"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown), plots (SVG) and
+index.html, a page to pick a step from.
 
 Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine). Without --runs it is drawn
 from the recorded runs. An interrupted command resumes where it stopped; --fresh runs every point again.
@@ -6,7 +7,7 @@ from the recorded runs. An interrupted command resumes where it stopped; --fresh
 import subprocess
 from pathlib import Path
 
-from bench import figures, run
+from bench import figures, index, run
 
 INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
 
@@ -33,4 +34,5 @@ def main(options):
         if code == INTERRUPTED:
             return code
         failed = code or failed  # the tables mark points that failed
-    return failed if figures.make_all(options.out, options.out / "points") else 1
+    tables, page = figures.make_all(options.out, options.out / "points"), index.make(options.out, lancet)
+    return failed if tables and page else 1

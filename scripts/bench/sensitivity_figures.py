@@ -1,7 +1,7 @@
 """How results depend on the numbers of the hardware files: each number at either end of its band (sensitivity), several
 numbers at once as an explanation of a difference from the paper (explanations), and figure 6 by the time of a launch."""
 from bench.claims import CUTS, SPEED_UPS, best_baseline
-from bench.plot import plt, save
+from bench.plot import column, save
 from bench.points import (OURS, PAPER, SHORT, best_of_families, cluster_of, cut_of, fits, group, networks, title_of)
 from bench.steps_figures import reach_of
 from bench.table import markdown, number
@@ -51,16 +51,15 @@ def draw(axis, groups):
 def by_variation(points, path, title):
     """Returns the table of both sensitivity and explanations."""
     clusters = list(group(points, "hardware", "label", "model").values())
-    figure, axes = plt.subplots(-(-len(clusters) // 2), 2, figsize=(11, 0.22 * len(points) / len(clusters)), squeeze=False)
+    figure, axes = column([0.2 * len(group(here, "variation")) + 0.6 for here in clusters])
     rows = []
-    for axis, here in zip(axes.flat, clusters):
+    for axis, here in zip(axes, clusters):
         variations = {variation: rest for (variation,), rest in group(here, "variation").items()}
         draw(axis, variations)
         axis.set_title(f"{title_of(here[0])} ({networks(here)})", fontsize=9)
         rows += [[cluster_of(rest[0]), variation or "nominal", *cells_of(rest)] for variation, rest in variations.items()]
         rows.append(paper_row(here[0]["hardware"]))
-    figure.suptitle(f"{title}: {networks(points)}; the paper's algorithm", fontsize=11)
-    save(figure, path)
+    save(figure, path, f"{title}: {networks(points)}; the paper's algorithm")
     header = ["model, cluster", "changed numbers", "all-to-all of DeepSpeed's step", "exposed of the best baseline's step"]
     for name in COLUMNS:
         header += [f"{name}: speed-up", "cut against RAF", "cut against Tutel"]
@@ -70,9 +69,9 @@ def by_variation(points, path, title):
 def launches(points, path, title):
     """Returns the table of figure 6's speed-ups by reach, a row for each time of a launch."""
     clusters = list(group(points, "hardware", "label", "model").values())
-    figure, axes = plt.subplots(1, len(clusters), figsize=(10, 3.4), squeeze=False)
+    figure, axes = column([2.4] * len(clusters))
     rows = []
-    for axis, cluster in zip(axes.flat, clusters):
+    for axis, cluster in zip(axes, clusters):
         for (variation,), here in group(cluster, "variation").items():
             times = {reach: min(p["forward_ms"] for p in of_reach if fits(p))
                      for (reach,), of_reach in group([dict(p, reach=reach_of(p)) for p in here], "reach").items()}
@@ -82,7 +81,6 @@ def launches(points, path, title):
         axis.set_title(f"{title_of(cluster[0])} ({networks(cluster)})", fontsize=9)
         axis.set_xlabel("groups before and after the MoE layer")
         axis.set_ylabel("speed-up of the forward pass")
-        axis.legend(fontsize=7)
-    save(figure, path)
+    save(figure, path, f"{title}: {networks(points)}")
     reaches = sorted({reach_of(point) for point in points if reach_of(point) >= 0})
     return markdown(["model, cluster", "changed numbers", "whole, ms", *(f"speed-up at reach {reach}" for reach in reaches)], rows)

@@ -1,11 +1,14 @@
 """Figures 2, 6, 11, 12, 13, 16 and padding: the steps of schedules side by side. Each function for a figure draws its
 plot and returns the lines of its table."""
-from bench.plot import COLOURS, panels, plt, save
-from bench.points import (ABLATION, BASELINES, OURS, PAPER, best_of_families, cluster_of, cut_of, fits, group, networks,
+import functools
+import textwrap
+
+from bench import paper
+from bench.plot import (COLOURS, Series, begin_at_zero, colours_of, column, draw_bars, draw_interval, draw_paper_line,
+                        interval_of, joined, panels, same_schedules, same_series, save)
+from bench.points import (BASELINES, OURS, PAPER_BASELINES, best_of_families, cluster_of, cut_of, fits, group, networks,
                           step_of, title_of)
 from bench.table import markdown, number
-
-SCHEDULES = [*BASELINES, PAPER, *OURS]
 
 
 def cut_cell(ours, theirs):
@@ -13,64 +16,101 @@ def cut_cell(ours, theirs):
     return "" if cut is None else f"{cut:.0f}%"
 
 
+def schedules_of(points):
+    """Returns the schedules of the points: baselines, others in their order, ours."""
+    found = list(dict.fromkeys(point["family"] for point in points))
+    others = [name for name in found if name not in BASELINES and name not in OURS]
+    return [name for name in [*BASELINES, *others, *OURS] if name in found]
+
+
+def step_series(merged, places, colours):
+    """Returns the bars of the steps. merged: tuples of schedules with the same steps; places: the best points by
+    schedule, at each tick."""
+    found = []
+    for names in merged:
+        here = [by[names[0]] for by in places]
+        steps = [point["step_ms"] if fits(point) else None for point in here]
+        found.append(Series(joined(names), colours[names[0]], steps, [interval_of(point, "step_ms") for point in here]))
+    return found
+
+
 # Figures 11 and 12
 
 def iteration_row(point, lancet):
     gain = number(point["step_ms"] / lancet["step_ms"], 2) if fits(point) and fits(lancet) else ""
-    return [title_of(point), point["ranks"], point["family"], step_of(point), number(point.get("exposed_ms")), point["k"], gain,
-            point["network"]]
+    return [title_of(point), point["ranks"], point["family"], step_of(point), number(point.get("exposed_ms")),
+            point["k"], gain, point["network"]]
 
 
-def draw_iteration(axis, here):
+def draw_paper_steps(axis, x, by, claim):
+    """Draws the best baseline's step divided by the paper's speed-ups. claim: (largest, mean)."""
+    baselines = [by[name]["step_ms"] for name in PAPER_BASELINES if fits(by.get(name))]
+    if not baselines or not claim:
+        return
+    most, mean = (min(baselines) / gain for gain in claim)
+    ends = (x - 0.44, x + 0.44)
+    draw_paper_line(axis, mean, "at the paper's mean speed-up", ends)
+    draw_paper_line(axis, most, "at its largest speed-up", ends, linestyle="dotted")
+
+
+def draw_floor(axis, x, by):
+    """Draws what no order of the whole operations goes below, where the points hold it."""
+    floors = [point["bound_ms"] for point in by.values() if point.get("bound_ms") is not None]
+    if floors:
+        axis.plot([x - 0.44, x + 0.44], [min(floors)] * 2, color="#1b7837", linewidth=1.4, gid="floor",
+                  label="floor of whole operations")
+
+
+def draw_iteration(axis, here, experiment, names, merged):
     """Draws bars of the schedules at each number of ranks; returns their table rows."""
-    rows = []
-    names = [name for name in SCHEDULES if any(point["family"] == name for point in here)]
     ranks = sorted({point["ranks"] for point in here})
-    for r, count in enumerate(ranks):
-        by = best_of_families([point for point in here if point["ranks"] == count])
-        for n, name in enumerate(names):
-            x = r + (n - (len(names) - 1) / 2) * 0.14
-            if fits(by[name]):
-                axis.bar(x, by[name]["step_ms"], 0.13, color=COLOURS[name], label=name if r == 0 else None)
-            else:
-                axis.plot(x, 0, "rx")
-            rows.append(iteration_row(by[name], by["Lancet"]))
-    axis.set_xticks(range(len(ranks)), ranks)
+    places = [best_of_families([point for point in here if point["ranks"] == count]) for count in ranks]
+    draw_bars(axis, ranks, step_series(merged, places, colours_of(names)))
+    for x, by in enumerate(places):
+        draw_paper_steps(axis, x, by, paper.SPEED_UPS.get((experiment, here[0]["hardware"])))
+        draw_floor(axis, x, by)
     axis.set_ylabel("ms a step")
     axis.set_xlabel("GPUs")
-    return rows
+    return [iteration_row(by[name], by["Lancet"]) for by in places for name in names]
 
 
 def iteration(points, path, title):
-    return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's", "network"],
-                    panels(points, path, title, draw_iteration, fontsize=7, ncol=2))
+    names = schedules_of(points)
+    draw = functools.partial(draw_iteration, experiment=path.stem, names=names, merged=same_schedules(points, names))
+    return markdown(["model, cluster", "GPUs", "schedule", "step, ms", "exposed, ms", "k", "step / Lancet's",
+                     "network"], panels(points, path, title, draw))
 
 
 # Figure 2
 
+BOUNDS = {"original": "#8c8c8c", "experts hidden": "#4c8bbe", "all-to-all hidden": "#5b9e4d"}
+
+
+def bounds_of(point):
+    """Returns the step and the two bounds of the paper's Fig. 2: the experts hidden under the all-to-all, and the whole
+    all-to-all hidden."""
+    step, a2a, experts = point["step_ms"], point["all_to_all_ms"], point["experts_ms"]
+    return step, step - min(experts, a2a), max(step - a2a, point["compute_ms"])
+
+
 def breakdown(points, path, title):
-    rows, bars = [], []
-    for point in points:
-        if point["policy"] != "DeepSpeed" or point["status"] != "ok":
-            continue
-        step, a2a, experts = point["step_ms"], point["all_to_all_ms"], point["experts_ms"]
-        # The two bounds of the paper's Fig. 2: the experts hidden under the all-to-all, and the whole all-to-all
-        # hidden.
-        current, ideal = step - min(experts, a2a), max(step - a2a, point["compute_ms"])
-        rows.append([title_of(point), point["ranks"], number(step), number(a2a), number(experts), number(a2a / experts, 2),
-                     number(current), number(ideal), point["network"]])
-        bars.append((f"{point['model'][5]} {point['ranks']}", step, current, ideal))
-    figure, axis = plt.subplots(figsize=(8, 3.4))
-    for i, (_, *values) in enumerate(bars):
-        for j, (value, colour) in enumerate(zip(values, ("#8c8c8c", "#4c8bbe", "#5b9e4d"))):
-            axis.bar(i + (j - 1) * 0.27, value, 0.25, color=colour,
-                     label=("original", "experts hidden", "all-to-all hidden")[j] if i == 0 else None)
-    axis.set_xticks(range(len(bars)), [bar[0] for bar in bars])
-    axis.set_xlabel("GPT2-(S|L)-MoE, GPUs")
-    axis.set_ylabel("ms a step")
-    axis.legend(fontsize=8)
-    axis.set_title(f"{title}: {networks(points)}", fontsize=10)
-    save(figure, path)
+    whole = [point for point in points if point["policy"] == "DeepSpeed" and fits(point)]
+    ratios = [point["all_to_all_ms"] / point["experts_ms"] for point in whole]
+    ticks = [f"{point['model'][5]} {point['ranks']}" for point in whole]
+    figure, (steps, ratio) = column([2.2, 1.6])
+    unknown = [None] * len(whole)
+    intervals = [[interval_of(point, "step_ms") for point in whole], unknown, unknown]
+    draw_bars(steps, ticks, [Series(name, colour, list(values), ends) for (name, colour), values, ends in
+                             zip(BOUNDS.items(), zip(*map(bounds_of, whole)), intervals)])
+    steps.set_ylabel("ms a step")
+    draw_bars(ratio, ticks, [Series("all-to-all / experts", COLOURS["FasterMoE"], ratios, unknown)])
+    draw_paper_line(ratio, paper.ALL_TO_ALL_OVER_EXPERTS, f"paper: up to {paper.ALL_TO_ALL_OVER_EXPERTS}")
+    ratio.set_ylabel("all-to-all / experts")
+    ratio.set_xlabel("GPT2-(S|L)-MoE, GPUs")
+    save(figure, path, f"{title}: {networks(points)}")
+    rows = [[title_of(point), point["ranks"], number(point["step_ms"]), number(point["all_to_all_ms"]),
+             number(point["experts_ms"]), number(at, 2), *map(number, bounds_of(point)[1:]), point["network"]]
+            for point, at in zip(whole, ratios)]
     return markdown(["model, cluster", "GPUs", "original, ms", "all-to-all, ms", "experts, ms", "all-to-all / experts",
                      "experts hidden, ms", "all-to-all hidden, ms", "network"], rows)
 
@@ -81,86 +121,120 @@ def reach_of(point):
     return -1 if point["policy"] == "whole" else int(point["policy"].split(",")[0].split()[1])
 
 
+def range_row(point, reach, whole):
+    name = "whole" if reach < 0 else reach
+    if not fits(point):
+        return [title_of(point), name, "", step_of(point), "", point["network"]]
+    gain = number(whole["forward_ms"] / point["forward_ms"], 3) if whole else ""
+    return [title_of(point), name, point["k"], number(point["forward_ms"], 2), gain, point["network"]]
+
+
 def draw_range(axis, here):
     """Draws the forward pass by the reach of ranges, with the best k of each; returns the table rows."""
-    rows, shown, times, whole = [], [], [], None
-    for reach in sorted({reach_of(point) for point in here}):
-        of_reach = [point for point in here if reach_of(point) == reach]
-        name = "whole" if reach < 0 else reach
-        best = min(filter(fits, of_reach), key=lambda point: point["forward_ms"], default=None)
-        if best is None:
-            rows.append([title_of(here[0]), name, "", step_of(of_reach[0]), "", here[0]["network"]])
-            continue
-        shown.append("orig." if reach < 0 else reach)
-        times.append(best["forward_ms"])
-        whole = best["forward_ms"] if reach < 0 else whole
-        rows.append([title_of(best), name, best["k"], number(best["forward_ms"], 2),
-                     number(whole / best["forward_ms"], 3) if whole else "", best["network"]])
+    best = {}
+    for point in sorted(here, key=reach_of):
+        held = best.get(reach_of(point))
+        if held is None or not fits(held) or (fits(point) and point["forward_ms"] < held["forward_ms"]):
+            best[reach_of(point)] = point
+    shown = [(reach, point) for reach, point in best.items() if fits(point)]
+    times = [point["forward_ms"] for _, point in shown]
     axis.plot(range(len(times)), times, "o-", color=COLOURS["Lancet"])
-    axis.set_xticks(range(len(times)), shown)
+    ends = [interval_of(point, "forward_ms") for _, point in shown]
+    if ends and all(ends):
+        axis.fill_between(range(len(times)), *zip(*ends), color=COLOURS["Lancet"], alpha=0.2, linewidth=0,
+                          gid="interval")
+    begin_at_zero(axis)
+    axis.set_xticks(range(len(times)), ["whole" if reach < 0 else reach for reach, _ in shown])
     axis.set_xlabel("groups before and after the MoE layer")
     axis.set_ylabel("forward pass, ms")
-    return rows
+    whole = best[-1] if fits(best.get(-1)) else None
+    return [range_row(point, reach, whole) for reach, point in best.items()]
 
 
 def partition_range(points, path, title):
     return markdown(["model, cluster", "reach", "best k", "forward, ms", "speed-up", "network"],
-                    panels(points, path, title, draw_range, size=(10, 3.4)))
+                    panels(points, path, title, draw_range))
 
 
 # Figures 13 and 16
+
+PARTS = {"computation alone": "#5b9e4d", "overlapped": "#c9a227", "communication alone": "#c0392b"}
+
 
 def parts_of(point):
     overlapped = point["communication_ms"] - point["exposed_ms"]
     return point["compute_ms"] - overlapped, overlapped, point["exposed_ms"]
 
 
-def draw_decomposition(axis, here):
-    """Draws a bar for each schedule with times; returns the table rows, those of schedules without times first."""
-    by, rows = best_of_families(here), []
-    names = [name for name in SCHEDULES if fits(by.get(name))]
-    for name in (name for name in SCHEDULES if name not in names):
+def decomposition_row(by, name, here):
+    if not fits(by.get(name)):
         k, step = (by[name]["k"], step_of(by[name])) if name in by else ("", "missing")
-        rows.append([title_of(here[0]), name, k, step, "", "", "", "", here[0]["network"]])
-    for i, name in enumerate(names):
-        base = 0
-        for value, colour, label in zip(parts_of(by[name]), ("#5b9e4d", "#c9a227", "#c0392b"),
-                                        ("computation alone", "overlapped", "communication alone")):
-            axis.barh(i, value, left=base, color=colour, label=label if i == 0 else None)
-            base += value
-        rows.append([title_of(by[name]), name, by[name]["k"], step_of(by[name]), *map(number, parts_of(by[name])),
-                     cut_cell(by.get("Lancet"), by[name]) if name != "Lancet" else "", by[name]["network"]])
-    axis.set_yticks(range(len(names)), names)
+        return [title_of(here[0]), name, k, step, "", "", "", "", here[0]["network"]]
+    return [title_of(by[name]), name, by[name]["k"], step_of(by[name]), *map(number, parts_of(by[name])),
+            cut_cell(by.get("Lancet"), by[name]) if name != "Lancet" else "", by[name]["network"]]
+
+
+def draw_parts(axis, y, point, cut):
+    """Draws a step's bar. cut: the largest by which the paper's Lancet shortens its last part, or None."""
+    base = 0
+    for value, (label, colour) in zip(parts_of(point), PARTS.items()):
+        axis.barh(y, value, left=base, color=colour, label=label)
+        base += value
+    draw_interval(axis, base, y, interval_of(point, "step_ms"), vertical=False)
+    if cut:
+        draw_paper_line(axis, base - point["exposed_ms"] * cut, "communication alone after the paper's largest cut",
+                        (y - 0.45, y + 0.45), vertical=True)
+
+
+def draw_decomposition(axis, here, merged):
+    """Draws a bar for each schedule with times; returns the table rows, those of schedules without times first."""
+    by = best_of_families(here)
+    shown = [names for names in merged if fits(by.get(names[0]))]
+    cuts = paper.CUTS.get(here[0]["hardware"], {})
+    for y, names in enumerate(shown):
+        draw_parts(axis, y, by[names[0]], cuts.get(names[0]))
+    axis.set_yticks(range(len(shown)), map(joined, shown))
+    axis.invert_yaxis()
     axis.set_xlabel("ms a step")
-    return rows
+    names = [name for names in merged for name in names]
+    return [decomposition_row(by, name, here) for name in sorted(names, key=lambda name: fits(by.get(name)))]
 
 
 def decomposition(points, path, title):
+    merged = same_schedules(points, schedules_of(points))
     return markdown(["model, cluster", "schedule", "k", "step, ms", "computation alone", "overlapped",
                      "communication alone", "cut by Lancet", "network"],
-                    panels(points, path, title, draw_decomposition, size=(10, 3), fontsize=7))
+                    panels(points, path, title, functools.partial(draw_decomposition, merged=merged),
+                           height=0.75 + 0.22 * len(merged)))
+
+
+def gain_of(base, point):
+    return base["step_ms"] / point["step_ms"] if fits(base) and fits(point) else None
+
+
+def gain_interval(base, point):
+    """Returns the least and the greatest gain among variations of the hardware's numbers, or None: there are none."""
+    varied = [each.get("varied", {}) for each in (base, point)]
+    gains = [gain_of(*(each[name] for each in varied)) for name in varied[0] if name in varied[1]]
+    known = [gain for gain in gains if gain is not None]
+    return (min(known), max(known)) if len(known) > 1 else None
 
 
 def ablation(points, path, title):
-    groups = group(points, "hardware", "label", "model").values()
-    names = ["DeepSpeed", "only dW", "only partition", *ABLATION]
-    figure, axis = plt.subplots(figsize=(10, 3.6))
-    rows = []
-    for i, here in enumerate(groups):
-        by = best_of_families(here)
-        for n, name in enumerate(names):
-            gain = None
-            if fits(by["RAF"]) and fits(by[name]):
-                gain = by["RAF"]["step_ms"] / by[name]["step_ms"]
-                axis.bar(i + (n - (len(names) - 1) / 2) * 0.08, gain, 0.075, color=COLOURS.get(name, f"C{n}"), label=name if i == 0 else None)
-            rows.append([title_of(by[name]), name, step_of(by[name]), number(gain, 3), by[name]["runs"], by[name]["network"]])
+    places = [best_of_families(here) for here in group(points, "hardware", "label", "model").values()]
+    names = [name for name in schedules_of(points) if name != "RAF"]
+    gains = {name: [gain_of(by["RAF"], by[name]) for by in places] for name in names}
+    colours = colours_of(names)
+    figure, (axis,) = column([2.9])
+    draw_bars(axis, [textwrap.fill(title_of(by["RAF"]), 12) for by in places],
+              [Series(joined(same), colours[same[0]], gains[same[0]],
+                      [gain_interval(by["RAF"], by[same[0]]) for by in places]) for same in same_series(gains)])
     axis.axhline(1, color="black", linewidth=0.8)
-    axis.set_ylim(0.8)
-    axis.set_xticks(range(len(groups)), [title_of(here[0]).replace(", ", "\n", 2) for here in groups], fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
     axis.set_ylabel("speed-up over RAF")
-    axis.legend(fontsize=7)
-    axis.set_title(f"{title}: {networks(points)}", fontsize=10)
-    save(figure, path)
+    save(figure, path, f"{title}: {networks(points)}")
+    rows = [[title_of(by[name]), name, step_of(by[name]), number(gains[name][i], 3), by[name]["runs"],
+             by[name]["network"]] for i, by in enumerate(places) for name in names]
     return markdown(["model, cluster", "schedule", "step, ms", "speed-up over RAF's way", "runs", "network"], rows)
 
 
@@ -169,31 +243,27 @@ def ablation(points, path, title):
 PADDED = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
 
 
-def padding_row(label, point, paper):
-    """paper: Lancet's point with the backward pass whole, with which the baselines are compared."""
+def padding_row(label, point, whole):
+    """whole: Lancet's point with the backward pass whole, with which the baselines are compared."""
     cells = [number(point["all_to_all_ms"]), number(point["exposed_ms"])] if fits(point) else ["", ""]
-    compared = fits(point) and fits(paper) and point["family"] not in OURS
-    cells += [number(point["step_ms"] / paper["step_ms"], 2), cut_cell(paper, point)] if compared else ["", ""]
+    compared = fits(point) and fits(whole) and point["family"] not in OURS
+    cells += [number(point["step_ms"] / whole["step_ms"], 2), cut_cell(whole, point)] if compared else ["", ""]
     return [cluster_of(point), label, point["family"], step_of(point), *cells, point["network"]]
 
 
-def draw_padding(axis, here):
+def draw_padding(axis, here, merged):
     """Draws bars of the schedules for each kind of routing; returns their table rows."""
-    rows = []
-    labels = list(dict.fromkeys(point["label"] for point in here))
-    for i, label in enumerate(labels):
-        by = best_of_families([point for point in here if point["label"] == label])
-        for n, name in enumerate(PADDED):
-            if fits(by[name]):
-                axis.bar(i + (n - 2.5) * 0.14, by[name]["step_ms"], 0.13, color=COLOURS[name.removesuffix(", padded")],
-                         hatch="//" if name.endswith(", padded") else None, label=name if i == 0 else None)
-            rows.append(padding_row(label, by[name], by[OURS[0]]))
-    axis.set_xticks(range(len(labels)), [label.replace(", ", "\n") for label in labels], fontsize=7)
+    by_label = {label: best_of_families(points) for (label,), points in group(here, "label").items()}
+    colours = {name: COLOURS[name.removesuffix(", padded")] for name in PADDED}
+    series = step_series(merged, list(by_label.values()), colours)
+    hatched = [one._replace(hatch="//") if names[0].endswith(", padded") else one for one, names in zip(series, merged)]
+    draw_bars(axis, [label.replace(", ", "\n").replace("capacity factor", "capacity") for label in by_label], hatched)
     axis.set_ylabel("ms a step")
-    return rows
+    return [padding_row(label, by[name], by[OURS[0]]) for label, by in by_label.items() for name in PADDED]
 
 
 def padding(points, path, title):
+    draw = functools.partial(draw_padding, merged=same_schedules(points, PADDED))
     return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
                      "step / that with backward whole", "exposed cut with backward whole", "network"],
-                    panels(points, path, title, draw_padding, ("hardware", "model"), (11, 3.2), fontsize=6))
+                    panels(points, path, title, draw, ("hardware", "model")))

@@ -12,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 from bench.all_to_all_terms import read_commented  # noqa: E402
 from bench.run import python_with  # noqa: E402
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 # Made-up exposed milliseconds by policy: Lancet cuts 90% of RAF's and 80% of Tutel's.
 EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, paper": 30, "Lancet, backward whole": 20,
@@ -52,9 +55,10 @@ def without_times(point, status):
 
 
 class Case:
-    """Runs `bench figures` on the points of some experiments, each changed by `change` (None: the point is missing)."""
+    """Runs `bench figures` on the points of some experiments, each changed by `change` (None: the point is missing), and
+    on what `prepare` puts into the folder."""
 
-    def __init__(self, names, change):
+    def __init__(self, names, change, prepare=lambda folder: None):
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name)
         for name in names:
@@ -62,10 +66,18 @@ class Case:
             points = [change(point) for point in made_up(name)]
             (self.folder / "points" / name / "points.jsonl").write_text(
                 "".join(json.dumps(point) + "\n" for point in points if point))
+        prepare(self.folder)
         ended = subprocess.run([sys.executable, ROOT / "scripts/bench", "figures", "--out", self.folder],
                                capture_output=True, text=True)
         self.code, self.said = ended.returncode, ended.stderr
         assert "Traceback" not in self.said, self.said
+
+    def plot(self, name):
+        """The words of a plot, letters being shapes with their text as a comment, and its groups by the start of their
+        id."""
+        text = (self.folder / name).read_text()
+        ids = [group.get("id", "") for group in ElementTree.fromstring(text).iter(SVG + "g")]
+        return re.findall("<!-- (.*?) -->", text), lambda start: [one for one in ids if one.startswith(start)]
 
     def rows(self, file, *words):
         """Cells of the table rows that hold these words."""
@@ -159,9 +171,77 @@ def runs_and_their_sources():
     expect([row for row in rows if not re.fullmatch("[0-9a-f]{7,40}( and changes)?", row["commit"])], [], "rows without a commit")
 
 
+def twins_are_one_series():
+    def change(point):
+        return {**point, "step_ms": 999} if is_point(point, "GPT2-S-MoE", "Tutel k=1") and point["ranks"] == 8 else point
+
+    same, apart = Case(["fig11"], lambda point: point).plot("fig11.svg")[0], Case(["fig11"], change).plot("fig11.svg")[0]
+    expect("Tutel = FasterMoE" in same and "FasterMoE" not in same, True, "schedules of equal steps have one entry in the legend")
+    expect("Tutel = FasterMoE" in apart, True, "a Tutel that is not its best k changes nothing")
+
+    def slower(point):
+        return {**point, "step_ms": 251} if is_point(point, "GPT2-S-MoE", "FasterMoE", "batch of the code") else point
+
+    words = Case(["fig11"], slower).plot("fig11.svg")[0]
+    expect("Tutel" in words and "FasterMoE" in words, True, "schedules that differ in one panel by 0.4% are two series")
+
+
+def intervals_and_the_papers_lines():
+    def change(point):
+        if point.get("variation"):
+            return None
+        point["bound_ms"] = 195
+        if point["policy"] != "Lancet":
+            return point
+        return {**point, "step_ms_low": 0.9 * point["step_ms"], "step_ms_high": 1.2 * point["step_ms"]}
+
+    case = Case(["fig02", "fig11", "fig13", "fig16", "scale"], change)
+    words, groups = case.plot("fig11.svg")
+    expect(len(groups("floor")), 24, "the floor of 6 panels of 4 sizes")
+    expect(len(groups("interval")), 24, "intervals of Lancet's bars in 6 panels of 4 sizes")
+    expect(len(groups("paper")), 48, "the paper's two speed-ups at each of them")
+    expect("at the paper's mean speed-up" in words, True, "their label")
+    expect(len(case.plot("fig13.svg")[1]("interval")), 6, "intervals of Lancet's bars in 6 panels")
+    expect(len(case.plot("fig13.svg")[1]("paper")), 12, "the paper's cuts at RAF's and Tutel's bars")
+    expect(len(case.plot("fig16.svg")[1]("interval")), 0, "a gain has an interval if both of its steps vary")
+    expect(len(case.plot("scale.svg")[1]("interval")), 1, "the band of Lancet's line")
+    expect("paper: up to 3.36" in case.plot("fig02.svg")[0], True, "the label of the paper's ratio")
+    expect(len([one for one in case.plot("fig14.svg")[1]("paper")]), 2, "the paper's mean error, either way")
+
+
+def one_legend_outside_the_panels():
+    case = Case(["fig11"], lambda point: point)
+    figure = ElementTree.parse(case.folder / "fig11.svg").getroot().find(f".//{SVG}g[@id='figure_1']")
+    expect([one.get("id") for one in figure if one.get("id").startswith("legend")], ["legend_1"], "legends of the figure")
+    axes = [one for one in figure if one.get("id").startswith("axes")]
+    expect([one for axis in axes for one in axis.iter() if one.get("id", "").startswith("legend")], [], "legends of panels")
+
+
+EMULATED = """case,policy,ran,predicted_ms,step_ms,least_ms,most_ms
+v100-2,sequential,sequential,100,102,101,104
+v100-2,tutel,tutel,90,91,90,93
+v100-2,fastermoe,fastermoe,90,92,90,93
+a100-4,sequential,sequential,50,52,51,54
+a100-4,tutel,tutel,45,46,45,47
+a100-4,fastermoe,fastermoe,45,46,45,47
+"""
+
+
+def emulated_steps():
+    def write(folder):
+        (folder / "emulated.csv").write_text(EMULATED)
+
+    words, groups = Case(["fig11"], lambda point: point, write).plot("emulated.svg")
+    expect([word for word in words if word.startswith(("p3dn", "p4de"))],
+           ["p3dn-v100 (dash: simulated, dot: emulated)", "p4de-a100 (dash: simulated, dot: emulated)"], "a panel a hardware file")
+    expect("tutel = fastermoe" in words and "sequential" in words, True, "policies of one plan are one series")
+    expect(len(groups("interval")), 8, "intervals of 2 plans in 2 cases, of the steps and of the errors")
+
+
 if __name__ == "__main__":
     if not python_with("matplotlib"):
         sys.exit(print("SKIPPED: python3-matplotlib is not here"))
-    for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources):
+    for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources, twins_are_one_series,
+                 intervals_and_the_papers_lines, one_legend_outside_the_panels, emulated_steps):
         test()
         print(f"{test.__name__}: as expected")

@@ -6,15 +6,16 @@ files stays text. Skipped without Chromium.
 """
 import argparse
 import functools
-import html.parser
 import json
 import math
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+from browser import browse, chromium_for_tests, expect, links_of  # noqa: E402
 
 EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
         "</script><script>document.documentElement.dataset.taken='yes'</script>")
@@ -22,15 +23,6 @@ EVIL = ("<img src=x onerror=\"document.documentElement.dataset.taken='yes'\">"
 MEMORY = {"parameters": 1_600_000, "optimizer": 1_600_000, "arena": 1_920_000, "workspace": 2_880_000, "process": 10_000_000, "saving": 2_000_000}
 
 PROBE = (pathlib.Path(__file__).parent / "probe.js").read_text()
-
-# A frame may be narrower than a browser's smallest window.
-FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="border:0;display:block;width:{width}px;height:{height}px"></iframe>
-<script>addEventListener("message", (event) => {{
-  const seen = document.createElement("pre");
-  seen.id = "seen";
-  seen.textContent = event.data;
-  document.body.append(seen);
-}});</script></body>"""
 
 
 def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy="lancet", memory=None):
@@ -76,71 +68,9 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
     return run
 
 
-class Links(html.parser.HTMLParser):
-    """Finds everything that the page would fetch."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attributes):
-        for name, value in attributes:
-            if name in ("src", "href", "srcset", "action", "data") and not re.match(r"#|data:", value or ""):
-                self.found.append((tag, name, value))
-
-
 def records_of(run):
     """The whole records of a run."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.startswith("{") and line.endswith("}")]
-
-
-def find_chromium():
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    return None
-
-
-def options_of(chromium, profile):
-    return [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}"]
-
-
-def starts(chromium):
-    """Some containers forbid what a browser needs."""
-    with tempfile.TemporaryDirectory() as profile:
-        try:
-            shown = subprocess.run(options_of(chromium, profile) + ["--dump-dom", "data:text/html,<p>shown</p>"],
-                                   capture_output=True, text=True, timeout=120)
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        return "<p>shown</p>" in shown.stdout
-
-
-def browse(chromium, page, width, height=1000, screenshot=None, dark=False):
-    """Returns (the probe's findings, the browser's console)."""
-    probed, framed = page.with_suffix(".probe.html"), page.with_suffix(".frame.html")
-    probed.write_text(page.read_text().replace("</body>", f"<script>{PROBE}</script></body>"))
-    framed.write_text(FRAME.format(page=probed.as_uri(), width=width, height=height))
-    with tempfile.TemporaryDirectory() as profile:
-        options = options_of(chromium, profile) + [f"--window-size={width},{height}", "--enable-logging=stderr",
-                                                   "--virtual-time-budget=4000", "--timeout=60000"]
-        if dark:
-            options.append("--blink-settings=preferredColorScheme=0")
-        dumped = subprocess.run(options + ["--dump-dom", framed.as_uri()], capture_output=True, text=True, timeout=240)
-        if screenshot:
-            subprocess.run(options + [f"--screenshot={screenshot}", framed.as_uri()], capture_output=True, timeout=240)
-    found = re.search(r'<pre id="seen">(.*?)</pre>', dumped.stdout, re.S)
-    if not found:
-        sys.exit(f"the probe did not run: {dumped.stdout[-500:]}\n{dumped.stderr[-2000:]}")
-    seen = json.loads(html.unescape(found.group(1)))
-    if seen["width"] != width:
-        sys.exit(f"expected a page of {width} pixels, found {seen['width']}")
-    return seen, [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]
-
-
-def expect(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
 
 
 def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark=False):
@@ -148,13 +78,12 @@ def check(chromium, lancet, folder, name, runs, keep=False, widths=(1400,), dark
     page = folder / f"{name}.html"
     made = subprocess.run([lancet, "report", *map(str, runs), "--out", str(page)], capture_output=True, text=True)
     expect(made.returncode == 0, f"{name}: lancet report: {made.stderr}")
-    links = Links()
-    links.feed(page.read_text())
-    expect(not links.found, f"{name}: the page would fetch {links.found}")
+    links = links_of(page.read_text())
+    expect(not links, f"{name}: the page would fetch {links}")
     for width in widths:
         where = f"{name} at {width} pixels"
         shot = str(folder / f"{name}-{width}.png") if keep else None
-        seen, console = browse(chromium, page, width, 6000 if keep else 1000, shot, dark)
+        seen, console = browse(chromium, page, PROBE, width, 6000 if keep else 1000, shot, dark)
         expect(not console, f"{where}: the console says {console}")
         expect(seen["state"] == "drawn" and not seen["failure"], f"{where}: state {seen['state']}: {seen['failure']}")
         expect(width < 1300 or seen["summary_cut"] <= 0, f"{where}: the tables of runs are cut by {seen['summary_cut']} pixels")
@@ -276,13 +205,7 @@ def main():
     parser.add_argument("lancet")
     parser.add_argument("--keep")
     arguments = parser.parse_args()
-    chromium = find_chromium()
-    if not chromium:
-        print("SKIPPED: no chromium here: apt-get install chromium")
-        return
-    if not starts(chromium):
-        print(f"SKIPPED: {chromium} shows no page on this machine")
-        return
+    chromium = chromium_for_tests()
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(arguments.keep or scratch)
         folder.mkdir(parents=True, exist_ok=True)

@@ -369,6 +369,17 @@ class TimelineChart {
       this.move(grabbed.from + by, grabbed.to + by);
     });
     canvas.addEventListener("mouseleave", tip.hide);
+    canvas.tabIndex = 0;
+    canvas.addEventListener("keydown", (event) => this.obey(event));
+  }
+
+  obey(event) {
+    const {from, to} = this.view, some = (to - from) / 8;
+    const actions = {ArrowLeft: () => this.move(from - some, to - some), ArrowRight: () => this.move(from + some, to + some),
+                     "+": () => this.zoom(0.8), "-": () => this.zoom(1.25), Home: () => this.all()};
+    if (!Object.hasOwn(actions, event.key) || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    actions[event.key]();
   }
 
   // Shows the event under the mouse.
