@@ -122,6 +122,29 @@ Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_
   return files;
 }
 
+ordered_json load_json(const LoadHistory& load) {
+  ordered_json json{{"steps", load.steps}, {"fullest_sum", load.fullest_sum}, {"kept_sum", load.kept_sum}};
+  if (load.is_planned_for) json["planned"] = {{"fullest", load.planned_fullest}, {"kept", load.planned_kept}};
+  return json;
+}
+
+Result<LoadHistory> read_load(const ordered_json& json, const std::string& where) {
+  LoadHistory load;
+  Fields fields(json, where + "load: ");
+  load.steps = fields.whole("steps");
+  load.fullest_sum = fields.real("fullest_sum");
+  load.kept_sum = fields.real("kept_sum");
+  load.is_planned_for = json.is_object() && json.contains("planned");
+  if (load.is_planned_for) {
+    Fields planned(fields.member("planned"), where + "load: planned: ");
+    load.planned_fullest = planned.real("fullest");
+    load.planned_kept = planned.real("kept");
+    LANCET_TRY(planned.finish());
+  }
+  LANCET_TRY(fields.finish());
+  return load;
+}
+
 }  // namespace
 
 bool is_shard_name(std::string_view name) {
@@ -148,6 +171,7 @@ std::string to_json(const Manifest& m) {
       {"files", ordered_json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
   if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
+  if (m.load != LoadHistory()) root["load"] = load_json(m.load);
   for (const ShardFile& file : m.files)
     root["files"].push_back({{"name", file.name},
                              {"bytes", file.bytes},
@@ -206,6 +230,9 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
     fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
   m.plan = fields.text("plan");
   if (root.contains("tokenizer")) m.tokenizer_hash = fields.hash("tokenizer");
+  if (root.contains("load")) {
+    LANCET_ASSIGN(m.load, read_load(fields.member("load"), where));
+  }
   const ordered_json& config = fields.member("config");
   if (!config.is_object()) fields.fail("config: expected an object {...}");
   const ordered_json& files = fields.member("files");

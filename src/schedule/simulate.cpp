@@ -12,6 +12,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/stream_times.h"
+#include "reorder.h"
 
 namespace lancet::schedule {
 namespace {
@@ -207,6 +208,13 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
   timeline.communication = times.communication;
   timeline.exposed = times.exposed;
   return timeline;
+}
+
+Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {
+  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
+  Dependencies needed = ir::dependencies(plan.program);
+  join(needed, plan.waits);
+  return simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
 }
 
 }  // namespace lancet::schedule

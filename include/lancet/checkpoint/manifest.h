@@ -18,6 +18,16 @@ struct ShardFile {
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
 };
 
+// What a run that plans again (overlap.replan) knows of the load of its ranks, so that it plans alike once resumed.
+struct LoadHistory {
+  bool is_planned_for = false;                // else the plan is made for the load that the costs hold for
+  double planned_fullest = 1, planned_kept = 1;  // cost::RankLoad
+  // Sums over the steps since the last comparison.
+  double fullest_sum = 0, kept_sum = 0;
+  std::int64_t steps = 0;
+  friend bool operator==(const LoadHistory&, const LoadHistory&) = default;
+};
+
 struct Manifest {
   std::int64_t step = 0;            // optimizer steps taken
   std::int64_t tokens = 0;          // trained on in those steps
@@ -38,6 +48,7 @@ struct Manifest {
   std::string plan;           // hash of the plan's text
   // Tokenizer::hash() of the tokens that the model was trained on (data/tokenizer.h); 0, which is not written: unknown.
   std::uint64_t tokenizer_hash = 0;
+  LoadHistory load;  // not written while it is as in a new run
   std::vector<ShardFile> files;
 };
 
