@@ -61,10 +61,10 @@ def draw(curves, path):
             shown = rows[WINDOW:]
             axis.plot([row[field] for row in shown], [row["mean_loss"] for row in shown], linewidth=1, label=f"{factor:g}")
         axis.set_xlim(0)
-        axis.set_xlabel(label)
+        axis.set_xlabel(f"{label}\n\n\n")  # and room for the legend
     by_time.set_ylabel(f"loss, mean of {WINDOW} steps")
-    figure.legend(*by_time.get_legend_handles_labels(), title="capacity factor", loc="upper center", ncols=len(FACTORS),
-                  fontsize=8, title_fontsize=8, bbox_to_anchor=(0.5, 0.03))
+    figure.legend(*by_time.get_legend_handles_labels(), title="capacity factor", loc="lower center", ncols=len(FACTORS),
+                  fontsize=8, title_fontsize=8)
     figure.suptitle("Loss by the capacity factor (measured)", fontsize=10)
     save(figure, path)
 
@@ -112,7 +112,8 @@ def main(options):
     for factor in FACTORS:
         records, held_out[factor] = curve(lancet, factor, options.steps)
         curves[factor] = rows_of(factor, records, statistics.median(times[factor]))
+    text = page(curves, held_out, times, options.rounds, (min(loads), max(loads)))
     options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "capacity.md").write_text(text)
     write_csv(options.out / "capacity.csv", FIELDS, [rounded(row) for rows in curves.values() for row in rows])
     draw(curves, options.out / "capacity.svg")
-    (options.out / "capacity.md").write_text(page(curves, held_out, times, options.rounds, (min(loads), max(loads))))

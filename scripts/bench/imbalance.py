@@ -24,7 +24,7 @@ CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 RECORDED = run.ROOT / "docs/results/points/imbalance"
 EXPERTS = 16
-MODEL = ["model.n_layer=4", f"model.num_local_experts={EXPERTS}", "train.micro_batch_size=8", "train.seq_len=512"]
+MODEL = ["model.n_layer=4", "train.micro_batch_size=8", "train.seq_len=512"]
 CLUSTERS = {"p3dn-v100": (8, 8), "p4de-a100": (16, 4)}  # hardware: ranks, hosts
 CAPACITIES = {1.25: "capacity factor 1.25", EXPERTS: "no token dropped"}
 POLICIES = ["sequential", "tutel", "fastermoe", "flowmoe", "lancet_paper", "lancet"]
@@ -34,13 +34,15 @@ RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.r
 RECORDED_STEPS = 100
 EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 24}
 EMULATED_ROUTINGS = ["even", "zipf:1"]
+AXES = {"step_ms": ("step, ms", 0, None), "speed_up": ("speed-up over sequential", 0.95, 1.3),  # field: label, limits
+        "dropped_pct": ("dropped, %", 0, 60)}
 FIELDS = ["network", "hardware", "ranks", "capacity_factor", "routing", "fullest", "dropped_pct", "policy", "step_ms",
           "speed_up", "even_plan_ms", "replan_gain_pct", "late_pct"]
 SHIFT = {"steps": 12, "interval": 2}  # of the run whose routing shifts after half of its steps
 
 
-def on_device(hardware, routing, capacity):
-    return run.sets([*MODEL, "device=emulated", f"emulated.hardware={hardware}", f"emulated.routing={routing}",
+def on_device(hardware, ranks, routing, capacity):
+    return run.sets([*MODEL, f"model.experts_per_rank={EXPERTS // ranks}", "device=emulated", f"emulated.hardware={hardware}", f"emulated.routing={routing}",
                      f"model.capacity_factor={capacity}"])
 
 
@@ -52,7 +54,7 @@ def routings():
 def planned(lancet, hardware, routing, capacity, *options):
     """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
     ranks, hosts = CLUSTERS[hardware]
-    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *on_device(hardware, routing, capacity),
+    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *on_device(hardware, ranks, routing, capacity),
                      *run.sets(["overlap.policy=lancet"]), *options]).out
     return parsed(text)
 
@@ -63,21 +65,23 @@ def parsed(text):
     return float(load[1]), float(load[2]), steps
 
 
-def simulated_rows(lancet, hardware, capacity, folder):
-    """A row for each routing and policy."""
-    rows, even = [], folder / f"{hardware}-{capacity}.ir"
+def simulated_rows(lancet, hardware, folder):
+    """A row for each routing, capacity and policy."""
+    rows = []
     for name, routing in routings().items():
-        run.log(f"{hardware}, capacity factor {capacity}, {name}")
-        unlimited = planned(lancet, hardware, routing, EXPERTS, "--set", "overlap.policy=sequential")[0]
-        _, dropped, steps = planned(lancet, hardware, routing, capacity, *(["--out", even] if name == "even" else []))
-        kept_plan = planned(lancet, hardware, routing, capacity, "--plan", even)[2]["lancet"]
-        for policy in POLICIES:
-            row = {"network": "simulated", "hardware": hardware, "ranks": CLUSTERS[hardware][0], "capacity_factor": capacity,
-                   "routing": name, "fullest": unlimited, "dropped_pct": dropped, "policy": policy, "step_ms": steps[policy],
-                   "speed_up": steps["sequential"] / steps[policy]}
-            if policy == "lancet":
-                row |= {"even_plan_ms": kept_plan, "replan_gain_pct": 100 * (1 - steps[policy] / kept_plan)}
-            rows.append(row)
+        run.log(f"{hardware}, {name}")
+        even = {capacity: folder / f"{hardware}-{capacity}.ir" for capacity in CAPACITIES}
+        found = {capacity: planned(lancet, hardware, routing, capacity, *(["--out", even[capacity]] if name == "even" else []))
+                 for capacity in CAPACITIES}
+        for capacity, (_, dropped, steps) in found.items():
+            kept_plan = planned(lancet, hardware, routing, capacity, "--plan", even[capacity])[2]["lancet"]
+            for policy in POLICIES:
+                row = {"network": "simulated", "hardware": hardware, "ranks": CLUSTERS[hardware][0],
+                       "capacity_factor": capacity, "routing": name, "fullest": found[EXPERTS][0], "dropped_pct": dropped,
+                       "policy": policy, "step_ms": steps[policy], "speed_up": steps["sequential"] / steps[policy]}
+                if policy == "lancet":
+                    row |= {"even_plan_ms": kept_plan, "replan_gain_pct": 100 * (1 - steps[policy] / kept_plan)}
+                rows.append(row)
     return rows
 
 
@@ -87,8 +91,7 @@ def record(lancet):
     for name, settings in RUNS.items():
         run.log(f"recording {name}")
         records, _ = run.train(lancet, run.ROOT / "configs/quickstart.json", run.ROOT / f"runs/imbalance/{name}",
-                               RECORDED_STEPS, [f"model.num_local_experts={EXPERTS}", "model.experts_per_rank=null",
-                                                "train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0",
+                               RECORDED_STEPS, [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0",
                                                 "train.save_minutes=0", *settings],
                                [run.ROOT / "scripts/mpirun.sh", 2])
         lines = [json.dumps({"step": each["step"], "layer_expert_tokens": each["layer_expert_tokens"]}) for each in records]
@@ -110,7 +113,7 @@ class Cluster:
 
 
 def emulated_settings(routing, capacity):
-    return [*on_device(EMULATED["hardware"], routing, capacity),
+    return [*on_device(EMULATED["hardware"], EMULATED["hosts"], routing, capacity),
             *run.sets([f"emulated.scale={EMULATED['scale']}", f"emulated.dilation={EMULATED['dilation']}"])]
 
 
@@ -199,16 +202,14 @@ def draw(rows, path):
     for column, (hardware, capacity) in zip(axes.T, keys):
         here = [row for row in rows if (row["network"], row["hardware"], row["capacity_factor"]) ==
                 ("simulated", hardware, capacity)]
-        for axis, field, label in zip(column, ("step_ms", "speed_up", "dropped_pct"),
-                                      ("step, ms", "speed-up over sequential", "dropped, %")):
+        for axis, (field, (label, *limits)) in zip(column, AXES.items()):
             for policy in POLICIES if field != "dropped_pct" else ["sequential"]:
                 curve(axis, [row for row in here if row["policy"] == policy], field, policy)
             axis.set_ylabel(label, fontsize=8)
-            axis.set_ylim(0)
+            axis.set_ylim(*limits)
         column[0].set_title(f"{hardware}, {CLUSTERS[hardware][0]} ranks,\n{CAPACITIES[capacity]} (simulated)", fontsize=8)
-        column[2].set_xlabel("load of the fullest rank, no drops", fontsize=8)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=len(POLICIES), fontsize=8,
-                  bbox_to_anchor=(0.5, 0.03))
+        column[2].set_xlabel("load of the fullest rank, no drops\n\n", fontsize=8)  # and room for the legend
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(POLICIES), fontsize=8)
     save(figure, path)
 
 
@@ -233,7 +234,7 @@ def page(rows, shifted):
         f"{RECORDED_STEPS} steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
         "![Step time, gain and dropped share against imbalance](imbalance.svg)", "",
         "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was made",
-        "for even routing, and `replan` what a plan for this routing gains over it.", ""]
+        "for even routing, and `gain` by how much a plan for this routing is shorter.", ""]
     for hardware in CLUSTERS:
         for capacity, what in CAPACITIES.items():
             lines += [f"## {hardware}, {CLUSTERS[hardware][0]} ranks, {what}", "", *table(rows, hardware, capacity), ""]
@@ -263,9 +264,9 @@ def table(rows, hardware, capacity):
         ours = here["lancet"]
         cells.append([name, number(ours["fullest"], 2), percent(ours["dropped_pct"] / 100),
                       *(number(here[policy]["step_ms"]) for policy in POLICIES), number(ours["speed_up"], 3),
-                      number(ours["even_plan_ms"]), signed_percent(-ours["replan_gain_pct"] / 100)])
+                      number(ours["even_plan_ms"]), f"{round(ours['replan_gain_pct'], 1) + 0:.1f}%"])
     return markdown(["routing", "fullest", "dropped", *(f"`{policy}`" for policy in POLICIES), "speed-up", "planned for even",
-                     "replan"], cells)
+                     "gain"], cells)
 
 
 def add_arguments(parser):
@@ -284,11 +285,11 @@ def main(options):
         record(lancet)
     if options.emulate:
         emulate(lancet, folder, options.rounds)
-    rows = [row for hardware in CLUSTERS for capacity in CAPACITIES
-            for row in simulated_rows(lancet, hardware, capacity, folder)]
+    rows = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)]
     rows += emulated_rows(folder)
     shifted = json.loads((folder / "shift.json").read_text()) if (folder / "shift.json").exists() else None
+    text = page(rows, shifted)  # names the commit, so before any file is written
     options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "imbalance.md").write_text(text)
     write_csv(options.out / "imbalance.csv", FIELDS, map(rounded, rows))
     draw(rows, options.out / "imbalance.svg")
-    (options.out / "imbalance.md").write_text(page(rows, shifted))

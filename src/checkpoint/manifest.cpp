@@ -122,27 +122,32 @@ Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_
   return files;
 }
 
-ordered_json load_json(const LoadHistory& load) {
-  ordered_json json{{"steps", load.steps}, {"fullest_sum", load.fullest_sum}, {"kept_sum", load.kept_sum}};
-  if (load.is_planned_for) json["planned"] = {{"fullest", load.planned_fullest}, {"kept", load.planned_kept}};
+ordered_json load_json(const LoadHistory& history) {
+  ordered_json json{{"steps", history.steps}, {"fullest_sum", history.fullest_sum}, {"kept_sum", history.kept_sum}};
+  const auto add = [&](const char* name, const std::optional<LoadHistory::Load>& load) {
+    if (load) json[name] = {{"fullest", load->fullest}, {"kept", load->kept}};
+  };
+  add("planned", history.planned);
+  add("compared", history.compared);
   return json;
 }
 
 Result<LoadHistory> read_load(const ordered_json& json, const std::string& where) {
-  LoadHistory load;
+  LoadHistory history;
   Fields fields(json, where + "load: ");
-  load.steps = fields.whole("steps");
-  load.fullest_sum = fields.real("fullest_sum");
-  load.kept_sum = fields.real("kept_sum");
-  load.is_planned_for = json.is_object() && json.contains("planned");
-  if (load.is_planned_for) {
-    Fields planned(fields.member("planned"), where + "load: planned: ");
-    load.planned_fullest = planned.real("fullest");
-    load.planned_kept = planned.real("kept");
-    LANCET_TRY(planned.finish());
-  }
+  history.steps = fields.whole("steps");
+  history.fullest_sum = fields.real("fullest_sum");
+  history.kept_sum = fields.real("kept_sum");
+  const auto read = [&](const char* name, std::optional<LoadHistory::Load>& load) -> Status {
+    if (!json.is_object() || !json.contains(name)) return {};
+    Fields numbers(fields.member(name), fmt::format("{}load: {}: ", where, name));
+    load = {numbers.real("fullest"), numbers.real("kept")};
+    return numbers.finish();
+  };
+  LANCET_TRY(read("planned", history.planned));
+  LANCET_TRY(read("compared", history.compared));
   LANCET_TRY(fields.finish());
-  return load;
+  return history;
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   const cost::RankLoad load = device->costs().load();
   result.costs = fmt::format(
       "emulated {}; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% of the tokens are dropped",
-      device->costs().describe(), config.emulated.routing, load.fullest, 100 * (1 - load.kept));
+      device->costs().describe(), config.emulated.routing, load.fullest,
+      100 * std::max(0.0, 1 - load.kept));  // a sum of shares may be a little over 1
   result.available_gib = double(hardware.free_bytes()) / (1 << 30);
   return result;
 }

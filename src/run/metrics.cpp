@@ -74,7 +74,8 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
       numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
       numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
-      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct), replan_json(r.replan));
+      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct),
+      replan_json(r.replan));
 }
 
 std::string held_out_json(std::int64_t step, double loss) {

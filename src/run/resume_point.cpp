@@ -239,12 +239,9 @@ std::int64_t rows_of(const config::Config& config, int ranks) {
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
   const bool knows_load = config.overlap.replan > 0 && manifest.ranks == ranks;  // experts are on the same ranks
-  return {manifest.step,
-          manifest.tokens,
-          manifest.skipped_steps,
-          manifest.next_sample - manifest.step * rows_of(config, ranks),
-          manifest.skips_in_a_row,
-          knows_load ? manifest.load : checkpoint::LoadHistory()};
+  return {manifest.step,           manifest.tokens,
+          manifest.skipped_steps,  manifest.next_sample - manifest.step * rows_of(config, ranks),
+          manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory()};
 }
 
 Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,

@@ -11,6 +11,10 @@ namespace {
 // less, the load has not left the planned one as far as the simulator can tell.
 constexpr double prediction_error = 0.019;
 
+std::optional<cost::RankLoad> rank_load(const std::optional<checkpoint::LoadHistory::Load>& load) {
+  return load ? std::optional(cost::RankLoad{load->fullest, load->kept}) : std::nullopt;
+}
+
 }  // namespace
 
 Replanning::Replanning(const config::Config& config, int ranks, bool has_plan_file,
@@ -21,8 +25,7 @@ Replanning::Replanning(const config::Config& config, int ranks, bool has_plan_fi
       history_(history) {}
 
 std::optional<cost::RankLoad> Replanning::planned() const {
-  if (interval_ == 0 || !history_.is_planned_for) return {};
-  return cost::RankLoad{history_.planned_fullest, history_.planned_kept};
+  return interval_ > 0 ? rank_load(history_.planned) : std::nullopt;
 }
 
 Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t step, const cost::RankLoad& load,
@@ -38,17 +41,19 @@ Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t
   history_.fullest_sum = history_.kept_sum = 0;
   history_.steps = 0;
   LANCET_ASSIGN(departure.predicted_ms, planning::predicted_ms(plans, micro_batches_, departure.load));
-  const double planned_ms = *planning::predicted_ms(plans, micro_batches_);
+  double expected_ms = *planning::predicted_ms(plans, micro_batches_);
+  if (const auto compared = rank_load(history_.compared)) {
+    LANCET_ASSIGN(expected_ms, planning::predicted_ms(plans, micro_batches_, *compared));
+  }
   // The counts are sums over the ranks and the costs are the same on all, so that the ranks find the same.
   LANCET_ASSIGN(const bool departs,
-                world::any(world, std::abs(departure.predicted_ms / planned_ms - 1) > prediction_error));
+                world::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > prediction_error));
   return departs ? std::optional(departure) : std::nullopt;
 }
 
-void Replanning::set_planned(const cost::RankLoad& load) {
-  history_.is_planned_for = true;
-  history_.planned_fullest = load.fullest;
-  history_.planned_kept = load.kept;
+void Replanning::set_planned(const cost::RankLoad& load, bool taken) {
+  history_.compared = {load.fullest, load.kept};
+  if (taken) history_.planned = history_.compared;
 }
 
 }  // namespace lancet::train

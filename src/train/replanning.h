@@ -18,17 +18,17 @@ class Replanning {
   std::optional<cost::RankLoad> planned() const;
   const checkpoint::LoadHistory& history() const { return history_; }
 
-  // A new plan is due: the load to make it for, and the step that the running plans are predicted to take under it.
+  // Planning is due: for which load, and the step that the running plans are predicted to take under it.
   struct Departure {
     cost::RankLoad load;
     double predicted_ms = 0;
   };
-  // Collective: counts the load of a step (1 is the first), and at every overlap.replan-th step compares the mean since
-  // the last comparison with the load that the plans were made for.
+  // Collective: counts the load of a step (1 is the first), and at every overlap.replan-th step compares what the plans
+  // are predicted to take under the mean load since the last comparison and under the load last planned for.
   Result<std::optional<Departure>> after_step(std::int64_t step, const cost::RankLoad& load,
                                               const planning::StepPlans& plans, comm::Communicator& world);
-  // New plans were made for this load.
-  void set_planned(const cost::RankLoad& load);
+  // Plans were made for this load; taken: they run from now on.
+  void set_planned(const cost::RankLoad& load, bool taken);
 
  private:
   const std::int64_t interval_;  // steps; 0: off

@@ -3,10 +3,10 @@
 // (the updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena,
 // as only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
 // return the same error.
-// step() runs the plan of each micro batch and sums up losses and times, and then, where the load of the experts has left
-// the planned one (replanning.h), makes new plans and binds them to the same weights. If the loss or the norm is not finite, it runs
-// the micro batches again on the same weights to name the first tensor with such a number. With train.on_non_finite =
-// skip the step is then skipped, since its update was guarded.
+// step() runs the plan of each micro batch and sums up losses and times, and then, where the load of the experts has
+// left the planned one (replanning.h), makes new plans and binds them to the same weights. If the loss or the norm is
+// not finite, it runs the micro batches again on the same weights to name the first tensor with such a number. With
+// train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -254,28 +254,37 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
-  // Collective: goes on with plans for the load that was measured, and notes them in the record.
+  // Collective: makes plans for the load that was measured, goes on with them if they are predicted to be faster, and
+  // notes both in the record.
   Status replan(const Replanning::Departure& departure, run::StepRecord& record) {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;
     planning_.load = departure.load;
     LANCET_ASSIGN(planning::StepPlans plans, planning::make_step_plans(config_, world_, planning_, false));
-    plans.measured = plans_.measured;
+    LANCET_ASSIGN(const double ms,
+                  planning::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
+    const bool faster = ms < departure.predicted_ms;
+    if (faster) LANCET_TRY(take(std::move(plans)));
+    replanning_.set_planned(departure.load, faster);
+    record.replan = {departure.predicted_ms, ms, seconds_since(start) * 1e3};
+    if (world_.rank() == 0)
+      log::info(
+          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens are "
+          "dropped; predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
+          faster ? "replaced" : "kept", record.step, departure.load.fullest, 100 * (1 - departure.load.kept),
+          departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
+    return {};
+  }
+
+  // Collective: binds other plans of the training step to the same weights.
+  Status take(planning::StepPlans plans) {
+    plans.measured = std::move(plans_.measured);
     plans.evaluate = std::move(plans_.evaluate);
     plans_ = std::move(plans);
+    speed_.set_plans(plans_);
     for (BoundStep* bound : {&update_, &micro_, &evaluate_}) *bound = {};  // no executor keeps the old arena
     LANCET_TRY(world::agree(world_, memory_.grow_arena(plans_, resources_)));
-    LANCET_TRY(world::agree(world_, bind()));
-    speed_.set_plans(plans_);
-    replanning_.set_planned(departure.load);
-    record.replan = {departure.predicted_ms, *planning::predicted_ms(plans_, config_.train.gradient_accumulation_steps),
-                     seconds_since(start) * 1e3};
-    if (world_.rank() == 0)
-      log::info("plan       made again after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the "
-                "tokens are dropped; predicted step {:.1f} ms, with the new plan {:.1f} ms; planned in {:.1f} s",
-                record.step, departure.load.fullest, 100 * (1 - departure.load.kept), record.replan->from_ms,
-                record.replan->to_ms, record.replan->planning_ms / 1e3);
-    return {};
+    return world::agree(world_, bind());
   }
 
   // Collective: the record of a step on an emulated device, which has no loss.

@@ -29,7 +29,8 @@ std::int64_t arena_bytes(const planning::StepPlans& plans) {
 }
 
 runtime::Block make_arena(std::int64_t bytes, const RankResources& resources) {
-  return resources.emulated ? runtime::Block::reserved(std::size_t(bytes)) : runtime::Block::on_host(std::size_t(bytes));
+  return resources.emulated ? runtime::Block::reserved(std::size_t(bytes))
+                            : runtime::Block::on_host(std::size_t(bytes));
 }
 
 std::string where_of(const RankResources& resources) {

@@ -68,14 +68,14 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
   const auto& replan = records[1]["replan"];
   const double planned = records[1]["predicted_ms"], from = replan["from_ms"], to = replan["to_ms"];
   CHECK(std::abs(from / planned - 1) > 0.019);
-  CHECK(to <= from * 1.001);
+  CHECK(to < from);
   CHECK(replan["planning_ms"] > 0);
-  CHECK(records[2]["predicted_ms"] == to);
+  CHECK(records[2]["predicted_ms"].get<double>() == Approx(to).epsilon(2e-3));
   const auto plan = ir::parse_plan(*read_file(folder / "replanned/plan.ir", "a plan"));
   REQUIRE(plan.ok());
   if (accumulation == 1) {  // else the prediction is of two plans
     const double last = records[std::size_t(steps.back() - 1)]["replan"]["to_ms"];
-    CHECK(plan->header.real("predicted_ms") == Approx(last));
+    CHECK(plan->header.real("predicted_ms") == Approx(last).epsilon(2e-3));
   }
   const auto expected = losses(folder / "kept"), found = losses(folder / "replanned");
   REQUIRE(found.size() == expected.size());
@@ -93,9 +93,10 @@ TEST_CASE("a run that plans again resumes bit for bit, in the middle between two
   const int stop = GENERATE(1, 2, 3);
   stop_after(config, stop, 2, options);
   const checkpoint::LoadHistory load = manifest_in(folder / "stopped", stop).load;
-  CHECK(load.is_planned_for == (stop >= 2));
   CHECK(load.steps == stop % 2);
-  CHECK((load.planned_fullest > 1) == (stop >= 2));
+  REQUIRE(load.planned.has_value() == (stop >= 2));
+  if (load.planned) CHECK(load.planned->fullest > 1);
+  CHECK(load.compared.has_value() == (stop >= 2));
   REQUIRE(train_run(config, 2, options).code == ExitCode::done);
   CHECK(losses(folder / "stopped") == losses(folder / "whole"));
   CHECK(replanned_after(folder / "stopped") == replanned_after(folder / "whole"));
@@ -129,7 +130,7 @@ TEST_CASE("the recorded counts of a run are the routing of an emulated one, whic
   const auto trained = records_of(folder / "trained");
 
   config.device = config::Device::emulated;
-  config.emulated.hardware = folder.write("declared.json", declared_hardware({.latency_us = 1000}));
+  config.emulated.hardware = folder.write("declared.json", declared_hardware({.network = 0.02, .latency_us = 1000}));
   config.emulated.scale = 1;
   config.emulated.dilation = 2;
   config.emulated.routing = "trace:" + (folder / "trained/metrics.jsonl");

@@ -2,6 +2,7 @@
 // with its own checksum, so a folder with a sound manifest is complete.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,12 @@ struct ShardFile {
 
 // What a run that plans again (overlap.replan) knows of the load of its ranks, so that it plans alike once resumed.
 struct LoadHistory {
-  bool is_planned_for = false;                // else the plan is made for the load that the costs hold for
-  double planned_fullest = 1, planned_kept = 1;  // cost::RankLoad
+  struct Load {  // cost::RankLoad
+    double fullest = 1, kept = 1;
+    friend bool operator==(const Load&, const Load&) = default;
+  };
+  std::optional<Load> planned;   // that the plan was made for; none: the one that the costs hold for
+  std::optional<Load> compared;  // for which a plan was last made, whether it was taken or not
   // Sums over the steps since the last comparison.
   double fullest_sum = 0, kept_sum = 0;
   std::int64_t steps = 0;

@@ -37,7 +37,7 @@ struct StepRecord {
   // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it
   // is most. The losses and the norm are then NaN.
   std::optional<double> late_pct;
-  // The plan that replaced the step's own after it, under the load that was measured since the one before.
+  // A plan that was made after the step for the load that was measured before; it runs from then on if it is faster.
   struct Replan {
     double from_ms = 0, to_ms = 0;  // the step predicted under this load, with the old plan and with the new one
     double planning_ms = 0;         // by how much planning held the next step up
