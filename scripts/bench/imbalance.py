@@ -32,7 +32,7 @@ ZIPF = ["even", "zipf:0.25", "zipf:0.5", "zipf:0.75", "zipf:1", "zipf:1.25", "zi
 # name: settings of the recorded run
 RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.router_aux_loss_coef=0"]}
 RECORDED_STEPS = 100
-EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 24}
+EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 12}
 EMULATED_ROUTINGS = ["even", "zipf:1"]
 AXES = {"step_ms": ("step, ms", 0, None), "speed_up": ("speed-up over sequential", 0.95, 1.3),  # field: label, limits
         "dropped_pct": ("dropped, %", 0, 60)}
