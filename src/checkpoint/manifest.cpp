@@ -122,6 +122,34 @@ Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_
   return files;
 }
 
+ordered_json load_json(const LoadHistory& history) {
+  ordered_json json{{"steps", history.steps}, {"fullest_sum", history.fullest_sum}, {"kept_sum", history.kept_sum}};
+  const auto add = [&](const char* name, const std::optional<LoadHistory::Load>& load) {
+    if (load) json[name] = {{"fullest", load->fullest}, {"kept", load->kept}};
+  };
+  add("planned", history.planned);
+  add("compared", history.compared);
+  return json;
+}
+
+Result<LoadHistory> read_load(const ordered_json& json, const std::string& where) {
+  LoadHistory history;
+  Fields fields(json, where + "load: ");
+  history.steps = fields.whole("steps");
+  history.fullest_sum = fields.real("fullest_sum");
+  history.kept_sum = fields.real("kept_sum");
+  const auto read = [&](const char* name, std::optional<LoadHistory::Load>& load) -> Status {
+    if (!json.is_object() || !json.contains(name)) return {};
+    Fields numbers(fields.member(name), fmt::format("{}load: {}: ", where, name));
+    load = {numbers.real("fullest"), numbers.real("kept")};
+    return numbers.finish();
+  };
+  LANCET_TRY(read("planned", history.planned));
+  LANCET_TRY(read("compared", history.compared));
+  LANCET_TRY(fields.finish());
+  return history;
+}
+
 }  // namespace
 
 bool is_shard_name(std::string_view name) {
@@ -148,6 +176,7 @@ std::string to_json(const Manifest& m) {
       {"files", ordered_json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
   if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
+  if (m.load != LoadHistory()) root["load"] = load_json(m.load);
   for (const ShardFile& file : m.files)
     root["files"].push_back({{"name", file.name},
                              {"bytes", file.bytes},
@@ -206,6 +235,9 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
     fields.fail("optimizer: expected adamw, sgd or none, found " + shown(m.optimizer));
   m.plan = fields.text("plan");
   if (root.contains("tokenizer")) m.tokenizer_hash = fields.hash("tokenizer");
+  if (root.contains("load")) {
+    LANCET_ASSIGN(m.load, read_load(fields.member("load"), where));
+  }
   const ordered_json& config = fields.member("config");
   if (!config.is_object()) fields.fail("config: expected an object {...}");
   const ordered_json& files = fields.member("files");

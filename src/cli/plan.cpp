@@ -25,7 +25,7 @@ std::string memory_line(const planning::PlannedStep& planned) {
 
 struct PlanArguments {
   int ranks = 1, hosts = 0;
-  std::string out, profile, hardware, dump;
+  std::string out, profile, hardware, given, dump;
   std::vector<std::string> skip;
   bool explain = false, passes = false;
 };
@@ -89,6 +89,7 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .profile = arguments.profile,
                               .profile_folder = profile_folder(),
                               .hardware = arguments.hardware,
+                              .plan_file = arguments.given,
                               .skip = arguments.skip,
                               .keep_texts = !arguments.dump.empty()};
   auto planned = planning::plan_offline(config, target);
@@ -116,7 +117,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
-  if (planned.report.policies.size() < planner::compared_policies().size())
+  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies().size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
@@ -162,6 +163,12 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->expected(1)
       ->take_all();
   command->add_option("--out", arguments->out, "Write the plan here, for train --plan")->type_name("FILE");
+  CLI::Option* given =
+      command
+          ->add_option("--plan", arguments->given,
+                       "Predict the plan of this file, which may have been made for other costs or another routing")
+          ->type_name("FILE");
+  for (const char* of_planning : {"--explain", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

@@ -128,8 +128,9 @@ std::string policy_table(const planner::PlanReport& report) {
                         in_megabytes(result.arena_bytes), result.how);
   }
   const planner::LowerBound& bound = report.lower_bound;
-  text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
-                      "bound", bound.ms(), bound.compute, "", bound.network);
+  if (bound.ms() > 0)  // else the plan is from a file
+    text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
+                        "bound", bound.ms(), bound.compute, "", bound.network);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   return text;
 }

@@ -153,6 +153,9 @@ constexpr Field table[] = {
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
     ROW(overlap.reach, between(-1, 1e6),
         "forced number of groups before and after each MoE layer in its partition range; -1: the fastest"),
+    ROW(overlap.replan, between(0, most_steps),
+        "steps after which the load of the experts is compared with the one planned for, and a new plan is made if the "
+        "predicted step has changed by more than predictions err; 0: the plan stays"),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: this machine's in ~/.cache/lancet"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "seconds that a rank waits for others before it ends the job"),
     ROW(comm.transport, any(),

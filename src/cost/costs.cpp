@@ -35,6 +35,14 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
   return attributes.empty() ? call : fmt::format("{} {{{}}}", call, fmt::join(attributes, ", "));
 }
 
+bool is_of_experts(const ir::Program& program, const ir::Instruction& at) {
+  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return false;
+  return std::ranges::any_of(at.operands, [&](ir::TensorId id) {
+    const ir::TensorType& type = program.type(id);
+    return type.dtype == DType::i32 && type.shape.rank() == 2;
+  });
+}
+
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
   // rows i32[E/W, W+1], an operand of the all-to-alls

@@ -47,15 +47,6 @@ double arithmetic_ms(const Hardware::Device& device, const ir::Program& program,
   return flops / (peak * share_at(bf16 ? device.bf16_efficiency : device.fp32_efficiency, std::cbrt(each / 2)));
 }
 
-// True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
-bool of_experts(const ir::Program& program, const ir::Instruction& at) {
-  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return false;
-  return std::ranges::any_of(at.operands, [&](ir::TensorId id) {
-    const ir::TensorType& type = program.type(id);
-    return type.dtype == DType::i32 && type.shape.rank() == 2;
-  });
-}
-
 // The instruction with its tokens multiplied by a factor.
 ir::Instruction with_tokens(ir::Instruction at, double factor) {
   if (factor != 1 && ops::is_over_expert_rows(at))
@@ -185,7 +176,7 @@ std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
 std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
   if (measured_)
     if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
-  if (!of_experts(program, instruction)) return cost::op_ms(hardware_, program, instruction);
+  if (!is_of_experts(program, instruction)) return cost::op_ms(hardware_, program, instruction);
   const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.fullest();
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
@@ -239,6 +230,17 @@ Interference HardwareCosts::interference() const {
     result.queue_ms = cost::all_reduce_ms(hardware_, layout_, bytes_under_way(layout_.ranks)) -
                       cost::all_reduce_ms(hardware_, layout_, std::numeric_limits<double>::min());
   return result;
+}
+
+HardwareCosts HardwareCosts::of_load(const RankLoad& load) const {
+  Routing routing = routing_;
+  routing.known_fullest = load.fullest;
+  routing.known_kept = load.kept;
+  return {hardware_, layout_, measured_, routing};
+}
+
+std::unique_ptr<const Costs> HardwareCosts::under(const RankLoad& load) const {
+  return std::make_unique<HardwareCosts>(of_load(load));
 }
 
 std::string HardwareCosts::identity() const {

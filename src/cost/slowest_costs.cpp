@@ -74,6 +74,12 @@ Interference SlowestCosts::interference() const {
   return slowest;
 }
 
+std::unique_ptr<const Costs> SlowestCosts::under(const RankLoad& load) const {
+  std::vector<HardwareCosts> machines;
+  for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_load(load));
+  return std::make_unique<SlowestCosts>(std::move(machines));
+}
+
 std::string SlowestCosts::identity() const {
   if (machines_.size() == 1) return machines_.front().identity();
   std::string all;

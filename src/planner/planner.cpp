@@ -121,11 +121,8 @@ class Schedules {
 PolicyResult result_of(const Scheduled& scheduled) {
   const Policy& policy = policy_table()[scheduled.policy];
   const Candidate& candidate = scheduled.candidate;
-  PolicyResult result{std::string(policy.name), candidate.how, candidate.timeline, 1, 0};
-  for (const ir::Instruction& instruction : candidate.program.instructions)
-    result.parts = std::max(result.parts, int(instruction.attributes.integer("parts", 1)));
-  result.arena_bytes = schedule::plan_memory(candidate.program, candidate.needed).arena_bytes;
-  return result;
+  return {std::string(policy.name), candidate.how, candidate.timeline, most_parts(candidate.program),
+          schedule::plan_memory(candidate.program, candidate.needed).arena_bytes};
 }
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
@@ -238,6 +235,13 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
 }
 
 }  // namespace
+
+int most_parts(const ir::Program& program) {
+  int most = 1;
+  for (const ir::Instruction& instruction : program.instructions)
+    most = std::max(most, int(instruction.attributes.integer("parts", 1)));
+  return most;
+}
 
 std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;

@@ -6,8 +6,10 @@
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/planning/plan_file.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
+#include "lancet/schedule/simulate.h"
 #include "lancet/world/open_emulated_device.h"
 
 namespace lancet::planning {
@@ -50,8 +52,28 @@ Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget
   return cost::read_profile(path, here);
 }
 
+// The plan of a file, with the times that it takes by these costs.
+Result<PlannedStep> given(const config::Config& config, const PlanTarget& target, const cost::Costs& costs) {
+  PlannedStep result;
+  LANCET_ASSIGN(result.plan, read_plan(target.plan_file, config, target.ranks));
+  LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(result.plan, costs));
+  result.plan.predicted = timeline.when;
+  result.plan.header.set("predicted_ms", timeline.makespan);
+  result.plan.header.set("exposed_ms", timeline.exposed);
+  const std::string policy = result.plan.header.text("policy");
+  result.report.requested = result.report.chosen = policy;
+  result.report.policies = {{policy, "as in " + target.plan_file, timeline, planner::most_parts(result.plan.program),
+                             result.plan.arena_bytes}};
+  return result;
+}
+
 Result<PlannedStep> planned(const config::Config& config, const PlanTarget& target, const cost::Costs& costs,
                             const std::string& origin) {
+  if (!target.plan_file.empty()) {
+    LANCET_ASSIGN(PlannedStep result, given(config, target, costs));
+    result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
+    return result;
+  }
   PlannedStep result;
   result.crowded = is_crowded(config, target);
   auto plan = plan_step(config, target.ranks,
@@ -90,7 +112,12 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   const double available_gib = double(device->free_bytes()) / (1 << 30);
   LANCET_TRY(check_memory(config, target, available_gib));
   LANCET_ASSIGN(PlannedStep result, planned(config, target, device->slowest_costs(), target.hardware));
-  result.costs = fmt::format("emulated {}, declared: {} ranks on {} hosts", target.hardware, target.ranks, target.hosts);
+  const cost::RankLoad load = device->costs().load();
+  result.costs = fmt::format(
+      "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% of "
+      "the tokens are dropped",
+      target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
+      100 * std::max(0.0, 1 - load.kept));  // a sum of shares may be a little over 1
   result.available_gib = available_gib;
   return result;
 }

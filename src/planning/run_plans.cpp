@@ -10,6 +10,7 @@
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/planning/step_costs.h"
+#include "lancet/schedule/simulate.h"
 #include "lancet/world/turns.h"
 
 namespace lancet::planning {
@@ -25,6 +26,13 @@ class Planning {
     const bool chooses = config_.overlap.policy != "sequential";
     needs_costs_ = chooses && world_.size() > 1;
     if (!costs_) LANCET_TRY(find_costs());
+    plans.costs = costs_;
+    plans.measured = profile_;
+    std::unique_ptr<const cost::Costs> loaded;
+    if (costs_ && options_.load) {
+      loaded = costs_->under(*options_.load);
+      costs_ = loaded.get();
+    }
     LANCET_ASSIGN(plans.update, plan_on_rank0(true, chooses ? &plans.report : nullptr));
     if (config_.train.gradient_accumulation_steps > 1) {
       LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
@@ -36,19 +44,19 @@ class Planning {
   // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
   Status find_costs() {
     if (needs_costs_) {
-      LANCET_ASSIGN(profile_, ensure_profile(config_, world_, step_programs(config_, world_.size()), request_));
+      LANCET_ASSIGN(auto ensured, ensure_profile(config_, world_, step_programs(config_, world_.size()), request_));
+      profile_ = std::make_shared<const cost::Profile>(std::move(ensured));
     } else if (world_.rank() == 0) {
       const cost::Machine machine = machine_of(config_, world_, options_.local_ranks, options_.accelerator);
       const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
       if (path.empty()) return {};
       auto held = cost::read_profile(path, machine);
       if (held.ok())
-        profile_ = *std::move(held);
+        profile_ = std::make_shared<const cost::Profile>(*std::move(held));
       else if (!config_.overlap.profile.empty())
         log::warn("overlap.profile is not used: {}; the step is not predicted", held.error().message);
     }
-    if (!profile_) return {};
-    costs_ = &*profile_;
+    costs_ = profile_.get();
     return {};
   }
 
@@ -71,7 +79,7 @@ class Planning {
   const RunPlanOptions& options_;
   const ProfileRequest& request_;
   bool needs_costs_ = false;
-  std::optional<cost::Profile> profile_;
+  std::shared_ptr<const cost::Profile> profile_;
   const cost::Costs* costs_;
 };
 
@@ -93,6 +101,22 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
     LANCET_ASSIGN(plans.evaluate, share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
   }
   return plans;
+}
+
+std::optional<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches) {
+  auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
+  double ms = of(plans.update);
+  if (ms <= 0) return {};
+  if (plans.micro) ms += double(micro_batches - 1) * of(*plans.micro);
+  return ms;
+}
+
+Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load) {
+  const auto costs = plans.costs->under(load);
+  LANCET_ASSIGN(const schedule::Timeline update, schedule::simulate(plans.update, *costs));
+  if (!plans.micro) return update.makespan;
+  LANCET_ASSIGN(const schedule::Timeline micro, schedule::simulate(*plans.micro, *costs));
+  return update.makespan + double(micro_batches - 1) * micro.makespan;
 }
 
 }  // namespace lancet::planning

@@ -36,6 +36,12 @@ std::string counts(std::span<const LayerLoad> layers) {
   return text;
 }
 
+std::string replan_json(const std::optional<StepRecord::Replan>& replan) {
+  if (!replan) return "null";
+  return fmt::format(R"({{"from_ms": {}, "to_ms": {}, "planning_ms": {}}})", number(replan->from_ms),
+                     number(replan->to_ms), number(replan->planning_ms));
+}
+
 // Renames the records of an earlier run, which must not be overwritten.
 Status keep_earlier(const std::filesystem::path& path) {
   std::error_code error;
@@ -61,14 +67,15 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "communication_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
-      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}}})",
+      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
       numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
       numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
-      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct));
+      expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct),
+      replan_json(r.replan));
 }
 
 std::string held_out_json(std::int64_t step, double loss) {

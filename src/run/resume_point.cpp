@@ -238,8 +238,10 @@ std::int64_t rows_of(const config::Config& config, int ranks) {
 }
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
-  return {manifest.step, manifest.tokens, manifest.skipped_steps,
-          manifest.next_sample - manifest.step * rows_of(config, ranks), manifest.skips_in_a_row};
+  const bool knows_load = config.overlap.replan > 0 && manifest.ranks == ranks;  // experts are on the same ranks
+  return {manifest.step,           manifest.tokens,
+          manifest.skipped_steps,  manifest.next_sample - manifest.step * rows_of(config, ranks),
+          manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory()};
 }
 
 Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
@@ -270,6 +272,7 @@ Manifest manifest_of(const config::Config& config, const config::Config& asked, 
   m.tokens = position.tokens;
   m.skipped_steps = position.skipped_steps;
   m.skips_in_a_row = position.skips_in_a_row;
+  m.load = position.load;
   m.rows = rows_of(config, ranks);
   m.next_sample = position.step * m.rows + position.sample_offset;
   m.seed = config.train.seed;

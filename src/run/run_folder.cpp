@@ -124,6 +124,8 @@ void RunFolder::held_out(std::int64_t step, double loss) {
   if (events_) events_state_.note(events_->write(step, std::span(&scalar, 1)));
 }
 
+void RunFolder::plan(const ir::Plan& plan) { plan_state_.note(write_file(path_ / "plan.ir", ir::print(plan))); }
+
 void RunFolder::trace(const std::string& text) { trace_state_.note(write_file(path_ / "trace.json", text)); }
 
 }  // namespace lancet::run

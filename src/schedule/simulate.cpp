@@ -227,4 +227,15 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
   return timeline;
 }
 
+Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {
+  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
+  Dependencies needed = ir::dependencies(plan.program);
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    needed[i].insert(needed[i].end(), plan.waits[i].begin(), plan.waits[i].end());
+    std::ranges::sort(needed[i]);
+    needed[i].erase(std::ranges::unique(needed[i]).begin(), needed[i].end());
+  }
+  return simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
+}
+
 }  // namespace lancet::schedule

@@ -38,6 +38,10 @@ void RunRecords::step(const run::StepRecord& record) {
   log::info("{}", run::step_line(record, steps, left ? std::optional(*left * state_.config.dilation()) : left));
 }
 
+void RunRecords::plan() {
+  if (state_.is_rank0()) folder_->plan(state_.trainer->executor().plan());
+}
+
 void RunRecords::trace(const std::string& text) {
   if (state_.is_rank0()) folder_->trace(text);
 }

@@ -23,6 +23,7 @@ class RunRecords {
   Status check_folder() const;
 
   void step(const run::StepRecord& record);
+  void plan();  // replaces plan.ir by the trainer's plan
   void trace(const std::string& text);
   void held_out(double loss);
   // Logs the averages over the run's steps.

@@ -69,10 +69,11 @@ Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::Resume
 Status RunStart::make_trainer() {
   TrainerOptions options = state_.options;
   options.sample_offset = state_.position.sample_offset;
+  options.load = state_.position.load;
   options.interrupted = [this] { return !stop_.now().empty(); };
   state_.trainer.reset();  // the memory need not hold two trainers
   LANCET_ASSIGN(state_.trainer, Trainer::create(state_.config, state_.world, options));
-  state_.plan_hash = hex(hash64(ir::print(state_.trainer->executor().plan())));
+  state_.note_plan();
   return {};
 }
 

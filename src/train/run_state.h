@@ -3,7 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "lancet/base/hash.h"
 #include "lancet/data/batches.h"
+#include "lancet/ir/plan.h"
 #include "lancet/run/resume_point.h"
 #include "lancet/train/trainer.h"
 
@@ -25,6 +27,7 @@ struct RunState {
   bool is_rank0() const { return world.rank() == 0; }
   checkpoint::FileSystem& files() const { return options.files ? *options.files : checkpoint::disk(); }
   bool can_save() const { return config.holds_model(); }
+  void note_plan() { plan_hash = hex(hash64(ir::print(trainer->executor().plan()))); }
 };
 
 }  // namespace lancet::train

@@ -9,17 +9,6 @@
 #include "lancet/profiler/peak.h"
 
 namespace lancet::train {
-namespace {
-
-std::optional<double> predicted_ms_of(const planning::StepPlans& plans, std::int64_t micro_batches) {
-  auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
-  double ms = of(plans.update);
-  if (ms <= 0) return {};
-  if (plans.micro) ms += double(micro_batches - 1) * of(*plans.micro);
-  return ms;
-}
-
-}  // namespace
 
 ProductFlops product_flops(const ir::Program& program) {
   ProductFlops total;
@@ -62,7 +51,7 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
 }
 
 void StepSpeed::set_plans(const planning::StepPlans& plans) {
-  predicted_ms_ = predicted_ms_of(plans, config_.train.gradient_accumulation_steps);
+  predicted_ms_ = planning::predicted_ms(plans, config_.train.gradient_accumulation_steps);
   flops_ = product_flops(plans.update.program);
 }
 

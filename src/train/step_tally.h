@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "lancet/cost/costs.h"
 #include "lancet/run/metrics.h"
 #include "lancet/runtime/executor.h"
 
@@ -23,6 +24,7 @@ class StepTally {
   // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
   double kept() const;                            // tokens, over all layers
+  cost::RankLoad rank_load(int ranks) const;      // each rank has as many consecutive experts of a layer
   double late_ms() const { return times_.late; }  // runtime::StepTimes::late
   std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()

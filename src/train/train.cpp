@@ -96,6 +96,10 @@ class Run {
       return record.error();
     }
     count(*record);
+    if (record->replan) {
+      state_.note_plan();
+      records_.plan();
+    }
     LANCET_ASSIGN(bool stop, named("the end of", step_end()));
     stop = stop && state_.position.step < config.train.steps;
     if ((stop && state_.can_save()) || saving_.is_due()) {
@@ -126,6 +130,7 @@ class Run {
     ++position.step;
     position.tokens += run::rows_of(state_.config, state_.world.size()) * state_.config.train.seq_len;
     position.skipped_steps += record.skipped;
+    position.load = state_.trainer->load();
     record.skipped_steps = position.skipped_steps;
     position.skips_in_a_row = record.skipped ? position.skips_in_a_row + 1 : 0;
   }

@@ -3,9 +3,10 @@
 // (the updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena,
 // as only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
 // return the same error.
-// step() runs the plan of each micro batch and sums up losses and times. If the loss or the norm is not finite, it runs
-// the micro batches again on the same weights to name the first tensor with such a number. With train.on_non_finite =
-// skip the step is then skipped, since its update was guarded.
+// step() runs the plan of each micro batch and sums up losses and times, and then, where the load of the experts has
+// left the planned one (replanning.h), makes new plans and binds them to the same weights. If the loss or the norm is
+// not finite, it runs the micro batches again on the same weights to name the first tensor with such a number. With
+// train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -32,6 +33,7 @@
 #include "lancet/world/shared_cores.h"
 #include "lancet/world/stream_communicators.h"
 #include "non_finite_cause.h"
+#include "replanning.h"
 #include "step_speed.h"
 #include "step_tally.h"
 #include "trace_ranks.h"
@@ -55,7 +57,8 @@ class TrainerImpl final : public Trainer {
       : config_(config),
         world_(world),
         options_(options),
-        resources_{planning::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator} {}
+        resources_{planning::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator},
+        replanning_(config, world.size(), !options.plan_file.empty(), options.load) {}
 
   Status set_up() {
     LANCET_TRY(world::agree(world_, config::check(config_, world_.size())));
@@ -75,60 +78,32 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     if (emulated_) network_ = in_time_of(*emulated_, network_);
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
-    const planning::RunPlanOptions planning{.local_ranks = options_.local_ranks,
-                                            .costs = emulated_ ? &emulated_->slowest_costs() : options_.costs,
-                                            .profile_folder = options_.profile_folder,
-                                            .plan_file = options_.plan_file,
-                                            .accelerator = accelerator,
-                                            .crowded = crowded,
-                                            .inspect = options_.inspect};
-    LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning, data_.evaluation().has_value()));
+    planning_ = {.local_ranks = options_.local_ranks,
+                 .costs = emulated_ ? &emulated_->slowest_costs() : options_.costs,
+                 .load = replanning_.planned(),
+                 .profile_folder = options_.profile_folder,
+                 .plan_file = options_.plan_file,
+                 .accelerator = accelerator,
+                 .crowded = crowded,
+                 .inspect = options_.inspect};
+    LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     speed_.set_plans(plans_);
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
     if (accelerator) LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
+    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
     if (emulated_) LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
     if (emulated_) return {};
     return initialize_weights(config_, world_.rank(), world_.size(), memory_.store());
   }
 
   Result<run::StepRecord> step(std::int64_t step) override {
-    const auto start = std::chrono::steady_clock::now();
-    run::StepRecord record;
-    record.step = step + 1;
-    record.lr = learning_rate(config_.train, step);
-    set_schedule(step, record.lr);
-    tally_.clear();
-    const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
-    for (int micro = 0; micro < accumulation; ++micro) {
-      BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), plan, step, micro));
-      const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
-      if (traced) plan.executor->time_next_run();
-      if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
-      LANCET_TRY(plan.executor->run());
-      add_up(plan, record);
-    }
-    record.grad_norm = *update_.grad_norm;
-    for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
-    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
-    tally_.fill(record, world_.size() == 1);
-    if (emulated_) return of_no_model(record);
-    last_record_ = record;
-    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
-    const auto cause = find_non_finite_cause(config_, world_, [&](int micro) -> Result<runtime::Executor*> {
-      BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), plan, step, micro));
-      return plan.executor.get();
-    });
-    Error error = numerical_error(
-        fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
-                    record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
-    error.agreed = cause.ok();  // both numbers are sums over the ranks
-    // If the norm is finite, the update has happened and the step cannot be skipped.
-    if (config_.train.on_non_finite == config::OnNonFinite::skip && cause.ok() && !std::isfinite(record.grad_norm))
-      return skip(std::move(record), error.message);
-    return error;
+    LANCET_ASSIGN(run::StepRecord record, run_step(step));
+    if (record.skipped || tally_.layers().empty()) return record;
+    const cost::RankLoad load = tally_.rank_load(world_.size());
+    LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
+    if (departure) LANCET_TRY(replan(*departure, record));
+    return record;
   }
 
   std::int64_t evaluation_sequences() const override { return data_.evaluation() ? data_.evaluation()->sequences : 0; }
@@ -173,6 +148,7 @@ class TrainerImpl final : public Trainer {
 
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
+  const checkpoint::LoadHistory& load() const override { return replanning_.history(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return data_.tokenizer(); }
   runtime::TensorStore& store() override { return memory_.store(); }
   runtime::Executor& executor() override { return *update_.executor; }
@@ -218,7 +194,6 @@ class TrainerImpl final : public Trainer {
     if (plans_.evaluate) {
       LANCET_ASSIGN(evaluate_, BoundStep::bind(*plans_.evaluate, memory_.store(), shared));
     }
-    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
     return {};
   }
 
@@ -238,6 +213,79 @@ class TrainerImpl final : public Trainer {
   }
 
   BoundStep& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
+
+  // Runs the micro batches of a step, and names the cause if the loss or the norm is not finite.
+  Result<run::StepRecord> run_step(std::int64_t step) {
+    const auto start = std::chrono::steady_clock::now();
+    run::StepRecord record;
+    record.step = step + 1;
+    record.lr = learning_rate(config_.train, step);
+    set_schedule(step, record.lr);
+    tally_.clear();
+    const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
+    for (int micro = 0; micro < accumulation; ++micro) {
+      BoundStep& plan = plan_of(micro);
+      LANCET_TRY(fill(data_.batches(), plan, step, micro));
+      const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
+      if (traced) plan.executor->time_next_run();
+      if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
+      LANCET_TRY(plan.executor->run());
+      add_up(plan, record);
+    }
+    record.grad_norm = *update_.grad_norm;
+    for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
+    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
+    tally_.fill(record, world_.size() == 1);
+    if (emulated_) return of_no_model(record);
+    last_record_ = record;
+    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
+    const auto cause = find_non_finite_cause(config_, world_, [&](int micro) -> Result<runtime::Executor*> {
+      BoundStep& plan = plan_of(micro);
+      LANCET_TRY(fill(data_.batches(), plan, step, micro));
+      return plan.executor.get();
+    });
+    Error error = numerical_error(
+        fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
+                    record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
+    error.agreed = cause.ok();  // both numbers are sums over the ranks
+    // If the norm is finite, the update has happened and the step cannot be skipped.
+    if (config_.train.on_non_finite == config::OnNonFinite::skip && cause.ok() && !std::isfinite(record.grad_norm))
+      return skip(std::move(record), error.message);
+    return error;
+  }
+
+  // Collective: makes plans for the load that was measured, goes on with them if they are predicted to be faster, and
+  // notes both in the record.
+  Status replan(const Replanning::Departure& departure, run::StepRecord& record) {
+    const auto start = std::chrono::steady_clock::now();
+    planning_.costs = plans_.costs;
+    planning_.load = departure.load;
+    LANCET_ASSIGN(planning::StepPlans plans, planning::make_step_plans(config_, world_, planning_, false));
+    LANCET_ASSIGN(const double ms,
+                  planning::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
+    const bool faster = ms < departure.predicted_ms;
+    if (faster) LANCET_TRY(take(std::move(plans)));
+    replanning_.set_planned(departure.load, faster);
+    record.replan = {departure.predicted_ms, ms, seconds_since(start) * 1e3};
+    if (world_.rank() == 0)
+      log::info(
+          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens are "
+          "dropped; predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
+          faster ? "replaced" : "kept", record.step, departure.load.fullest, 100 * (1 - departure.load.kept),
+          departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
+    return {};
+  }
+
+  // Collective: binds other plans of the training step to the same weights.
+  Status take(planning::StepPlans plans) {
+    plans.measured = std::move(plans_.measured);
+    plans.evaluate = std::move(plans_.evaluate);
+    plans_ = std::move(plans);
+    speed_.set_plans(plans_);
+    for (BoundStep* bound : {&update_, &micro_, &evaluate_}) *bound = {};  // no executor keeps the old arena
+    LANCET_TRY(world::agree(world_, memory_.grow_arena(plans_, resources_)));
+    return world::agree(world_, bind());
+  }
 
   // Collective: the record of a step on an emulated device, which has no loss.
   Result<run::StepRecord> of_no_model(run::StepRecord record) {
@@ -294,6 +342,8 @@ class TrainerImpl final : public Trainer {
   world::Streams streams_;
   TrainingData data_{options_.batches};
   TrainerMemory memory_;
+  Replanning replanning_;
+  planning::RunPlanOptions planning_;
   planning::StepPlans plans_;
   BoundStep update_, micro_, evaluate_;
   StepTally tally_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 #include "lancet/backend/cpu/matmul.h"
@@ -15,6 +16,22 @@ namespace lancet::train {
 namespace {
 
 const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
+
+std::array<const ir::Plan*, 3> all_of(const planning::StepPlans& plans) {
+  return {&plans.update, plan_or_null(plans.micro), plan_or_null(plans.evaluate)};
+}
+
+std::int64_t arena_bytes(const planning::StepPlans& plans) {
+  std::int64_t most = 0;
+  for (const ir::Plan* plan : all_of(plans))
+    if (plan) most = std::max(most, plan->arena_bytes);
+  return most;
+}
+
+runtime::Block make_arena(std::int64_t bytes, const RankResources& resources) {
+  return resources.emulated ? runtime::Block::reserved(std::size_t(bytes))
+                            : runtime::Block::on_host(std::size_t(bytes));
+}
 
 std::string where_of(const RankResources& resources) {
   if (resources.accelerator) return " on " + resources.accelerator->device().name();
@@ -47,9 +64,9 @@ Status TrainerMemory::count(const config::Config& config, const planning::StepPl
   }
   plan_.staging = run::staging_bytes(config, plans.update.program, ranks);
   plan_.workspace = resources.accelerator ? 0 : resources.threads * std::int64_t(backend::cpu::matmul_scratch_bytes());
-  for (const ir::Plan* plan : {&plans.update, plan_or_null(plans.micro), plan_or_null(plans.evaluate)}) {
+  plan_.arena = arena_bytes(plans);
+  for (const ir::Plan* plan : all_of(plans)) {
     if (!plan) continue;
-    plan_.arena = std::max(plan_.arena, plan->arena_bytes);
     LANCET_ASSIGN(const auto bytes, runtime::planned_workspace(*plan, resources.accelerator, resources.threads));
     plan_.workspace += bytes;
   }
@@ -72,15 +89,28 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
     if (resources.emulated) store_.reserve_only();
     if (accelerator)
       store_.place_on(accelerator->device());
-    else if (resources.emulated)
-      arena_ = runtime::Block::reserved(static_cast<std::size_t>(plan_.arena));
     else
-      arena_ = runtime::Block::on_host(static_cast<std::size_t>(plan_.arena));
+      arena_ = make_arena(plan_.arena, resources);
     store_.add(plans.update.program);
     if (plans.micro) store_.add(plans.micro->program);
   } catch (const std::bad_alloc&) {
     return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
   }
+  return {};
+}
+
+Status TrainerMemory::grow_arena(const planning::StepPlans& plans, const RankResources& resources) {
+  const std::int64_t needed = arena_bytes(plans);
+  if (needed <= plan_.arena) return {};
+  arena_ = {};  // both at once may not fit
+  try {
+    arena_ = make_arena(needed, resources);
+  } catch (const std::bad_alloc&) {
+    return config_error(fmt::format(
+        "overlap.replan: expected {} MB of free memory a rank for the activations of a new plan, found less",
+        needed / 1'000'000));
+  }
+  plan_.arena = needed;
   return {};
 }
 

@@ -34,6 +34,10 @@ class TrainerMemory {
   Status allocate_device_arena(const config::Config& config, comm::Communicator& world,
                                const world::DeviceStreams& streams, runtime::Accelerator& accelerator);
 
+  // Not on an accelerator: makes the arena large enough for these plans. No executor may be bound to it. Config error:
+  // no memory.
+  Status grow_arena(const planning::StepPlans& plans, const RankResources& resources);
+
   const MemoryPlan& plan() const { return plan_; }
   runtime::TensorStore& store() { return store_; }
   runtime::Memory arena() const { return window_.start ? window_ : arena_.memory(); }

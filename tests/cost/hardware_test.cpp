@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "declared_costs.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/print.h"
 #include "temporary_folder.h"
@@ -160,6 +161,24 @@ parameter @b : f32[1,300]
   CHECK(work(2, {.imbalance = 2, .capacity = 1}) == Approx(0.010 + products / 1e9));
   CHECK(work(2, {.capacity = 2, .padded = true}) == Approx(0.010 + 2 * products / 1e9));
   CHECK(work(3, {.imbalance = 2, .capacity = 2}) == work(3, {}));
+
+  // The same in two numbers, and the first costs stay what they are.
+  const HardwareCosts even(machine(), {2, 2});
+  const auto uneven = even.under({.fullest = 1.5, .kept = 0.75});
+  CHECK(uneven->all_to_all(program, program.instructions[1], 0).ms == Approx(0.100 + 1.5 * 3.5 / 2));
+  CHECK(uneven->op_ms(program, program.instructions[2]).value() == Approx(0.010 + 1.5 * products / 1e9));
+  CHECK(even.op_ms(program, program.instructions[2]).value() == Approx(0.010 + products / 1e9));
+  CHECK(uneven->identity() != even.identity());
+
+  // Measured costs know only evenly spread tokens.
+  const test::DeclaredCosts measured;
+  const auto loaded = measured.under({.fullest = 1.5, .kept = 0.75});
+  const ir::Instruction &counts = program.instructions[0], &there = program.instructions[1],
+                        &experts = program.instructions[2], &dispatch = program.instructions[3];
+  CHECK(loaded->all_to_all(program, counts, 0).ms == measured.all_to_all(program, counts, 0).ms);
+  CHECK(loaded->all_to_all(program, there, 0).ms == Approx(measured.all_to_all_ms(1.5 * 3.5e6)));
+  CHECK(loaded->op_ms(program, experts).value() == Approx(1.5 * measured.op_ms(program, experts).value()));
+  CHECK(loaded->op_ms(program, dispatch) == measured.op_ms(program, dispatch));
 }
 
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {

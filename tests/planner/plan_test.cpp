@@ -9,6 +9,7 @@
 
 #include "declared_costs.h"
 #include "golden/golden.h"
+#include "lancet/cost/profile.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
@@ -366,6 +367,26 @@ TEST_CASE("auto leaves sequential only for a gain above least_gain; a policy tha
     CHECK(report.chosen == chosen);
     CHECK((report.why.find("by which predictions err") != std::string::npos) == (report.chosen == "sequential"));
   }
+}
+
+TEST_CASE("a plan alone is predicted to take what its policy predicts, and under a load as much longer as that says") {
+  DeclaredCosts costs;
+  costs.network_mb_per_s = 2;
+  planner::PlanRequest r = request(4);
+  r.costs = &costs;
+  for (const std::string_view policy : planner::compared_policies()) {
+    r.overlap.policy = policy;
+    const ir::Plan plan = planned(model(4), r);
+    const auto alone = schedule::simulate(plan, costs), loaded = schedule::simulate(plan, *costs.under({2, 1}));
+    REQUIRE(alone.ok());
+    REQUIRE(loaded.ok());
+    INFO(policy);
+    CHECK(alone->makespan == Approx(plan.header.real("predicted_ms")).epsilon(2e-3));
+    CHECK(loaded->makespan > 1.04 * alone->makespan);
+    CHECK(loaded->makespan < 2 * alone->makespan);
+  }
+  const cost::Profile empty;
+  CHECK_FALSE(schedule::simulate(planned(model(4), r), empty).ok());
 }
 
 TEST_CASE("the pipeline keeps the program after each pass, and names a pass that breaks it") {

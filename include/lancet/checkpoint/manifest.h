@@ -2,6 +2,7 @@
 // with its own checksum, so a folder with a sound manifest is complete.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,20 @@ struct ShardFile {
   std::uint64_t header_xxh3 = 0;                 // of the bytes before the tensors
   std::vector<std::uint64_t> tensors_xxh3 = {};  // of each tensor's bytes, in their order
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
+};
+
+// What a run that plans again (overlap.replan) knows of the load of its ranks, so that it plans alike once resumed.
+struct LoadHistory {
+  struct Load {  // cost::RankLoad
+    double fullest = 1, kept = 1;
+    friend bool operator==(const Load&, const Load&) = default;
+  };
+  std::optional<Load> planned;   // that the plan was made for; none: the one that the costs hold for
+  std::optional<Load> compared;  // for which a plan was last made, whether it was taken or not
+  // Sums over the steps since the last comparison.
+  double fullest_sum = 0, kept_sum = 0;
+  std::int64_t steps = 0;
+  friend bool operator==(const LoadHistory&, const LoadHistory&) = default;
 };
 
 struct Manifest {
@@ -38,6 +53,7 @@ struct Manifest {
   std::string plan;           // hash of the plan's text
   // Tokenizer::hash() of the tokens that the model was trained on (data/tokenizer.h); 0, which is not written: unknown.
   std::uint64_t tokenizer_hash = 0;
+  LoadHistory load;  // not written while it is as in a new run
   std::vector<ShardFile> files;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 // True if the time of an instruction is stored under its op_key: instructions of the compute stream except views, and
 // all-to-alls of one rank, which are copies.
 bool is_local(const ir::Program& program, const ir::Instruction& instruction);
+
+// True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
+bool is_of_experts(const ir::Program& program, const ir::Instruction& instruction);
 
 // The number of ranks in an instruction of the expert stream, this rank included, as its types say.
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction);
@@ -58,6 +62,13 @@ struct OpCost {
   double alone_ms() const { return std::max(ms, network_ms); }  // from its start to its end
 };
 
+// How tokens spread over the ranks, averaged over the MoE layers.
+struct RankLoad {
+  double fullest = 1;  // tokens that the experts of the rank with the most keep, relative to the mean of all tokens
+  double kept = 1;     // share of the tokens that find a slot
+  friend bool operator==(const RankLoad&, const RankLoad&) = default;
+};
+
 // The cost interface. Bytes are bytes_sent; times are milliseconds.
 class Costs {
  public:
@@ -77,6 +88,9 @@ class Costs {
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of an instruction to the start of a waiting one
   virtual Interference interference() const = 0;
+  // The costs of the same machine under another load; these costs outlive them. By default all ranks wait for the
+  // fullest one, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.
+  virtual std::unique_ptr<const Costs> under(const RankLoad& load) const;
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };

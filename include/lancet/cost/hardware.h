@@ -145,10 +145,13 @@ class HardwareCosts final : public Costs {
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
   Interference interference() const override;
+  HardwareCosts of_load(const RankLoad& load) const;  // measured communication stays as it is
+  std::unique_ptr<const Costs> under(const RankLoad& load) const override;
   std::string identity() const override;
 
   const Hardware& hardware() const { return hardware_; }
   const Layout& layout() const { return layout_; }
+  RankLoad load() const { return {routing_.fullest(), routing_.kept()}; }
   std::string describe() const;  // "p3dn-v100, declared: 16 ranks on 2 hosts"
   // True if this many bytes fit into a device's memory besides what is reserved.
   bool fits(std::int64_t bytes) const;

@@ -1,6 +1,7 @@
 // The costs of ranks on unlike machines: each is that of the machine on which it takes longest. All-to-alls keep the ranks
 // at one pace, so a step takes as long as on the slowest of them.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ class SlowestCosts final : public Costs {
   double launch_ms() const override;
   Interference interference() const override;
   std::string identity() const override;
+  std::unique_ptr<const Costs> under(const RankLoad& load) const override;
 
  private:
   std::vector<HardwareCosts> machines_;

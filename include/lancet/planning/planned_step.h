@@ -20,6 +20,7 @@ struct PlanTarget {
   std::string profile_folder = {};
   // A declared machine (cost::read_hardware). Costs in `profile` take precedence; without it all costs are declared.
   std::string hardware = {};
+  std::string plan_file = {};          // a plan of this step (plan_file.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
 };
@@ -34,7 +35,8 @@ struct PlannedStep {
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 
-// The plan that a run on target.ranks ranks would make, and the predictions of every policy. Config errors: the config
+// The plan that a run on target.ranks ranks would make, and the predictions of every policy; or the given plan and its
+// prediction. Config errors: those of read_plan(); the config
 // does not fit the ranks or the declared device's memory; the file holds no such cluster or several; it lacks an op.
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target);
 

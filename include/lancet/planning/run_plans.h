@@ -1,10 +1,12 @@
 // Makes the plans of a run on rank 0 and shares them with all ranks.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
 #include "lancet/runtime/accelerator.h"
@@ -14,6 +16,7 @@ namespace lancet::planning {
 struct RunPlanOptions {
   int local_ranks = 1;                          // ranks on this host
   const cost::Costs* costs = nullptr;           // replace the measured ones
+  std::optional<cost::RankLoad> load = {};      // that the plans are made for; none: the one that the costs hold for
   std::string profile_folder = {};              // ProfileRequest::profile_folder
   std::string plan_file = {};                   // the plan that runs; empty: one is made as config.overlap says
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
@@ -26,6 +29,9 @@ struct StepPlans {
   std::optional<ir::Plan> micro;  // the micro batches before it
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
+  // The costs without RunPlanOptions::load; null: none were needed. Those that were measured are in `measured`.
+  const cost::Costs* costs = nullptr;
+  std::shared_ptr<const cost::Profile> measured;
 };
 
 // Reads the plan file if the options name one; else plans by the config's policy. If the policy needs measured costs,
@@ -33,5 +39,10 @@ struct StepPlans {
 // config.overlap.profile holds none. Collective; errors are the same on all ranks.
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates);
+
+// The predicted milliseconds of a step of so many micro batches; none without costs.
+std::optional<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches);
+// The same under another load than the plans were made for. plans.costs is set.
+Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load);
 
 }  // namespace lancet::planning

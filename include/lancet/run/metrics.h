@@ -37,6 +37,12 @@ struct StepRecord {
   // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it
   // is most. The losses and the norm are then NaN.
   std::optional<double> late_pct;
+  // A plan that was made after the step for the load that was measured before; it runs from then on if it is faster.
+  struct Replan {
+    double from_ms = 0, to_ms = 0;  // the step predicted under this load, with the old plan and with the new one
+    double planning_ms = 0;         // by how much planning held the next step up
+  };
+  std::optional<Replan> replan;
 };
 
 // The same statistics of one MoE layer.

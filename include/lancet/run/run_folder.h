@@ -45,6 +45,7 @@ class RunFolder {
 
   void record(const StepRecord& record, std::span<const LayerLoad> layers, bool expert_tokens);
   void held_out(std::int64_t step, double loss);
+  void plan(const ir::Plan& plan);  // replaces plan.ir
   void trace(const std::string& text);
   // Data error: the path names another folder than the one that take() locked, or none.
   Status check_in_place() const;
@@ -63,7 +64,8 @@ class RunFolder {
   Descriptor lock_;                          // the system releases the lock however the process ends
   std::optional<MetricsFile> metrics_;
   std::optional<EventFile> events_;
-  Lasting metrics_state_{"metrics.jsonl"}, events_state_{"the TensorBoard event file"}, trace_state_{"trace.json"};
+  Lasting metrics_state_{"metrics.jsonl"}, events_state_{"the TensorBoard event file"}, trace_state_{"trace.json"},
+      plan_state_{"plan.ir"};
 };
 
 }  // namespace lancet::run

@@ -36,4 +36,8 @@ enum class Network { shared, all_to_all_first };
 Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                   const cost::Interference& interference, double launch_ms, Network network = Network::shared);
 
+// The same for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
+// (ExitCode::config): the costs lack an op.
+Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs);
+
 }  // namespace lancet::schedule

@@ -9,6 +9,7 @@
 
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/file_system.h"
+#include "lancet/checkpoint/manifest.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
@@ -30,6 +31,7 @@ struct TrainerOptions {
                                             // evaluation batch and generated token
   checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
   std::int64_t sample_offset = 0;           // data::SamplerOptions
+  checkpoint::LoadHistory load = {};        // of the steps before
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
   // For tests: gradients (outputs grad.*, before clipping) and routes (route.*) stay readable after a step.
   bool inspect = false;
@@ -46,10 +48,11 @@ class Trainer {
 
   // Runs one optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the
   // error names the first such tensor. The weights are then unchanged, unless train.clip_grad is 0, since updates do
-  // not wait for the norm then.
+  // not wait for the norm then. With overlap.replan, executor() may be another one afterwards (StepRecord::replan).
   virtual Result<run::StepRecord> step(std::int64_t step) = 0;
   virtual const run::StepRecord& last_record() const = 0;               // of the last step, finite or not
   virtual std::span<const run::LayerLoad> last_layers() const = 0;      // of that step, per MoE layer
+  virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
   virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation
   // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted.

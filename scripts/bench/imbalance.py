@@ -1,0 +1,295 @@
+"""Step time and gain over sequential by the imbalance of the routing: imbalance.md, imbalance.csv and imbalance.svg.
+
+Simulated: `lancet plan` on emulated clusters, for even routing, zipf:S with several S, and the counts of recorded runs
+(docs/results/points/imbalance), with a capacity that drops tokens and with one that never does. For each routing, the
+plan that was made for even routing is predicted under it, too: the difference to the plan made for this routing is what
+overlap.replan can gain.
+
+--record trains the recorded runs again (2 ranks, the data of scripts/quickstart.sh). --emulate runs some of the points
+on an emulated cluster, which needs root, and a run whose routing shifts halfway with overlap.replan and without; its
+results stay in runs/imbalance and are drawn by every later call.
+"""
+import json
+import os
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+from bench import run
+from bench.plot import COLOURS, plt, save
+from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
+
+CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
+CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
+RECORDED = run.ROOT / "docs/results/points/imbalance"
+EXPERTS = 16
+MODEL = ["model.n_layer=4", "train.micro_batch_size=8", "train.seq_len=512"]
+CLUSTERS = {"p3dn-v100": (8, 8), "p4de-a100": (16, 4)}  # hardware: ranks, hosts
+CAPACITIES = {1.25: "capacity factor 1.25", EXPERTS: "no token dropped"}
+POLICIES = ["sequential", "tutel", "fastermoe", "flowmoe", "lancet_paper", "lancet"]
+ZIPF = ["even", "zipf:0.25", "zipf:0.5", "zipf:0.75", "zipf:1", "zipf:1.25", "zipf:1.5"]
+# name: settings of the recorded run
+RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.router_aux_loss_coef=0"]}
+RECORDED_STEPS = 100
+EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 12}
+EMULATED_ROUTINGS = ["even", "zipf:1"]
+AXES = {"step_ms": ("step, ms", 0, None), "speed_up": ("speed-up over sequential", 0.95, 1.3),  # field: label, limits
+        "dropped_pct": ("dropped, %", 0, 60)}
+FIELDS = ["network", "hardware", "ranks", "capacity_factor", "routing", "fullest", "dropped_pct", "policy", "step_ms",
+          "speed_up", "even_plan_ms", "replan_gain_pct", "late_pct"]
+SHIFT = {"steps": 12, "interval": 2}  # of the run whose routing shifts after half of its steps
+
+
+def on_device(hardware, ranks, routing, capacity):
+    return run.sets([*MODEL, f"model.experts_per_rank={EXPERTS // ranks}", "device=emulated", f"emulated.hardware={hardware}", f"emulated.routing={routing}",
+                     f"model.capacity_factor={capacity}"])
+
+
+def routings():
+    """The routing's text by name."""
+    return {**{text: text for text in ZIPF}, **{name: f"trace:{RECORDED / name}.jsonl" for name in RUNS}}
+
+
+def planned(lancet, hardware, routing, capacity, *options):
+    """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
+    ranks, hosts = CLUSTERS[hardware]
+    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *on_device(hardware, ranks, routing, capacity),
+                     *run.sets(["overlap.policy=lancet"]), *options]).out
+    return parsed(text)
+
+
+def parsed(text):
+    load = re.search(r"the fullest rank has ([\d.]+) of the mean load, ([\d.]+)% of the tokens are dropped", text)
+    steps = {match[1]: float(match[2]) for match in re.finditer(r"^(\w+)(?: \*)? +([\d.]+) ", text, re.MULTILINE)}
+    return float(load[1]), float(load[2]), steps
+
+
+def simulated_rows(lancet, hardware, folder):
+    """A row for each routing, capacity and policy."""
+    rows = []
+    for name, routing in routings().items():
+        run.log(f"{hardware}, {name}")
+        even = {capacity: folder / f"{hardware}-{capacity}.ir" for capacity in CAPACITIES}
+        found = {capacity: planned(lancet, hardware, routing, capacity, *(["--out", even[capacity]] if name == "even" else []))
+                 for capacity in CAPACITIES}
+        for capacity, (_, dropped, steps) in found.items():
+            kept_plan = planned(lancet, hardware, routing, capacity, "--plan", even[capacity])[2]["lancet"]
+            for policy in POLICIES:
+                row = {"network": "simulated", "hardware": hardware, "ranks": CLUSTERS[hardware][0],
+                       "capacity_factor": capacity, "routing": name, "fullest": found[EXPERTS][0], "dropped_pct": dropped,
+                       "policy": policy, "step_ms": steps[policy], "speed_up": steps["sequential"] / steps[policy]}
+                if policy == "lancet":
+                    row |= {"even_plan_ms": kept_plan, "replan_gain_pct": 100 * (1 - steps[policy] / kept_plan)}
+                rows.append(row)
+    return rows
+
+
+def record(lancet):
+    """Trains the recorded runs and keeps the counts of their steps."""
+    RECORDED.mkdir(parents=True, exist_ok=True)
+    for name, settings in RUNS.items():
+        run.log(f"recording {name}")
+        records, _ = run.train(lancet, run.ROOT / "configs/quickstart.json", run.ROOT / f"runs/imbalance/{name}",
+                               RECORDED_STEPS, [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0",
+                                                "train.save_minutes=0", *settings],
+                               [run.ROOT / "scripts/mpirun.sh", 2])
+        lines = [json.dumps({"step": each["step"], "layer_expert_tokens": each["layer_expert_tokens"]}) for each in records]
+        (RECORDED / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+class Cluster:
+    """The emulated cluster, while it is up."""
+
+    def __enter__(self):
+        os.environ["LANCET_CLUSTER"] = "imbalance"
+        run.call([CLUSTER, "down"])  # a cluster of a run that was killed
+        run.call([CLUSTER, "up", "--hosts", EMULATED["hosts"], "--hardware", EMULATED["hardware"], "--scale",
+                  EMULATED["scale"], "--dilation", EMULATED["dilation"]])
+        return [CLUSTER, "run", "--"]
+
+    def __exit__(self, *_):
+        run.call([CLUSTER, "down"])
+
+
+def emulated_settings(routing, capacity):
+    return [*on_device(EMULATED["hardware"], EMULATED["hosts"], routing, capacity),
+            *run.sets([f"emulated.scale={EMULATED['scale']}", f"emulated.dilation={EMULATED['dilation']}"])]
+
+
+def emulate(lancet, folder, rounds):
+    with Cluster() as launcher:
+        for capacity in CAPACITIES:
+            for routing in EMULATED_ROUTINGS:
+                out = folder / f"emulated-{capacity}-{routing.replace(':', '-')}"
+                if (out / "policies.json").exists():
+                    continue
+                run.log(f"emulated, capacity factor {capacity}, {routing}")
+                shutil.rmtree(out, ignore_errors=True)
+                run.call([*launcher, lancet, "bench", "policies", CONFIG, "--policies", "sequential,lancet", "--repeats",
+                          rounds, "--steps", 2, "--out", out, *emulated_settings(routing, capacity)])
+        shift(lancet, folder, launcher, rounds)
+
+
+def shift(lancet, folder, launcher, rounds):
+    """Runs in turns with overlap.replan and without: first most tokens go to one host, then all have as many."""
+    path, (ranks, half) = folder / "shift.json", (EMULATED["hosts"], SHIFT["steps"] // 2)
+    if path.exists():
+        return
+    skewed = [1000 // (i + 1) for i in range(EXPERTS)]
+    lines = [json.dumps({"layer_expert_tokens": [counts] * 2}) for counts in [skewed] * half + [[1000] * EXPERTS] * half]
+    trace = folder / "shift.jsonl"
+    trace.write_text("\n".join(lines) + "\n")
+    settings = emulated_settings(f"trace:{trace}", EXPERTS)
+
+    def side(interval):
+        run.log(f"emulated, the routing shifts, overlap.replan={interval}, {ranks} ranks")
+        run_dir = folder / f"shift-{interval}"
+        run_dir.mkdir(exist_ok=True)
+        (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+        run.call([*launcher, lancet, "train", CONFIG, "--run-dir", run_dir, *settings, *run.sets([
+            f"train.steps={SHIFT['steps']}", "overlap.policy=lancet", f"overlap.replan={interval}"])])
+        return run.step_records(run_dir, SHIFT["steps"])
+
+    found = run.in_turns(rounds, {0: lambda: side(0), SHIFT["interval"]: lambda: side(SHIFT["interval"])})
+    path.write_text(json.dumps({"kept": found[0], "replanned": found[SHIFT["interval"]]}))
+
+
+def emulated_rows(folder):
+    rows = []
+    for capacity in CAPACITIES:
+        for routing in EMULATED_ROUTINGS:
+            path = folder / f"emulated-{capacity}-{routing.replace(':', '-')}/policies.json"
+            if path.exists():
+                rows += emulated_point(json.loads(path.read_text())["policies"], capacity, routing)
+    return rows
+
+
+def emulated_point(policies, capacity, routing):
+    base = policies[0]
+    return [{"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"], "capacity_factor": capacity,
+             "routing": routing, "policy": each["policy"], "step_ms": statistics.median(each["step_ms"]),
+             "speed_up": statistics.median(b / s for b, s in zip(base["step_ms"], each["step_ms"])),
+             "predicted_ms": each["predicted_ms"], "predicted_speed_up": base["predicted_ms"] / each["predicted_ms"],
+             "late_pct": each["late_pct"]} for each in policies]
+
+
+def shift_table(shifted):
+    """Lines of the page on the run whose routing shifts: medians of the steps of each half, all rounds together."""
+    half = SHIFT["steps"] // 2
+
+    def median(rounds, first, last):
+        return statistics.median(step["step_ms"] for steps in rounds for step in steps[first:last])
+
+    settled = SHIFT["interval"]  # by then the new plan runs
+    rows = []
+    for what, first, last in (("skewed", settled, half), ("even", half + settled, SHIFT["steps"])):
+        kept, new = median(shifted["kept"], first, last), median(shifted["replanned"], first, last)
+        rows.append([what, number(kept), number(new), signed_percent(new / kept - 1)])
+    notes = [f"after step {step['step']}: {step['replan']['from_ms']:.1f} ms predicted with the old plan, "
+             f"{step['replan']['to_ms']:.1f} ms with the new one"
+             for step in shifted["replanned"][0] if step["replan"]]
+    late = max(step["late_pct"] for rounds in shifted.values() for steps in rounds for step in steps)
+    return [*markdown(["routing", "plan kept, ms", "overlap.replan, ms", ""], rows), "",
+            f"Planned again {'; '.join(notes) or 'never'}. Messages were late by at most {late:.1f}% of a step."]
+
+
+def draw(rows, path):
+    """A column for each cluster and capacity; the rows are step time, speed-up and dropped share."""
+    keys = [(hardware, capacity) for hardware in CLUSTERS for capacity in CAPACITIES]
+    figure, axes = plt.subplots(3, len(keys), figsize=(3.2 * len(keys), 7.5), squeeze=False, sharex="col",
+                                height_ratios=[2, 2, 1])
+    for column, (hardware, capacity) in zip(axes.T, keys):
+        here = [row for row in rows if (row["network"], row["hardware"], row["capacity_factor"]) ==
+                ("simulated", hardware, capacity)]
+        for axis, (field, (label, *limits)) in zip(column, AXES.items()):
+            for policy in POLICIES if field != "dropped_pct" else ["sequential"]:
+                curve(axis, [row for row in here if row["policy"] == policy], field, policy)
+            axis.set_ylabel(label, fontsize=8)
+            axis.set_ylim(*limits)
+        column[0].set_title(f"{hardware}, {CLUSTERS[hardware][0]} ranks,\n{CAPACITIES[capacity]} (simulated)", fontsize=8)
+        column[2].set_xlabel("load of the fullest rank, no drops\n\n", fontsize=8)  # and room for the legend
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(POLICIES), fontsize=8)
+    save(figure, path)
+
+
+def curve(axis, rows, field, policy):
+    """Synthetic routing is a line, recorded routing are crosses."""
+    colour = COLOURS.get(policy.capitalize(), {"sequential": "#8c8c8c", "fastermoe": "#7d5ba6", "flowmoe": "#5b9e4d",
+                                               "lancet_paper": "#e79a8f"}.get(policy))
+    line = sorted(((row["fullest"], row[field]) for row in rows if row["routing"] in ZIPF))
+    axis.plot(*zip(*line), "o-", color=colour, label=policy, markersize=3, linewidth=1)
+    recorded = [(row["fullest"], row[field]) for row in rows if row["routing"] not in ZIPF]
+    if recorded:
+        axis.plot(*zip(*recorded), "x", color=colour, markersize=6)
+
+
+def page(rows, shifted):
+    """Returns the text of imbalance.md."""
+    lines = [
+        "# Imbalance", "",
+        f"`python3 scripts/bench imbalance`, commit {run.commit()}. GPT2-S-MoE of 4 layers, two of them MoE layers of "
+        f"{EXPERTS}", "experts. The horizontal axis is the tokens of the rank with the fullest experts relative to the mean, if no",
+        "token were dropped. Lines are synthetic routing (even and zipf:S), crosses the counts of two recorded runs of",
+        f"{RECORDED_STEPS} steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
+        "![Step time, gain and dropped share against imbalance](imbalance.svg)", "",
+        "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was made",
+        "for even routing, and `gain` by how much a plan for this routing is shorter.", ""]
+    for hardware in CLUSTERS:
+        for capacity, what in CAPACITIES.items():
+            lines += [f"## {hardware}, {CLUSTERS[hardware][0]} ranks, {what}", "", *table(rows, hardware, capacity), ""]
+    emulated = [row for row in rows if row["network"] == "emulated"]
+    if emulated:
+        lines += ["## Emulated", "",
+                  f"{EMULATED['hosts']} hosts, {EMULATED['hardware']}, scale {EMULATED['scale']}, dilation "
+                  f"{EMULATED['dilation']}, on {run.cpu()}; ms of the device's own time, medians of rounds.", "",
+                  *markdown(["capacity factor", "routing", "policy", "step", "predicted", "speed-up", "predicted", "late %"],
+                            [[row["capacity_factor"], row["routing"], row["policy"], number(row["step_ms"]),
+                              number(row["predicted_ms"]), number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
+                              number(row["late_pct"])] for row in emulated]), ""]
+    if shifted:
+        lines += ["## A routing that shifts", "",
+                  f"Emulated, the same cluster, nothing dropped: {SHIFT['steps'] // 2} steps in which the experts are chosen in",
+                  f"proportion to 1/i, then as many of even routing, `lancet`, with `overlap.replan={SHIFT['interval']}` and",
+                  "without. The first plan is made for the mean of both. Medians of the steps after the first comparison in each",
+                  "half, in ms of the device's own time.", "", *shift_table(shifted), ""]
+    return "\n".join(lines)
+
+
+def table(rows, hardware, capacity):
+    cells = []
+    for name in routings():
+        here = {row["policy"]: row for row in rows if (row["network"], row["hardware"], row["capacity_factor"],
+                                                       row["routing"]) == ("simulated", hardware, capacity, name)}
+        ours = here["lancet"]
+        cells.append([name, number(ours["fullest"], 2), percent(ours["dropped_pct"] / 100),
+                      *(number(here[policy]["step_ms"]) for policy in POLICIES), number(ours["speed_up"], 3),
+                      number(ours["even_plan_ms"]), f"{round(ours['replan_gain_pct'], 1) + 0:.1f}%"])
+    return markdown(["routing", "fullest", "dropped", *(f"`{policy}`" for policy in POLICIES), "speed-up", "planned for even",
+                     "gain"], cells)
+
+
+def add_arguments(parser):
+    parser.add_argument("--record", action="store_true", help="train the recorded runs again")
+    parser.add_argument("--emulate", action="store_true", help="also run points on an emulated cluster; needs root")
+    parser.add_argument("--rounds", type=run.at_least(1), default=3, help="of emulated points")
+    parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/imbalance", help="of plans and emulated results")
+    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
+    run.add_program(parser)
+
+
+def main(options):
+    lancet, folder = run.program(options), options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.record:
+        record(lancet)
+    if options.emulate:
+        emulate(lancet, folder, options.rounds)
+    rows = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)]
+    rows += emulated_rows(folder)
+    shifted = json.loads((folder / "shift.json").read_text()) if (folder / "shift.json").exists() else None
+    text = page(rows, shifted)  # names the commit, so before any file is written
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "imbalance.md").write_text(text)
+    write_csv(options.out / "imbalance.csv", FIELDS, map(rounded, rows))
+    draw(rows, options.out / "imbalance.svg")

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Tests `bench imbalance` with a double of the program, and the tables of `bench capacity` on made-up records.
+
+    imbalance_test.py
+"""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from bench.run import python_with  # noqa: E402
+
+# A step of `lancet` takes 100 ms, 10 more for each unit of S, and 5 more with the plan for even routing; sequential takes
+# twice as long. The fullest rank has 1 + S of the mean; a capacity of 1.25 drops 10% for each unit of S.
+LANCET = """#!/usr/bin/env python3
+import pathlib, sys
+words = dict(word.split("=", 1) for word in sys.argv if "=" in word)
+routing, capacity = words["emulated.routing"], float(words["model.capacity_factor"])
+skew = float(routing[5:]) if routing.startswith("zipf:") else 0 if routing == "even" else 2
+drops = 10 * skew if capacity < 2 else 0
+print(f"costs: emulated x; routing {routing}: the fullest rank has {1 + skew:.3f} of the mean load, {drops:.2f}% of the "
+      "tokens are dropped")
+given = "--plan" in sys.argv
+ms = 100 + 10 * skew + 5 * given
+policies = [] if given else ["sequential", "tutel", "fastermoe", "flowmoe", "lancet_paper"]
+print("policy             step ms   compute")
+for policy in policies:
+    print(f"{policy:<16} {2 * ms:>9.1f} {0:>9.1f}")
+print(f"{'lancet *':<16} {ms:>9.1f} {0:>9.1f}")
+if "--out" in sys.argv:
+    pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).touch()
+"""
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def simulated():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lancet = folder / "lancet"
+        lancet.write_text(LANCET)
+        lancet.chmod(0o755)
+        done = subprocess.run([sys.executable, ROOT / "scripts/bench", "imbalance", "--lancet", lancet, "--folder",
+                               folder / "runs", "--out", folder / "out"], capture_output=True, text=True)
+        expect(done.returncode, 0, f"exit code, {done.stderr}")
+        with open(folder / "out/imbalance.csv") as file:
+            rows = {(row["hardware"], row["capacity_factor"], row["routing"], row["policy"]): row
+                    for row in csv.DictReader(file)}
+        row = rows["p3dn-v100", "1.250", "zipf:1", "lancet"]
+        expect([row[field] for field in ("fullest", "dropped_pct", "step_ms", "speed_up", "even_plan_ms", "replan_gain_pct")],
+               ["2.000", "10.000", "110.000", "2.000", "115.000", "4.348"], "a row")
+        expect(rows["p4de-a100", "16", "unbalanced", "sequential"]["step_ms"], "240.000", "a recorded routing")
+        text = (folder / "out/imbalance.md").read_text()
+        expect("| zipf:1 | 2.00 | 10.0% | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 110.0 | 2.000 | 115.0 | 4.3% |" in text,
+               True, f"a line of the page: {text}")
+        expect((folder / "out/imbalance.svg").stat().st_size > 10_000, True, "the figure")
+
+
+def shifting():
+    from bench import imbalance
+
+    def steps(first, second, replan):
+        return [{"step": i + 1, "step_ms": first if i < 6 else second, "late_pct": 0.5 + 0.1 * i,
+                 "replan": replan if i == 7 else None} for i in range(12)]
+
+    kept = [steps(120, 100, None), steps(122, 102, None)]
+    new = [steps(108, 99, {"from_ms": 130.25, "to_ms": 101}), steps(110, 99, None)]
+    lines = imbalance.shift_table({"kept": kept, "replanned": new})
+    expect(lines[2:4], ["| skewed | 121.0 | 109.0 | -9.9% |", "| even | 101.0 | 99.0 | -2.0% |"], "the halves")
+    expect(lines[5], "Planned again after step 8: 130.2 ms predicted with the old plan, 101.0 ms with the new one. Messages "
+           "were late by at most 1.6% of a step.", "the note")
+
+
+def capacities():
+    from bench import capacity
+    records = [{"step": i + 1, "loss": 9 - 0.1 * i, "drop_pct": 20} for i in range(40)]
+    slow, fast = (capacity.rows_of(factor, records, ms) for factor, ms in ((1.25, 500), (2.0, 250)))
+    expect([round(slow[-1][field], 6) for field in ("seconds", "mean_loss")], [20, 5.55], "the last row")
+    expect(slow[0]["mean_loss"], 9, "a mean of one step")
+    expect(capacity.reached(fast, slow[-1]["mean_loss"]), 10, "the seconds to a loss")
+    expect(capacity.reached(fast, 5), None, "the seconds to a loss that is not reached")
+    times = {1.25: [490, 500, 510], 2.0: [240, 250, 260]}
+    text = capacity.page({1.25: slow, 2.0: fast}, {1.25: 5.6, 2.0: 5.5}, times, 3, (1, 2))
+    expect("| 2 | 20.0% | 250.0 | 240.0 to 260.0 | 5.550 | 5.500 | 10.0 |" in text, True, f"a line of the page: {text}")
+
+
+if __name__ == "__main__":
+    python = python_with("matplotlib")
+    if not python:
+        sys.exit(print("SKIPPED: python3-matplotlib is not here"))
+    if "restarted" not in sys.argv:
+        os.execvp(python, [python, __file__, "restarted"])
+    for test in (simulated, shifting, capacities):
+        test()
+        print(f"{test.__name__}: as expected")

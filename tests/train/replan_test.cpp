@@ -1,0 +1,166 @@
+// Runs that plan again when the load of the experts leaves the planned one (overlap.replan).
+#include <catch2/catch.hpp>
+
+#include "declared_costs.h"
+#include "declared_hardware.h"
+#include "lancet/cost/hardware.h"
+#include "train/runs.h"
+#include "train/step_tally.h"
+
+namespace lancet {
+namespace {
+
+using namespace test;
+
+// Uneven from the first step on: the routers are as they begin, and no loss evens them out.
+config::Config uneven_config(const std::string& run, std::int64_t replan) {
+  config::Config config = config_in(run);
+  config.model.router_aux_loss_coef = 0;
+  config.model.capacity_factor = 4;
+  config.overlap.policy = "lancet";
+  config.overlap.replan = replan;
+  return config;
+}
+
+// The steps whose records say that they planned again.
+std::vector<std::int64_t> replanned_after(const std::string& run) {
+  std::vector<std::int64_t> steps;
+  for (const auto& record : records_of(run))
+    if (!record["replan"].is_null()) steps.push_back(record["step"]);
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's kept tokens, and of the kept share") {
+  train::StepTally tally(2, 4);
+  const std::vector<float> first{10, 30, 30, 10, 10, 25, 25, 10}, second{40, 20, 20, 0, 25, 20, 20, 0};
+  const float aux[] = {0, 0};
+  const std::vector<const float*> auxes{aux, aux};
+  const std::vector<std::span<const float>> load{first, second};
+  tally.add(auxes, load, {});
+  run::StepRecord record;
+  tally.fill(record, false);
+  // Layer 0: 35 of 80 tokens on either of two ranks; layer 1: 45 on the first.
+  const cost::RankLoad two = tally.rank_load(2);
+  CHECK(two.fullest == Approx((35.0 / 40 + 45.0 / 40) / 2));
+  CHECK(two.kept == Approx((70.0 / 80 + 65.0 / 80) / 2));
+  CHECK(tally.rank_load(4).fullest == Approx((25.0 / 20 + 25.0 / 20) / 2));
+}
+
+TEST_CASE("a run plans again once the load leaves the planned one, and trains as without") {
+  const TemporaryFolder folder;
+  const DeclaredCosts costs;
+  const train::TrainerOptions options{.costs = &costs};
+  const int accumulation = GENERATE(1, 2);
+  config::Config config = uneven_config(folder / "kept", 0);
+  config.train.gradient_accumulation_steps = accumulation;
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  CHECK(replanned_after(folder / "kept").empty());
+
+  config.log.run_dir = folder / "replanned";
+  config.overlap.replan = 2;
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  const auto steps = replanned_after(folder / "replanned");
+  REQUIRE_FALSE(steps.empty());
+  CHECK(steps.front() == 2);
+  const auto records = records_of(folder / "replanned");
+  const auto& replan = records[1]["replan"];
+  const double planned = records[1]["predicted_ms"], from = replan["from_ms"], to = replan["to_ms"];
+  CHECK(std::abs(from / planned - 1) > 0.019);
+  CHECK(to < from);
+  CHECK(replan["planning_ms"] > 0);
+  CHECK(records[2]["predicted_ms"].get<double>() == Approx(to).epsilon(2e-3));
+  const auto plan = ir::parse_plan(*read_file(folder / "replanned/plan.ir", "a plan"));
+  REQUIRE(plan.ok());
+  if (accumulation == 1) {  // else the prediction is of two plans
+    const double last = records[std::size_t(steps.back() - 1)]["replan"]["to_ms"];
+    CHECK(plan->header.real("predicted_ms") == Approx(last).epsilon(2e-3));
+  }
+  const auto expected = losses(folder / "kept"), found = losses(folder / "replanned");
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-6));
+}
+
+TEST_CASE("a run that plans again resumes bit for bit, in the middle between two comparisons, too") {
+  const TemporaryFolder folder;
+  const DeclaredCosts costs;
+  const train::TrainerOptions options{.costs = &costs};
+  config::Config config = uneven_config(folder / "whole", 2);
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  REQUIRE(replanned_after(folder / "whole").front() == 2);
+  config.log.run_dir = folder / "stopped";
+  const int stop = GENERATE(1, 2, 3);
+  stop_after(config, stop, 2, options);
+  const checkpoint::LoadHistory load = manifest_in(folder / "stopped", stop).load;
+  CHECK(load.steps == stop % 2);
+  REQUIRE(load.planned.has_value() == (stop >= 2));
+  if (load.planned) CHECK(load.planned->fullest > 1);
+  CHECK(load.compared.has_value() == (stop >= 2));
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  CHECK(losses(folder / "stopped") == losses(folder / "whole"));
+  CHECK(replanned_after(folder / "stopped") == replanned_after(folder / "whole"));
+  const auto one = manifest_in(folder / "whole", 6), other = manifest_in(folder / "stopped", 6);
+  CHECK(one.files == other.files);
+  CHECK(one.plan == other.plan);
+  CHECK(one.load == other.load);
+}
+
+TEST_CASE("nothing is planned again for one rank, under sequential, and while the load stays") {
+  const TemporaryFolder folder;
+  const DeclaredCosts costs;
+  config::Config config = uneven_config(folder / "run", 2);
+  int ranks = 2;
+  SECTION("one rank") { ranks = 1; }
+  SECTION("sequential") { config.overlap.policy = "sequential"; }
+  SECTION("all-to-alls and experts take no time") {
+    config.overlap.replan = 2;
+    config.model.moe_layer_freq = 0;
+    config.model.num_local_experts.reset();
+  }
+  REQUIRE(train_run(config, ranks, {.costs = &costs}).code == ExitCode::done);
+  CHECK(replanned_after(folder / "run").empty());
+}
+
+TEST_CASE("the recorded counts of a run are the routing of an emulated one, which plans again when they shift") {
+  const TemporaryFolder folder;
+  config::Config config = config_in(folder / "trained");
+  config.train.steps = 4;
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  const auto trained = records_of(folder / "trained");
+
+  config.device = config::Device::emulated;
+  config.emulated.hardware = folder.write("declared.json", declared_hardware({.network = 0.02, .latency_us = 1000}));
+  config.emulated.scale = 1;
+  config.emulated.dilation = 2;
+  config.emulated.routing = "trace:" + (folder / "trained/metrics.jsonl");
+  config.log.run_dir = folder / "emulated";
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  const auto emulated = records_of(folder / "emulated");
+  REQUIRE(emulated.size() == 4);
+  for (std::size_t step = 0; step < 4; ++step)
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      const std::vector<double> from = trained[step]["layer_expert_tokens"][layer],
+                                to = emulated[step]["layer_expert_tokens"][layer];
+      const double tokens = std::accumulate(from.begin(), from.end(), 0.0);
+      CHECK(std::accumulate(to.begin(), to.end(), 0.0) == tokens);
+      // Each token is drawn for itself: binomial, so within four standard deviations.
+      for (std::size_t e = 0; e < from.size(); ++e)
+        CHECK(std::abs(to[e] - from[e]) <= 4 * std::sqrt(from[e] * (1 - from[e] / tokens)));
+    }
+
+  std::string shifts;  // even for two steps, then most tokens for the first rank
+  for (const char* counts : {"[32, 32, 32, 32]", "[32, 32, 32, 32]", "[64, 60, 4, 0]", "[64, 60, 4, 0]"})
+    shifts += fmt::format("{{\"layer_expert_tokens\": [{0}, {0}]}}\n", counts);
+  config.emulated.routing = "trace:" + folder.write("shifts.jsonl", shifts);
+  config.overlap = {.policy = "lancet", .replan = 2};
+  config.train.steps = 5;
+  config.log.run_dir = folder / "shifts";
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  CHECK(replanned_after(folder / "shifts") == std::vector<std::int64_t>{2, 4});
+  const auto records = records_of(folder / "shifts");
+  CHECK(records[1]["replan"]["from_ms"] < records[1]["predicted_ms"]);  // the plan was made for the mean of the trace
+  CHECK(records[3]["replan"]["from_ms"] > records[3]["predicted_ms"]);
+}
+
+}  // namespace lancet
