@@ -210,6 +210,7 @@ read_links() { # RATE HARDWARE SCALE DILATION RANKS HOSTS
     bits+=($((network * packet / payload)))
     [ "$ranks" -eq 1 ] || within+=($((inside * packet / payload)))
   done <<<"$links"
+  read -r network inside <<<"$links"
   what="$2 at scale $3 and dilation $4, ranks a host: $ranks"
   if [ ${#bits[@]} -gt 1 ]; then
     what="unlike hosts${what#"$2"}"

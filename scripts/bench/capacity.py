@@ -59,14 +59,11 @@ def draw(curves, path):
     for axis, field, label in ((by_time, "seconds", "seconds"), (by_step, "step", "steps")):
         for factor, rows in curves.items():
             shown = rows[WINDOW:]
-            axis.plot([row[field] for row in shown], [row["mean_loss"] for row in shown], linewidth=1, label=f"{factor:g}")
+            axis.plot([row[field] for row in shown], [row["mean_loss"] for row in shown], linewidth=1, label=f"capacity factor {factor:g}")
         axis.set_xlim(0)
-        axis.set_xlabel(f"{label}\n\n\n")  # and room for the legend
+        axis.set_xlabel(label)
     by_time.set_ylabel(f"loss, mean of {WINDOW} steps")
-    figure.legend(*by_time.get_legend_handles_labels(), title="capacity factor", loc="lower center", ncols=len(FACTORS),
-                  fontsize=8, title_fontsize=8)
-    figure.suptitle("Loss by the capacity factor (measured)", fontsize=10)
-    save(figure, path)
+    save(figure, path, "Loss by the capacity factor (measured)")
 
 
 def reached(rows, loss):

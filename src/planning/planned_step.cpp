@@ -114,7 +114,8 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   LANCET_ASSIGN(PlannedStep result, planned(config, target, device->slowest_costs(), target.hardware));
   const cost::RankLoad load = device->costs().load();
   result.costs = fmt::format(
-      "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% of "
+      "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% "
+      "of "
       "the tokens are dropped",
       target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
       100 * std::max(0.0, 1 - load.kept));  // a sum of shares may be a little over 1

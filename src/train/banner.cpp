@@ -15,8 +15,8 @@ std::string describe(const RankResources& resources) {
     return resources.accelerator->device().name() + " (" + resources.accelerator->device().architecture() + ")";
   if (!resources.emulated) return fmt::format("cpu, {} thread{}", resources.threads, resources.threads == 1 ? "" : "s");
   const runtime::EmulatedDevice::Options& emulated = resources.emulated->options();
-  return fmt::format("emulated {}: bytes / {}, times x {}, {} routing;", resources.emulated->hardware_names(), emulated.scale,
-                     emulated.dilation, emulated.routing);
+  return fmt::format("emulated {}: bytes / {}, times x {}, {} routing;", resources.emulated->hardware_names(),
+                     emulated.scale, emulated.dilation, emulated.routing);
 }
 
 }  // namespace

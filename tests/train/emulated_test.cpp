@@ -109,8 +109,7 @@ TEST_CASE("emulated hosts of unlike hardware: each takes its own time, and the p
   const test::TemporaryFolder folder;
   config::Config config = emulated_config(folder);
   const std::string slow = config.emulated.hardware;
-  const std::string fast =
-      folder.write("fast.json", test::declared_hardware({.latency_us = 1000, .tflops = 0.08}));
+  const std::string fast = folder.write("fast.json", test::declared_hardware({.latency_us = 1000, .tflops = 0.08}));
   const auto of_hosts = [&](const std::string& hardware) {
     config.emulated.hardware = hardware;
     return run_emulated(config, 2, 1, 2);

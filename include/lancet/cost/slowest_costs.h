@@ -1,5 +1,5 @@
-// The costs of ranks on unlike machines: each is that of the machine on which it takes longest. All-to-alls keep the ranks
-// at one pace, so a step takes as long as on the slowest of them.
+// The costs of ranks on unlike machines: each is that of the machine on which it takes longest. All-to-alls keep the
+// ranks at one pace, so a step takes as long as on the slowest of them.
 #pragma once
 #include <memory>
 #include <optional>
