@@ -25,7 +25,8 @@ std::pair<std::string, std::string> split_changes(const std::string& hardware) {
 }
 
 Result<HardwareChanges::Change> HardwareChanges::parse_change(const std::string& text) {
-  Change change{.text = text};
+  Change change;
+  change.text = text;
   std::string to = text;
   if (const std::size_t equals = text.find('='); equals != std::string::npos) {
     const std::string where = text.substr(0, equals);
