@@ -17,7 +17,7 @@ LAYERS = [
     {"base": []},
     {"config": ["base"], "ir": ["base"], "backend": ["base"], "checkpoint": ["base"]},
     {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "ir"]},
-    {"cost": ["base", "ir", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "ir", "ops"]},
+    {"cost": ["base", "ir", "comm", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "ir", "ops"]},
     {"schedule": ["base", "config", "ir", "ops", "cost"], "runtime": ["base", "ir", "ops", "backend", "comm", "cost"]},
     {"planner": ["base", "config", "ir", "ops", "cost", "passes", "schedule"],
      "world": ["base", "config", "ir", "backend", "comm", "cost", "runtime"]},

@@ -4,17 +4,16 @@
     hardware_links.py NAME_OR_PATH[;NAME_OR_PATH...] HOSTS RANKS_PER_HOST SCALE DILATION
 
 A line for all hosts, or for each, if as many names are given: in bits of messages a second the host's link, each way,
-and what its ranks send to each other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the node's NICs. A link has one rate:
-that of large all-to-alls among HOSTS nodes. Bytes are divided by the scale and times multiplied by the dilation, so
-rates are divided by both. Exits with 2 and a line on bad input.
+and what its ranks send to each other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the
+node's NICs. A link has one rate: that of large all-to-alls among HOSTS nodes. Bytes are divided by the scale and times
+multiplied by the dilation, so rates are divided by both. Exits with 2 and a line on bad input.
 """
 import json
 import math
 import pathlib
-import re
 import sys
 
-from hardware_table import share_at
+from hardware_table import read_commented, share_at
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs/hardware"
 LEAST, MOST = 64e3, 100e9  # bit/s; a packet of 1,500 bytes then takes 0.2 s, or 0.1 us
@@ -31,16 +30,14 @@ def find(name):
     path = pathlib.Path(name) if "/" in name or name.endswith(".json") else FOLDER / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json")))
-        fail(f"--hardware: expected a file or one of {known}, found '{name}'")
+        fail(f"--hardware: expected a file or one of {known}, without changes, found '{name}'")
     return path
 
 
 def read(path):
     try:
-        text = path.read_text()
-        # Strings are matched so that a // in one of them stays.
-        return json.loads(re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', r"\1", text, flags=re.S))
-    except (OSError, ValueError) as error:
+        return read_commented(path)
+    except (OSError, ValueError, RecursionError) as error:
         fail(f"{path}: expected a hardware file, found one that cannot be read: {error}")
 
 
@@ -92,6 +89,7 @@ def check(what, unscaled, scale, dilation):
 
 
 def print_links(name, hosts, ranks, scale, dilation):
+    """Prints the rates of the links that Hardware::part_of_node (src/cost/hardware.cpp) plans for."""
     path = find(name)
     root = read(path)
     devices, link, nics, nic = (number(path, root, field) for field in FIELDS)

@@ -1,6 +1,14 @@
-"""The tables of a hardware file: the share of the nominal bandwidth that a collective reaches, as share_at in
-src/cost/hardware.cpp computes it."""
+"""Hardware files: their JSON, in which comments are allowed, and the share of the nominal bandwidth that a collective
+reaches, as share_at in src/cost/hardware.cpp computes it."""
+import json
 import math
+import re
+
+
+def read_commented(path):
+    """Reads a JSON file with comments, // and /* */. Raises OSError or ValueError if it cannot be read."""
+    # Strings are matched so that a // in one of them stays.
+    return json.loads(re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', r"\1", path.read_text(), flags=re.S))
 
 
 def between(x, points):

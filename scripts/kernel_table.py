@@ -101,10 +101,12 @@ def short(name):
 
 
 def read(build):
-    """Returns {architecture: [Kernel]} of the plugin's objects."""
+    """Returns {architecture: [Kernel]} of the plugin's objects, without those that are left of removed sources."""
     objects = build / "CMakeFiles/lancet_cuda.dir"
     found = {architecture: [] for architecture in ARCHITECTURES}
     for path in sorted(objects.rglob("*.cu.o")):
+        if not (ROOT / path.relative_to(objects).with_suffix("")).exists():
+            continue
         file = path.relative_to(objects).as_posix().removesuffix(".o").removeprefix("src/").removesuffix("/cuda.cu")
         for elf in elves(path.read_bytes()):
             if elf.architecture in found:

@@ -7,14 +7,9 @@ import json
 from pathlib import Path
 
 from bench.run import ROOT
-from hardware_table import share_at
+from hardware_table import read_commented, share_at
 
 US = 1e-3  # in milliseconds
-
-
-def read_commented(path):
-    """Reads a JSON file with lines of comments."""
-    return json.loads("\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("//")))
 
 
 def read_hardware(name):

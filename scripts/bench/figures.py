@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from bench import accuracy_figure, emulated, emulated_figure, planning_figures, sensitivity_figures, steps_figures
-from bench.all_to_all_terms import read_commented
 from bench.claims import claims
-from bench.points import COLUMNS, bounds, networks, read, sources
+from bench.points import COLUMNS, bounds, networks, read, sources, stand_ins
 from bench.run import ROOT
 from bench.table import write_csv
+from hardware_table import read_commented
 
 MAKERS = {
     "fig02": steps_figures.breakdown, "fig06": steps_figures.partition_range, "fig11": steps_figures.iteration,
@@ -52,8 +52,10 @@ def page(name, title, points, missing, table):
         heading += f", {networks(points).replace('simulated', 're-simulated')} (Fig. {int(name[3:5])} of the paper)"
     notes = [f"{len(failed)} points failed: " + "; ".join(failed), ""] if failed else []
     notes += [f"{missing} points are missing.", ""] if missing else []
+    schedules = stand_ins(points)
+    caption = [f"{schedules}. All run on this program's kernels and messages.", ""] if schedules else []
     return "\n".join([heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
-                      f"![{title}]({name}.svg)", "", *table]) + "\n"
+                      f"![{title}]({name}.svg)", "", *caption, *table]) + "\n"
 
 
 def make(name, points, out):
@@ -65,7 +67,7 @@ def make(name, points, out):
         print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
     table = MAKERS[name](points, out / f"{name}.svg", title)
     write_csv(out / f"{name}.csv", COLUMNS,
-              points + bounds(points) + (accuracy_figure.earlier_runs() if name == "fig14" else []))
+              points + bounds(points) + (accuracy_figure.earlier() if name == "fig14" else []))
     (out / f"{name}.md").write_text(page(name, title, points, missing, table))
     return missing == 0
 
@@ -89,7 +91,8 @@ def make_all(out, folder):
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims, re-simulated and emulated", "",
          "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md). In brackets: the least and",
-         "the greatest value among the ends of the hardware file's numbers ([bands](README.md#bands)).", "", *claims(found)]) + "\n")
+         "the greatest value among the ends of the hardware file's numbers ([bands](README.md#bands)). A system's schedule is",
+         "that schedule on this program's kernels and messages ([which](README.md#figures)).", "", *claims(found)]) + "\n")
     return complete
 
 

@@ -7,24 +7,23 @@ overlap.replan can gain.
 
 --record trains the recorded runs again (2 ranks, the data of scripts/quickstart.sh). --emulate runs some of the points
 on an emulated cluster, which needs root, and a run whose routing shifts halfway with overlap.replan and without; its
-results stay in runs/imbalance and are drawn by every later call.
+results stay in runs/imbalance and are on the page of every later call. Those of the same settings, rounds and commit of
+the program are not run again.
 """
 import json
-import os
 import re
-import shutil
 import statistics
 from pathlib import Path
 
-from bench import run
-from bench.plot import COLOURS, plt, save
+from bench import policies, run
+from bench.emulated_errors import is_late, rows_of
+from bench.plot import begin_at_zero, colours_of, plt, save
+from bench.policies import CONFIG, MOST_LATE
 from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
 
-CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
-CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 RECORDED = run.ROOT / "docs/results/points/imbalance"
 EXPERTS = 16
-MODEL = ["model.n_layer=4", "train.micro_batch_size=8", "train.seq_len=512"]
+MODEL = {"model.n_layer": 4, "train.micro_batch_size": 8, "train.seq_len": 512}
 CLUSTERS = {"p3dn-v100": (8, 8), "p4de-a100": (16, 4)}  # hardware: ranks, hosts
 CAPACITIES = {1.25: "capacity factor 1.25", EXPERTS: "no token dropped"}
 POLICIES = ["sequential", "tutel", "fastermoe", "flowmoe", "lancet_paper", "lancet"]
@@ -34,16 +33,18 @@ RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.r
 RECORDED_STEPS = 100
 EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 12}
 EMULATED_ROUTINGS = ["even", "zipf:1"]
-AXES = {"step_ms": ("step, ms", 0, None), "speed_up": ("speed-up over sequential", 0.95, 1.3),  # field: label, limits
-        "dropped_pct": ("dropped, %", 0, 60)}
+EMULATED_POLICIES = ["sequential", "lancet"]
+EMULATED_STEPS = 2  # of a policy in a round
+AXES = {"step_ms": "step, ms", "speed_up": "speed-up over sequential", "dropped_pct": "dropped, %"}  # field: label
 FIELDS = ["network", "hardware", "ranks", "capacity_factor", "routing", "fullest", "dropped_pct", "policy", "step_ms",
-          "speed_up", "even_plan_ms", "replan_gain_pct", "late_pct"]
+          "speed_up", "even_plan_ms", "replan_gain_pct", "late_pct", "commit"]
 SHIFT = {"steps": 12, "interval": 2}  # of the run whose routing shifts after half of its steps
 
 
-def on_device(hardware, ranks, routing, capacity):
-    return run.sets([*MODEL, f"model.experts_per_rank={EXPERTS // ranks}", "device=emulated", f"emulated.hardware={hardware}", f"emulated.routing={routing}",
-                     f"model.capacity_factor={capacity}"])
+def fields_on(hardware, ranks, routing, capacity, scale=100, dilation=12):
+    """Returns the fields of a config. Scale and dilation change nothing where a step is only planned."""
+    return {**MODEL, **policies.fields_of(hardware, scale, dilation, routing),
+            "model.experts_per_rank": EXPERTS // ranks, "model.capacity_factor": capacity}
 
 
 def routings():
@@ -54,7 +55,8 @@ def routings():
 def planned(lancet, hardware, routing, capacity, *options):
     """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
     ranks, hosts = CLUSTERS[hardware]
-    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *on_device(hardware, ranks, routing, capacity),
+    device = policies.Setting(POLICIES, ranks, fields_on(hardware, ranks, routing, capacity))
+    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *device.words(),
                      *run.sets(["overlap.policy=lancet"]), *options]).out
     return parsed(text)
 
@@ -71,8 +73,10 @@ def simulated_rows(lancet, hardware, folder):
     for name, routing in routings().items():
         run.log(f"{hardware}, {name}")
         even = {capacity: folder / f"{hardware}-{capacity}.ir" for capacity in CAPACITIES}
-        found = {capacity: planned(lancet, hardware, routing, capacity, *(["--out", even[capacity]] if name == "even" else []))
-                 for capacity in CAPACITIES}
+        found = {}
+        for capacity, path in even.items():
+            kept = ["--out", path] if name == "even" else []
+            found[capacity] = planned(lancet, hardware, routing, capacity, *kept)
         for capacity, (_, dropped, steps) in found.items():
             kept_plan = planned(lancet, hardware, routing, capacity, "--plan", even[capacity])[2]["lancet"]
             for policy in POLICIES:
@@ -90,88 +94,83 @@ def record(lancet):
     RECORDED.mkdir(parents=True, exist_ok=True)
     for name, settings in RUNS.items():
         run.log(f"recording {name}")
-        records, _ = run.train(lancet, run.ROOT / "configs/quickstart.json", run.ROOT / f"runs/imbalance/{name}",
-                               RECORDED_STEPS, [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0",
-                                                "train.save_minutes=0", *settings],
-                               [run.ROOT / "scripts/mpirun.sh", 2])
+        records, _ = run.train(
+            lancet, run.ROOT / "configs/quickstart.json", run.ROOT / f"runs/imbalance/{name}", RECORDED_STEPS,
+            [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0",
+             "train.save_interval=0", "train.save_minutes=0", *settings], [run.ROOT / "scripts/mpirun.sh", 2])
         lines = [json.dumps({"step": each["step"], "layer_expert_tokens": each["layer_expert_tokens"]}) for each in records]
         (RECORDED / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-class Cluster:
-    """The emulated cluster, while it is up."""
-
-    def __enter__(self):
-        os.environ["LANCET_CLUSTER"] = "imbalance"
-        run.call([CLUSTER, "down"])  # a cluster of a run that was killed
-        run.call([CLUSTER, "up", "--hosts", EMULATED["hosts"], "--hardware", EMULATED["hardware"], "--scale",
-                  EMULATED["scale"], "--dilation", EMULATED["dilation"]])
-        return [CLUSTER, "run", "--"]
-
-    def __exit__(self, *_):
-        run.call([CLUSTER, "down"])
+def emulated_setting(routing, capacity):
+    return policies.Setting(EMULATED_POLICIES, EMULATED["hosts"], fields_on(
+        EMULATED["hardware"], EMULATED["hosts"], routing, capacity, EMULATED["scale"], EMULATED["dilation"]))
 
 
-def emulated_settings(routing, capacity):
-    return [*on_device(EMULATED["hardware"], EMULATED["hosts"], routing, capacity),
-            *run.sets([f"emulated.scale={EMULATED['scale']}", f"emulated.dilation={EMULATED['dilation']}"])]
+def emulated_points(folder):
+    """Returns (capacity factor, routing, folder of the result, setting) of each point that is emulated."""
+    return [(capacity, routing, folder / f"emulated-{capacity}-{routing.replace(':', '-')}",
+             emulated_setting(routing, capacity)) for capacity in CAPACITIES for routing in EMULATED_ROUTINGS]
 
 
 def emulate(lancet, folder, rounds):
-    with Cluster() as launcher:
-        for capacity in CAPACITIES:
-            for routing in EMULATED_ROUTINGS:
-                out = folder / f"emulated-{capacity}-{routing.replace(':', '-')}"
-                if (out / "policies.json").exists():
-                    continue
-                run.log(f"emulated, capacity factor {capacity}, {routing}")
-                shutil.rmtree(out, ignore_errors=True)
-                run.call([*launcher, lancet, "bench", "policies", CONFIG, "--policies", "sequential,lancet", "--repeats",
-                          rounds, "--steps", 2, "--out", out, *emulated_settings(routing, capacity)])
-        shift(lancet, folder, launcher, rounds)
-
-
-def shift(lancet, folder, launcher, rounds):
-    """Runs in turns with overlap.replan and without: first most tokens go to one host, then all have as many."""
-    path, (ranks, half) = folder / "shift.json", (EMULATED["hosts"], SHIFT["steps"] // 2)
-    if path.exists():
+    """Runs what has no result of these rounds and this commit."""
+    commit, effort = run.program_commit(), policies.Effort(rounds, EMULATED_STEPS)
+    points = [point for point in emulated_points(folder) if not policies.is_done(*point[2:], effort, commit)]
+    shifted = is_shift_done(folder, rounds, commit)
+    if not points and shifted:
         return
+    with policies.Cluster("imbalance", *policies.links(**EMULATED)) as launcher:
+        for capacity, routing, out, setting in points:
+            run.log(f"emulated, capacity factor {capacity}, {routing}")
+            policies.compare(lancet, launcher, setting, effort, out)
+        if not shifted:
+            shift(lancet, folder, launcher, rounds, commit)
+
+
+def shift_of(folder):
+    """Returns the result of the run whose routing shifts, or None."""
+    path = folder / "shift.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return found if found.get("settings") == {**EMULATED, **SHIFT} else None
+
+
+def is_shift_done(folder, rounds, commit):
+    found = shift_of(folder)
+    return found is not None and (len(found["kept"]), found["commit"]) == (rounds, commit)
+
+
+def shift(lancet, folder, launcher, rounds, commit):
+    """Runs in turns with overlap.replan and without: first most tokens go to one host, then all have as many."""
+    half, interval = SHIFT["steps"] // 2, SHIFT["interval"]
     skewed = [1000 // (i + 1) for i in range(EXPERTS)]
     lines = [json.dumps({"layer_expert_tokens": [counts] * 2}) for counts in [skewed] * half + [[1000] * EXPERTS] * half]
     trace = folder / "shift.jsonl"
     trace.write_text("\n".join(lines) + "\n")
-    settings = emulated_settings(f"trace:{trace}", EXPERTS)
+    setting = emulated_setting(f"trace:{trace}", EXPERTS)
 
-    def side(interval):
-        run.log(f"emulated, the routing shifts, overlap.replan={interval}, {ranks} ranks")
-        run_dir = folder / f"shift-{interval}"
+    def side(replan):
+        run.log(f"emulated, the routing shifts, overlap.replan={replan}, {setting.ranks} ranks")
+        run_dir = folder / f"shift-{replan}"
         run_dir.mkdir(exist_ok=True)
         (run_dir / "metrics.jsonl").unlink(missing_ok=True)
-        run.call([*launcher, lancet, "train", CONFIG, "--run-dir", run_dir, *settings, *run.sets([
-            f"train.steps={SHIFT['steps']}", "overlap.policy=lancet", f"overlap.replan={interval}"])])
+        run.call([*launcher, lancet, "train", CONFIG, "--run-dir", run_dir, *setting.words(), *run.sets([
+            f"train.steps={SHIFT['steps']}", "overlap.policy=lancet", f"overlap.replan={replan}"])])
         return run.step_records(run_dir, SHIFT["steps"])
 
-    found = run.in_turns(rounds, {0: lambda: side(0), SHIFT["interval"]: lambda: side(SHIFT["interval"])})
-    path.write_text(json.dumps({"kept": found[0], "replanned": found[SHIFT["interval"]]}))
+    found = run.in_turns(rounds, {0: lambda: side(0), interval: lambda: side(interval)})
+    (folder / "shift.json").write_text(json.dumps({"commit": commit, "settings": {**EMULATED, **SHIFT},
+                                                   "kept": found[0], "replanned": found[interval]}))
 
 
 def emulated_rows(folder):
     rows = []
-    for capacity in CAPACITIES:
-        for routing in EMULATED_ROUTINGS:
-            path = folder / f"emulated-{capacity}-{routing.replace(':', '-')}/policies.json"
-            if path.exists():
-                rows += emulated_point(json.loads(path.read_text())["policies"], capacity, routing)
+    for capacity, routing, out, setting in emulated_points(folder):
+        if document := policies.read(out, setting):
+            shared = {"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"],
+                      "capacity_factor": capacity, "routing": routing, "commit": document["commit"]}
+            rows += [{**row, **shared} for row in rows_of("", document)]
     return rows
-
-
-def emulated_point(policies, capacity, routing):
-    base = policies[0]
-    return [{"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"], "capacity_factor": capacity,
-             "routing": routing, "policy": each["policy"], "step_ms": statistics.median(each["step_ms"]),
-             "speed_up": statistics.median(b / s for b, s in zip(base["step_ms"], each["step_ms"])),
-             "predicted_ms": each["predicted_ms"], "predicted_speed_up": base["predicted_ms"] / each["predicted_ms"],
-             "late_pct": each["late_pct"]} for each in policies]
 
 
 def shift_table(shifted):
@@ -189,7 +188,7 @@ def shift_table(shifted):
     notes = [f"after step {step['step']}: {step['replan']['from_ms']:.1f} ms predicted with the old plan, "
              f"{step['replan']['to_ms']:.1f} ms with the new one"
              for step in shifted["replanned"][0] if step["replan"]]
-    late = max(step["late_pct"] for rounds in shifted.values() for steps in rounds for step in steps)
+    late = max(step["late_pct"] for side in ("kept", "replanned") for steps in shifted[side] for step in steps)
     return [*markdown(["routing", "plan kept, ms", "overlap.replan, ms", ""], rows), "",
             f"Planned again {'; '.join(notes) or 'never'}. Messages were late by at most {late:.1f}% of a step."]
 
@@ -202,11 +201,11 @@ def draw(rows, path):
     for column, (hardware, capacity) in zip(axes.T, keys):
         here = [row for row in rows if (row["network"], row["hardware"], row["capacity_factor"]) ==
                 ("simulated", hardware, capacity)]
-        for axis, (field, (label, *limits)) in zip(column, AXES.items()):
+        for axis, (field, label) in zip(column, AXES.items()):
             for policy in POLICIES if field != "dropped_pct" else ["sequential"]:
                 curve(axis, [row for row in here if row["policy"] == policy], field, policy)
             axis.set_ylabel(label, fontsize=8)
-            axis.set_ylim(*limits)
+            begin_at_zero(axis)
         column[0].set_title(f"{hardware}, {CLUSTERS[hardware][0]} ranks,\n{CAPACITIES[capacity]} (simulated)", fontsize=8)
         column[2].set_xlabel("load of the fullest rank, no drops", fontsize=8)
     save(figure, path, "Step, speed-up over sequential and dropped share by the imbalance of routing (simulated)")
@@ -214,8 +213,7 @@ def draw(rows, path):
 
 def curve(axis, rows, field, policy):
     """Synthetic routing is a line, recorded routing are crosses."""
-    colour = COLOURS.get(policy.capitalize(), {"sequential": "#8c8c8c", "fastermoe": "#7d5ba6", "flowmoe": "#5b9e4d",
-                                               "lancet_paper": "#e79a8f"}.get(policy))
+    colour = colours_of(POLICIES)[policy]
     line = sorted(((row["fullest"], row[field]) for row in rows if row["routing"] in ZIPF))
     axis.plot(*zip(*line), "o-", color=colour, label=policy, markersize=3, linewidth=1)
     recorded = [(row["fullest"], row[field]) for row in rows if row["routing"] not in ZIPF]
@@ -223,13 +221,19 @@ def curve(axis, rows, field, policy):
         axis.plot(*zip(*recorded), "x", color=colour, markersize=6)
 
 
+def emulated_cells(row):
+    return [row["capacity_factor"], row["routing"], row["policy"], number(row["step_ms"]), number(row["predicted_ms"]),
+            number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
+            number(row["late_pct"]) + (", too late" if is_late(row) else ""), row["commit"]]
+
+
 def page(rows, shifted):
     """Returns the text of imbalance.md."""
     lines = [
         "# Imbalance", "",
         f"`python3 scripts/bench imbalance`, commit {run.commit()}. GPT2-S-MoE of 4 layers, two of them MoE layers of "
-        f"{EXPERTS}", "experts. The horizontal axis is the tokens of the rank with the fullest experts relative to the mean, if no",
-        "token were dropped. Lines are synthetic routing (even and zipf:S), crosses the counts of two recorded runs of",
+        f"{EXPERTS}", "experts. The horizontal axis is the tokens of the rank with the fullest experts relative to the",
+        "mean, if no token were dropped. Lines are synthetic routing (even and zipf:S), crosses the counts of two recorded runs of",
         f"{RECORDED_STEPS} steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
         "![Step time, gain and dropped share against imbalance](imbalance.svg)", "",
         "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was made",
@@ -241,17 +245,16 @@ def page(rows, shifted):
     if emulated:
         lines += ["## Emulated", "",
                   f"{EMULATED['hosts']} hosts, {EMULATED['hardware']}, scale {EMULATED['scale']}, dilation "
-                  f"{EMULATED['dilation']}, on {run.cpu()}; ms of the device's own time, medians of rounds.", "",
-                  *markdown(["capacity factor", "routing", "policy", "step", "predicted", "speed-up", "predicted", "late %"],
-                            [[row["capacity_factor"], row["routing"], row["policy"], number(row["step_ms"]),
-                              number(row["predicted_ms"]), number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
-                              number(row["late_pct"])] for row in emulated]), ""]
+                  f"{EMULATED['dilation']}, on {run.cpu()}; ms of the device's own time, medians of rounds. Rows whose messages",
+                  f"were late by more than {MOST_LATE}% of a step are marked: the machine did not keep up.", "",
+                  *markdown(["capacity factor", "routing", "policy", "step", "predicted", "speed-up", "predicted", "late %",
+                             "commit"], map(emulated_cells, emulated)), ""]
     if shifted:
         lines += ["## A routing that shifts", "",
                   f"Emulated, the same cluster, nothing dropped: {SHIFT['steps'] // 2} steps in which the experts are chosen in",
                   f"proportion to 1/i, then as many of even routing, `lancet`, with `overlap.replan={SHIFT['interval']}` and",
                   "without. The first plan is made for the mean of both. Medians of the steps after the first comparison in each",
-                  "half, in ms of the device's own time.", "", *shift_table(shifted), ""]
+                  f"half, in ms of the device's own time, commit {shifted['commit']}.", "", *shift_table(shifted), ""]
     return "\n".join(lines)
 
 
@@ -286,8 +289,7 @@ def main(options):
         emulate(lancet, folder, options.rounds)
     rows = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)]
     rows += emulated_rows(folder)
-    shifted = json.loads((folder / "shift.json").read_text()) if (folder / "shift.json").exists() else None
-    text = page(rows, shifted)  # names the commit, so before any file is written
+    text = page(rows, shift_of(folder))  # names the commit, so before any file is written
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "imbalance.md").write_text(text)
     write_csv(options.out / "imbalance.csv", FIELDS, map(rounded, rows))

@@ -30,11 +30,12 @@ def emulated_points(path):
     """Returns the rows of emulated.csv as points."""
     found = []
     for row in emulated.read(path) if path.is_file() else []:
-        hardware, hosts, ranks_a_host, *_ = emulated.CASES[row["case"]]
-        label = "4 layers" + (f", {ranks_a_host} ranks a host" if ranks_a_host > 1 else "")
-        found.append({"id": f"{row['case']} {row['policy']}", "network": "emulated", "hardware": hardware,
-                      "status": "ok", "label": label,
-                      "model": "GPT2-S-MoE", "gate": "switch", "ranks": hosts * ranks_a_host, "hosts": hosts,
+        case = emulated.CASES[row["case"]]
+        label = f"{case.layers} layers" + (f", {case.ranks_a_host} ranks a host" if case.ranks_a_host > 1 else "")
+        label += f", routing {case.routing}" if case.routing != "even" else ""
+        found.append({"id": f"{row['case']} {row['policy']}", "network": "emulated device", "hardware": case.hardware,
+                      "status": "ok", "label": label, "model": "GPT2-S-MoE", "gate": "switch",
+                      "ranks": case.hosts * case.ranks_a_host, "hosts": case.hosts,
                       "policy": row["policy"], "family": row["policy"], "runs": row["ran"], "step_ms": row["step_ms"],
                       "least_step_ms": row["least_ms"], "most_step_ms": row["most_ms"],
                       "predicted_ms": row["predicted_ms"]})
@@ -73,7 +74,7 @@ def timeline_of(point, lancet):
         return None
     if abs(plan.step_ms - point["step_ms"]) > 1e-3:
         run.log(f"{point['experiment']}, {point['policy']}: {plan.step_ms:.3f} ms a step, recorded were "
-                f"{point['step_ms']}; the sweep's command makes the points anew")
+                f"{point['step_ms']}; `bench reproduce` simulates the points again")
         return None
     return packed(plan.timeline)
 

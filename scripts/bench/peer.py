@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bench import run
-from bench.all_to_all_terms import read_commented
+from hardware_table import read_commented
 from bench.table import markdown, number
 
 # shape, ranks, threads a rank, steps

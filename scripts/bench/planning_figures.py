@@ -2,7 +2,7 @@
 from bench.all_to_all_terms import all_to_alls_of, crossings, is_bound_by_messages, read_hardware, taken, ways
 from bench import paper
 from bench.plot import begin_at_zero, colours_of, column, interval_of, joined, same_schedules, save
-from bench.points import best_of_families, fits, group, step_of, title_of
+from bench.points import best_of_families, fits, group, stand_ins, step_of, title_of
 from bench.table import markdown, number
 
 PARTS = (1, 2, 4)
@@ -104,6 +104,6 @@ def scale(points, path, title):
         draw_scaled(seconds, best, lambda p: (planning_s(p), None), colours[name])
     by_ranks(steps, "ranks", "ms a step (simulated)")
     by_ranks(seconds, "ranks", SECONDS)
-    save(figure, path, f"{title}: steps simulated, planning measured on {planned_on(points)}")
+    save(figure, path, f"{title}: steps simulated, planning measured on {planned_on(points)} ({stand_ins(points)})")
     return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
                      PLANNING, "network"], scale_rows(points, names)) + ["", *terms(points)]

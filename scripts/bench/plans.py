@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import run
-from bench.all_to_all_terms import read_commented
+from hardware_table import read_commented
 
 EXPERIMENTS = run.ROOT / "configs/experiments"
 STREAMS = ("compute", "expert", "reduce")

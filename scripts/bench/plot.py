@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import matplotlib
 
-from bench.points import best_of_families, cluster_of, group, networks, title_of
+from bench.points import best_of_families, cluster_of, group, networks, stand_ins, title_of
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 plt.rcParams.update({"svg.hashsalt": "lancet", "font.size": 8.5, "axes.titlesize": 8.5, "legend.fontsize": 8.5,
                      "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False})
-COLOURS = {"RAF": "#8c8c8c", "DeepSpeed": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6", "Lancet": "#c0392b",
-           "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
-           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "peer groups": "#7d5ba6",
+COLOURS = {"sequential, unbucketed": "#8c8c8c", "sequential": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6",
+           "Lancet": "#c0392b", "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
+           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "experts in parts": "#4c8bbe", "peer groups": "#7d5ba6",
            # as the planner names them
-           "sequential": "#8c8c8c", "tutel": "#4c8bbe", "fastermoe": "#7d5ba6", "lancet": "#c0392b", "dw": "#5b9e4d",
+           "tutel": "#4c8bbe", "fastermoe": "#7d5ba6", "lancet": "#c0392b", "dw": "#5b9e4d",
            "partition": "#d98841", "flowmoe": "#3a9d9d", "lancet_paper": "#d98cb3"}
 OTHER_COLOURS = ["#2a7f7f", "#a05195", "#665c3a", "#3f5fa8", "#b08ba0", "#7fa650", "#5c4a72", "#cc7a6b"]
 INTERVAL = {"color": "#1a1a1a", "linewidth": 0.8, "capsize": 1.6}
@@ -156,6 +156,12 @@ def save(figure, path, title):
     plt.close(figure)
 
 
+def title_with(points, title):
+    """Returns the title, followed by the kind of the points and by whose schedules those without a system's name are."""
+    schedules = stand_ins(points)
+    return f"{title}: {networks(points)}" + (f" ({schedules})" if schedules else "")
+
+
 def panels(points, path, title, draw, keys=("hardware", "label", "model"), height=2.1):
     """Draws a panel for each group of points and returns the rows of the table. draw: draws a group's points on an axis
     and returns their rows; height: of a panel, in inches."""
@@ -166,5 +172,5 @@ def panels(points, path, title, draw, keys=("hardware", "label", "model"), heigh
     for axis, here in zip(axes, groups):
         table += draw(axis, here)
         axis.set_title(f"{name(here[0])} ({networks(here)})")
-    save(figure, path, f"{title}: {networks(points)}")
+    save(figure, path, title_with(points, title))
     return table

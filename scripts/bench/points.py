@@ -6,6 +6,7 @@ hold the least and the greatest value among them and its own, and point["varied"
 other variations are points of their own.
 """
 import json
+import re
 
 from bench.table import number
 
@@ -16,27 +17,33 @@ BANDS = ["slow", "fast", "fast,device=slow", "slow,device=fast"]
 BANDED = ["step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
           "experts_ms", "bound_ms"]
 COLUMNS = [
-    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status", "runs", "k",
-    "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")), "predicted_ms",
-    "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded",
+    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status",
+    "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
+    "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded",
     "routing", "place", "profile", "commit"]
-BASELINES = ["RAF", "DeepSpeed", "Tutel", "FasterMoE", "FlowMoE"]
+UNBUCKETED, SEQUENTIAL = "sequential, unbucketed", "sequential"
+PADDED = ", padded"  # behind the name of a schedule whose whole buffers are sent and multiplied
+STANDS_FOR = {UNBUCKETED: "RAF", SEQUENTIAL: "DeepSpeed"}  # whose schedule it is; others have their system's name
+BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel", "FasterMoE", "FlowMoE"]
 PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
 # The steps from the paper's algorithm to ours.
 ABLATION = [PAPER, *(f"{PAPER}, {step}" for step in ("slices", "ranges", "assigned", "chunks")), *OURS]
-PAPER_BASELINES = ["RAF", "DeepSpeed", "Tutel"]  # the systems of the paper's comparison
+PAPER_BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel"]  # the schedules of the systems of the paper's comparison
 BOUND = "bound"  # no schedule: what neither computation nor the network can go below
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
 
 def read(folder):
-    points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    return read_file(folder / "points.jsonl")
+
+
+def read_file(path):
+    points = [json.loads(line) for line in path.read_text().splitlines()]
     for point in points:
         point["source"] = f"{point['experiment']}.json"
-        padded = ", padded" if point["policy"].endswith(", padded") else ""
-        point["family"] = "Tutel" + padded if point["policy"].startswith("Tutel") else point["policy"]
+        point["family"] = re.sub(r"^experts in \d+ parts?", "experts in parts", point["policy"])
     return with_bands(points)
 
 
@@ -78,8 +85,9 @@ def bounds(points):
     for here in group([point for point in points if point.get("bound_ms") is not None and not point.get("padded")],
                       "hardware", "label", "model", "gate", "ranks", "banded").values():
         lowest = min(here, key=lambda point: point["bound_ms"])
-        row = {key: lowest.get(key) for key in ("network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts",
-                                                "batch", "status", "imbalance", "routing", "commit")}
+        row = {key: lowest.get(key) for key in (
+            "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "status",
+            "imbalance", "routing", "commit")}
         row.update({f"step_ms{end}": lowest.get(f"bound_ms{end}") for end in ("", "_low", "_high")})
         rows.append({**row, "policy": BOUND, "family": BOUND})
     return rows
@@ -93,7 +101,7 @@ def group(points, *keys):
 
 
 def best_of_families(points):
-    """Returns a point for each family: of Tutel the one with the best k, as in the paper."""
+    """Returns a point for each family: of experts in parts the one with the best number of parts."""
     found = {}
     for point in points:
         held = found.get(point["family"])
@@ -123,6 +131,17 @@ def cluster_of(point):
 
 def title_of(point):
     return cluster_of(point) + (f", {point['label']}" if point["label"] else "")
+
+
+def system_of(schedule):
+    """Returns the system in the paper's comparison that a schedule stands for."""
+    return STANDS_FOR.get(schedule, schedule)
+
+
+def stand_ins(points):
+    """Returns a text on whose schedules are among the points under names of their own; empty if there are none."""
+    named = {point["policy"].removesuffix(PADDED) for point in points}
+    return "; ".join(f"{name}: {system}'s schedule" for name, system in STANDS_FOR.items() if name in named)
 
 
 def step_of(point, digits=1):

@@ -123,6 +123,15 @@ def commit():
     return done.stdout.strip() or "unknown"
 
 
+def program_commit():
+    """Returns the commit of the program's sources, in the words of the program's own records."""
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
+    return git("rev-parse", "--short=10", "HEAD") + (" and changes" if changed else "")
+
+
 def cpu():
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return found.group(1) if found else "unknown CPU"

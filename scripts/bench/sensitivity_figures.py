@@ -2,11 +2,13 @@
 numbers at once as an explanation of a difference from the paper (explanations), and figure 6 by the time of a launch."""
 from bench.claims import CUTS, SPEED_UPS, best_baseline
 from bench.plot import column, save
-from bench.points import (OURS, PAPER, SHORT, best_of_families, cluster_of, cut_of, fits, group, networks, title_of)
+from bench.points import (OURS, PAPER, SEQUENTIAL, SHORT, UNBUCKETED, best_of_families, cluster_of, cut_of, fits, group,
+                          networks, system_of, title_of)
 from bench.steps_figures import reach_of
 from bench.table import markdown, number
 
 COLUMNS = ["paper's algorithm", "our search, backward whole"]
+CUT_AGAINST = [UNBUCKETED, "Tutel"]
 
 
 def percent_of(value):
@@ -14,22 +16,23 @@ def percent_of(value):
 
 
 def cells_of(here):
-    """Returns the row of one variation: all-to-all's share of DeepSpeed's step, exposed share of the best baseline's
-    step, then speed-up over it and cuts against RAF and Tutel of the paper's algorithm and of ours, and our k."""
+    """Returns the row of one variation: all-to-all's share of the sequential step, exposed share of the best baseline's
+    step, then speed-up over it and cuts against CUT_AGAINST of the paper's algorithm and of ours, and our k."""
     by, best = best_of_families(here), best_baseline(here)
-    row = [percent_of(100 * by["DeepSpeed"]["all_to_all_ms"] / by["DeepSpeed"]["step_ms"]) if fits(by.get("DeepSpeed")) else "",
+    whole = by.get(SEQUENTIAL)
+    row = [percent_of(100 * whole["all_to_all_ms"] / whole["step_ms"]) if fits(whole) else "",
            percent_of(100 * best["exposed_ms"] / best["step_ms"]) if best else ""]
     for name in (PAPER, OURS[0]):
         ours = by.get(name)
         row += [number(best["step_ms"] / ours["step_ms"], 2) if best and fits(ours) else "",
-                *(percent_of(cut_of(ours, by.get(baseline))) for baseline in ("RAF", "Tutel"))]
+                *(percent_of(cut_of(ours, by.get(baseline))) for baseline in CUT_AGAINST)]
     return row + [max((by[name]["k"] for name in OURS if fits(by.get(name))), default="")]
 
 
 def paper_row(hardware):
-    cuts = [f"{CUTS[hardware][baseline]}%" for baseline in ("RAF", "Tutel")]
-    return [f"the paper, {SHORT[hardware]}, up to", "in the paper", "40%", "", f"{SPEED_UPS['fig11'][1][hardware][0]:.2f}", *cuts,
-            "", "", "", "4"]
+    cuts = [f"{CUTS[hardware][system_of(baseline)]}%" for baseline in CUT_AGAINST]
+    return [f"the paper, {SHORT[hardware]}, up to", "in the paper", "40%", "",
+            f"{SPEED_UPS['fig11'][1][hardware][0]:.2f}", *cuts, "", "", "", "4"]
 
 
 def speed_up_of(here):
@@ -60,9 +63,9 @@ def by_variation(points, path, title):
         rows += [[cluster_of(rest[0]), variation or "nominal", *cells_of(rest)] for variation, rest in variations.items()]
         rows.append(paper_row(here[0]["hardware"]))
     save(figure, path, f"{title}: {networks(points)}; the paper's algorithm")
-    header = ["model, cluster", "changed numbers", "all-to-all of DeepSpeed's step", "exposed of the best baseline's step"]
+    header = ["model, cluster", "changed numbers", "all-to-all of the sequential step", "exposed of the best baseline's step"]
     for name in COLUMNS:
-        header += [f"{name}: speed-up", "cut against RAF", "cut against Tutel"]
+        header += [f"{name}: speed-up", *(f"cut against {baseline}" for baseline in CUT_AGAINST)]
     return markdown([*header, "most k"], rows)
 
 

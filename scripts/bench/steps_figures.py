@@ -5,9 +5,9 @@ import textwrap
 
 from bench import paper
 from bench.plot import (COLOURS, Series, begin_at_zero, colours_of, column, draw_bars, draw_interval, draw_paper_line,
-                        interval_of, joined, panels, same_schedules, same_series, save)
-from bench.points import (BASELINES, OURS, PAPER_BASELINES, best_of_families, cluster_of, cut_of, fits, group, networks,
-                          step_of, title_of)
+                        interval_of, joined, panels, same_schedules, same_series, save, title_with)
+from bench.points import (BASELINES, OURS, PADDED, PAPER_BASELINES, SEQUENTIAL, UNBUCKETED, best_of_families, cluster_of,
+                          cut_of, fits, group, step_of, system_of, title_of)
 from bench.table import markdown, number
 
 
@@ -94,7 +94,7 @@ def bounds_of(point):
 
 
 def breakdown(points, path, title):
-    whole = [point for point in points if point["policy"] == "DeepSpeed" and fits(point)]
+    whole = [point for point in points if point["policy"] == SEQUENTIAL and fits(point)]
     ratios = [point["all_to_all_ms"] / point["experts_ms"] for point in whole]
     ticks = [f"{point['model'][5]} {point['ranks']}" for point in whole]
     figure, (steps, ratio) = column([2.2, 1.6])
@@ -107,7 +107,7 @@ def breakdown(points, path, title):
     draw_paper_line(ratio, paper.ALL_TO_ALL_OVER_EXPERTS, f"paper: up to {paper.ALL_TO_ALL_OVER_EXPERTS}")
     ratio.set_ylabel("all-to-all / experts")
     ratio.set_xlabel("GPT2-(S|L)-MoE, GPUs")
-    save(figure, path, f"{title}: {networks(points)}")
+    save(figure, path, title_with(points, title))
     rows = [[title_of(point), point["ranks"], number(point["step_ms"]), number(point["all_to_all_ms"]),
              number(point["experts_ms"]), number(at, 2), *map(number, bounds_of(point)[1:]), point["network"]]
             for point, at in zip(whole, ratios)]
@@ -192,7 +192,7 @@ def draw_decomposition(axis, here, merged):
     shown = [names for names in merged if fits(by.get(names[0]))]
     cuts = paper.CUTS.get(here[0]["hardware"], {})
     for y, names in enumerate(shown):
-        draw_parts(axis, y, by[names[0]], cuts.get(names[0]))
+        draw_parts(axis, y, by[names[0]], cuts.get(system_of(names[0])))
     axis.set_yticks(range(len(shown)), map(joined, shown))
     axis.invert_yaxis()
     axis.set_xlabel("ms a step")
@@ -222,25 +222,25 @@ def gain_interval(base, point):
 
 def ablation(points, path, title):
     places = [best_of_families(here) for here in group(points, "hardware", "label", "model").values()]
-    names = [name for name in schedules_of(points) if name != "RAF"]
-    gains = {name: [gain_of(by["RAF"], by[name]) for by in places] for name in names}
+    names = [name for name in schedules_of(points) if name != UNBUCKETED]
+    gains = {name: [gain_of(by[UNBUCKETED], by[name]) for by in places] for name in names}
     colours = colours_of(names)
     figure, (axis,) = column([2.9])
-    draw_bars(axis, [textwrap.fill(title_of(by["RAF"]), 12) for by in places],
+    draw_bars(axis, [textwrap.fill(title_of(by[UNBUCKETED]), 12) for by in places],
               [Series(joined(same), colours[same[0]], gains[same[0]],
-                      [gain_interval(by["RAF"], by[same[0]]) for by in places]) for same in same_series(gains)])
+                      [gain_interval(by[UNBUCKETED], by[same[0]]) for by in places]) for same in same_series(gains)])
     axis.axhline(1, color="black", linewidth=0.8)
     axis.tick_params(axis="x", labelsize=7)
-    axis.set_ylabel("speed-up over RAF")
-    save(figure, path, f"{title}: {networks(points)}")
+    axis.set_ylabel(f"speed-up over {UNBUCKETED}")
+    save(figure, path, title_with(points, title))
     rows = [[title_of(by[name]), name, step_of(by[name]), number(gains[name][i], 3), by[name]["runs"],
              by[name]["network"]] for i, by in enumerate(places) for name in names]
-    return markdown(["model, cluster", "schedule", "step, ms", "speed-up over RAF's way", "runs", "network"], rows)
+    return markdown(["model, cluster", "schedule", "step, ms", f"speed-up over {UNBUCKETED}", "runs", "network"], rows)
 
 
 # Padding and imbalance
 
-PADDED = ["RAF", "RAF, padded", "Tutel", "Tutel, padded", *OURS]
+COMPARED = [UNBUCKETED, UNBUCKETED + PADDED, "experts in parts", "experts in parts" + PADDED, *OURS]
 
 
 def padding_row(label, point, whole):
@@ -254,16 +254,16 @@ def padding_row(label, point, whole):
 def draw_padding(axis, here, merged):
     """Draws bars of the schedules for each kind of routing; returns their table rows."""
     by_label = {label: best_of_families(points) for (label,), points in group(here, "label").items()}
-    colours = {name: COLOURS[name.removesuffix(", padded")] for name in PADDED}
+    colours = {name: COLOURS[name.removesuffix(PADDED)] for name in COMPARED}
     series = step_series(merged, list(by_label.values()), colours)
-    hatched = [one._replace(hatch="//") if names[0].endswith(", padded") else one for one, names in zip(series, merged)]
+    hatched = [one._replace(hatch="//") if names[0].endswith(PADDED) else one for one, names in zip(series, merged)]
     draw_bars(axis, [label.replace(", ", "\n").replace("capacity factor", "capacity") for label in by_label], hatched)
     axis.set_ylabel("ms a step")
-    return [padding_row(label, by[name], by[OURS[0]]) for label, by in by_label.items() for name in PADDED]
+    return [padding_row(label, by[name], by[OURS[0]]) for label, by in by_label.items() for name in COMPARED]
 
 
 def padding(points, path, title):
-    draw = functools.partial(draw_padding, merged=same_schedules(points, PADDED))
+    draw = functools.partial(draw_padding, merged=same_schedules(points, COMPARED))
     return markdown(["model, cluster", "routing", "schedule", "step, ms", "all-to-all, ms", "exposed, ms",
                      "step / that with backward whole", "exposed cut with backward whole", "network"],
                     panels(points, path, title, draw, ("hardware", "model")))

@@ -10,11 +10,10 @@ struct Row {
   std::string_view name;
   int size;
 };
-constexpr std::array<Row, 6> rows{{{DType::f32, "f32", 4},
+constexpr std::array<Row, 5> rows{{{DType::f32, "f32", 4},
                                    {DType::bf16, "bf16", 2},
                                    {DType::i32, "i32", 4},
                                    {DType::i64, "i64", 8},
-                                   {DType::route, "route", 0},
                                    {DType::signals, "signals", 4}}};
 
 }  // namespace

@@ -4,6 +4,10 @@
 
 namespace lancet::cli {
 
+// The commit of the sources that the program's build tree links, with " and changes" if they differ from it; "unknown"
+// outside a build tree or without git.
+std::string commit();
+
 void add_bench_network(CLI::App& bench, Selection& selection);
 void add_bench_checkpoint(CLI::App& bench, Selection& selection);
 void add_bench_sweep(CLI::App& bench, Selection& selection);

@@ -11,6 +11,7 @@
 #include "lancet/base/median.h"
 #include "lancet/planner/planner.h"
 #include "lancet/report/report.h"
+#include "lancet/runtime/emulated_device.h"
 #include "lancet/train/compare_policies.h"
 #include "load_config.h"
 #include "numbers.h"
@@ -21,8 +22,15 @@ namespace {
 using train::PolicyTimes;
 
 constexpr std::size_t least_width = 10;  // of a column
+// Two policies of equal speed have one order in as many rounds by a chance of 1 in 16.
+constexpr int rounds_to_tell = 5;
 
 std::string ms_or_none(const std::optional<double>& ms) { return ms ? fmt::format("{:.1f}", *ms) : "-"; }
+
+// As times: the median of the rounds.
+std::optional<double> late_pct(const PolicyTimes& times) {
+  return times.late_pct.empty() ? std::nullopt : std::optional(median(times.late_pct));
+}
 
 // The median over rounds of how many times as fast as `base` a policy is.
 double speed_up(const PolicyTimes& base, const PolicyTimes& times) {
@@ -41,23 +49,43 @@ std::string table_of_steps(const std::vector<PolicyTimes>& all) {
     text += fmt::format("{:<18} {:>10} {:>10.1f} {:>9.1f} {:>9.1f} {:>8.3f} {:>9.1f} {:>10} {:>7}{}\n", times.policy,
                         ms_or_none(times.predicted_ms), median(times.step_ms), least, most, speed_up(first, times),
                         median(times.exposed_ms), ms_or_none(times.predicted_exposed_ms),
-                        times.late_pct ? fmt::format("{:.1f}%", *times.late_pct) : "-",
+                        late_pct(times) ? fmt::format("{:.1f}%", *late_pct(times)) : "-",
                         times.ran == times.policy ? "" : "  ran " + times.ran);
   }
   return text;
 }
 
-// The pairs of neighbours in speed whose order differs from round to round.
+// The pairs that ran one plan, and those whose order differs from round to round.
 std::string differences(std::vector<PolicyTimes> all) {
   std::ranges::sort(all, {}, [](const PolicyTimes& times) { return median(times.step_ms); });
   const int rounds = int(all.front().step_ms.size());
+  std::string same, noise;
+  for (auto a = all.begin(); a != all.end(); ++a)
+    for (auto b = a + 1; b != all.end(); ++b)
+      if (a->plan == b->plan)
+        same += fmt::format("  {} and {}\n", a->policy, b->policy);
+      else if (const int won = rounds_won(*a, *b); won < rounds)
+        noise +=
+            fmt::format("  {} and {}: the first was faster in {} of {} rounds\n", a->policy, b->policy, won, rounds);
   std::string text;
-  for (std::size_t i = 0; i + 1 < all.size(); ++i)
-    if (const int won = rounds_won(all[i], all[i + 1]); won < rounds)
-      text += fmt::format("  {} and {}: the first was faster in {} of {} rounds\n", all[i].policy, all[i + 1].policy,
-                          won, rounds);
-  if (text.empty()) return "each policy was faster than the next slower one in every round\n";
-  return "no more than noise between\n" + text;
+  if (!same.empty()) text += "the same plan ran for\n" + same;
+  if (rounds < rounds_to_tell)
+    return text + fmt::format("which differences are more than noise takes {} rounds to tell\n", rounds_to_tell);
+  if (noise.empty()) return text + "of any other two policies one was faster in every round\n";
+  return text + "no more than noise between\n" + noise;
+}
+
+// The policies whose times are not those of the emulated devices.
+std::string too_late(const std::vector<PolicyTimes>& all) {
+  constexpr double most = runtime::EmulatedDevice::most_late_pct;
+  std::vector<std::string_view> late;
+  for (const PolicyTimes& times : all)
+    if (late_pct(times).value_or(0) > most) late.push_back(times.policy);
+  if (late.empty()) return "";
+  return fmt::format(
+      "late by over {:.0f}% of a step, so that their times are not those of the devices: {}; a higher "
+      "emulated.dilation leaves this machine more time\n",
+      most, fmt::join(late, ", "));
 }
 
 std::string table_of_sites(const std::vector<PolicyTimes>& all) {
@@ -85,24 +113,30 @@ std::string report_of(const std::vector<PolicyTimes>& all, const train::CompareP
              "{} rank{}, {} rounds of {} steps after {}; a round's time is its median, a policy's the median of its "
              "rounds\n",
              ranks, ranks == 1 ? "" : "s", options.rounds, options.steps, options.warmup) +
-         table_of_steps(all) + differences(all) + table_of_sites(all);
+         table_of_steps(all) + too_late(all) + differences(all) + table_of_sites(all);
 }
 
 nlohmann::json number_or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
 
-std::string json_of_all(const std::vector<PolicyTimes>& all, const train::ComparePoliciesOptions& options, int ranks) {
+std::string json_of_all(const std::vector<PolicyTimes>& all, const config::Config& config,
+                        const train::ComparePoliciesOptions& options, int ranks) {
   nlohmann::json policies = nlohmann::json::array();
   for (const PolicyTimes& times : all)
     policies.push_back({{"policy", times.policy},
                         {"ran", times.ran},
+                        {"plan", times.plan},
                         {"predicted_ms", number_or_null(times.predicted_ms)},
                         {"predicted_exposed_ms", number_or_null(times.predicted_exposed_ms)},
                         {"step_ms", times.step_ms},
                         {"exposed_ms", times.exposed_ms},
-                        {"late_pct", number_or_null(times.late_pct)},
+                        {"late_pct", number_or_null(late_pct(times))},
                         {"exposed_by_site", times.exposed_by_site}});
-  const nlohmann::json document = {
-      {"ranks", ranks}, {"rounds", options.rounds}, {"steps", options.steps}, {"policies", policies}};
+  const nlohmann::json document = {{"commit", commit()},
+                                   {"ranks", ranks},
+                                   {"rounds", options.rounds},
+                                   {"steps", options.steps},
+                                   {"config", *parse_json(config::to_json(config), "config", ExitCode::internal)},
+                                   {"policies", policies}};
   return json_text(document, {.indent = 1}) + '\n';
 }
 
@@ -119,12 +153,10 @@ Status write_files(const std::string& text, const std::string& json, const train
 }
 
 // The policies to compare: those that are named, or those with which plans are compared.
-Result<std::vector<std::string>> chosen(const std::vector<std::string>& named) {
+std::vector<std::string> chosen(const std::vector<std::string>& named) {
   std::vector<std::string> policies;
-  for (const std::string& policy : named) {
-    LANCET_TRY(planner::check_policy(policy));
+  for (const std::string& policy : named)
     if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
-  }
   if (policies.empty())
     for (const std::string_view policy : planner::compared_policies()) policies.emplace_back(policy);
   return policies;
@@ -138,12 +170,13 @@ Status bench_policies(config::Config config, train::ComparePoliciesOptions optio
   config.data.eval.clear();
   config.train.save_minutes = 0;
   config.train.save_interval = 0;
-  LANCET_ASSIGN(options.policies, chosen(options.policies));
+  options.policies = chosen(options.policies);
   LANCET_ASSIGN(const auto all, train::compare_policies(config, world, options));
   if (world.rank() != 0) return {};
   const std::string text = report_of(all, options, world.size());
   LANCET_TRY(print(text));
-  return options.folder.empty() ? Status() : write_files(text, json_of_all(all, options, world.size()), options);
+  return options.folder.empty() ? Status()
+                                : write_files(text, json_of_all(all, config, options, world.size()), options);
 }
 
 }  // namespace
@@ -159,7 +192,11 @@ void add_bench_policies(CLI::App& bench, Selection& selection) {
       ->add_option("--policies", options->policies,
                    "Policies to compare, the first to relate the others to; default: all")
       ->delimiter(',')
-      ->type_name("NAMES");
+      ->type_name("NAMES")
+      ->check([](const std::string& name) {
+        const Status known = planner::check_policy(name);
+        return known.ok() ? std::string() : known.error().message;
+      });
   command->add_option("--repeats", options->rounds, "Rounds, each of which runs every policy once")
       ->capture_default_str()
       ->check(whole_between(1, 1000));

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
-#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -21,36 +19,6 @@ struct SweepArguments {
   int timeout_s = int(experiment::Launcher{}.timeout_s);
   bool fresh = false, list = false;
 };
-
-// Returns the first line that a command prints; empty if it fails.
-std::string line_of(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
-  std::array<char, 128> buffer{};
-  if (!pipe || !std::fgets(buffer.data(), buffer.size(), pipe.get())) return "";
-  std::string line = buffer.data();
-  while (!line.empty() && line.back() == '\n') line.pop_back();
-  return line;
-}
-
-// Quotes a text as one word for the shell.
-std::string quoted(const std::string& text) {
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
-}
-
-// Returns the commit of the sources that the program's build tree links, with " and changes" if they differ from it;
-// "unknown" outside a build tree or without git.
-std::string commit() {
-  std::error_code error;
-  const fs::path configs = fs::canonical(program_path().parent_path() / "share/lancet/configs", error);
-  if (error) return "unknown";
-  const std::string git = "git -C " + quoted(configs.parent_path().string());
-  const std::string hash = line_of(git + " rev-parse --short=10 HEAD 2>/dev/null");
-  if (hash.empty()) return "unknown";
-  const bool clean = line_of(git + " status --porcelain -- src include configs CMakeLists.txt 2>/dev/null").empty();
-  return clean ? hash : hash + " and changes";
-}
 
 // The emulated cluster. It is set up before the first emulated point and taken down by the destructor. After a failed
 // run it is set up again, since the run may have left processes behind.

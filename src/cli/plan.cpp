@@ -93,7 +93,8 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .skip = arguments.skip,
                               .keep_texts = !arguments.dump.empty()};
   auto planned = planning::plan_offline(config, target);
-  const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty();
+  const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
+                     config.device == config::Device::emulated;
   if (planned.ok() || named) return planned;
   target.hardware = "ethernet-10g-cpu";
   auto declared = planning::plan_offline(config, target);

@@ -40,6 +40,14 @@ Status check_experts(const Model& m, int ranks) {
   return {};
 }
 
+Status check_groups(const Config& config) {
+  if (config.train.micro_batch_size % config.group_sequences() == 0) return {};
+  return refused(
+      "model.router_group_size: expected a divisor of the {} sequences of train.micro_batch_size (a group "
+      "cannot span micro batches or ranks), found {}",
+      config.train.micro_batch_size, config.group_sequences());
+}
+
 // Computes the elements of the largest tensors in doubles, which cannot overflow and are exact far beyond the bound.
 Status check_sizes(const Config& config, int ranks) {
   const Model& m = config.model;
@@ -64,10 +72,11 @@ Status check_sizes(const Config& config, int ranks) {
       {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
       {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
   if (m.has_moe()) {
-    const double experts = double(m.experts(ranks)), share = m.capacity_factor * tokens / experts;
+    const double experts = double(m.experts(ranks)), group = double(config.group_sequences()) * sequence,
+                 share = m.capacity_factor * group / experts;
+    const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
-    const double slots =
-        std::max(std::min(std::max(std::ceil(share), 1.0), tokens), t.sample_tokens > 0 ? sequence : 0.0);
+    const double slots = std::max(tokens / group * of_group, t.sample_tokens > 0 ? sequence : 0.0);
     sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});
     sizes.push_back({"the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
                      experts * slots * std::max(inner, width)});
@@ -107,6 +116,7 @@ Status check(const Config& config, int ranks) {
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
                    config.train.seq_len);
   LANCET_TRY(check_experts(m, ranks));
+  if (m.has_moe()) LANCET_TRY(check_groups(config));
   LANCET_TRY(check_sizes(config, ranks));
   if (const Train& t = config.train; t.min_lr > t.lr)
     return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);

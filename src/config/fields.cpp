@@ -88,6 +88,8 @@ constexpr Field table[] = {
         "tokens that a full expert keeps. switch: the first ones; batch_prioritized: those of highest probability"),
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens"),
+    ROW(model.router_group_size, between(1, most_width),
+        "sequences whose tokens share an expert's slots; divides micro_batch_size; null: micro_batch_size"),
     ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
     ROW(model.router_aux_loss_scope, any(),
         "tokens that the load-balancing loss counts: those of each rank, or of all"),

@@ -35,14 +35,6 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
   return attributes.empty() ? call : fmt::format("{} {{{}}}", call, fmt::join(attributes, ", "));
 }
 
-bool is_of_experts(const ir::Program& program, const ir::Instruction& at) {
-  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return false;
-  return std::ranges::any_of(at.operands, [&](ir::TensorId id) {
-    const ir::TensorType& type = program.type(id);
-    return type.dtype == DType::i32 && type.shape.rank() == 2;
-  });
-}
-
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
   // rows i32[E/W, W+1], an operand of the all-to-alls
@@ -66,7 +58,7 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
   const double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
-  if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[1]) * others;
+  if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[0]) * others;
   const std::int64_t slots = first.shape[0] * first.shape[1];
   const std::int64_t rows = std::min(slots, instruction.attributes.integer("tokens", slots));
   return double(rows * first.shape[2] * size_of(first.dtype)) * others;

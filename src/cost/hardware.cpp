@@ -11,14 +11,17 @@
 #include <span>
 
 #include "lancet/base/hash.h"
+#include "lancet/comm/rounds.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
 namespace {
 
 // The part of an all-reduce's vector whose messages are under way: of two rounds, three of the four times that their
-// bytes move. A round is 1 MB, or 64 KB for each of many ranks (comm/mpi/communicator.cpp).
-double bytes_under_way(int ranks) { return 1.5 * 1024 * std::max(1024, 64 * ranks); }
+// bytes move.
+double bytes_under_way(int ranks) {
+  return 1.5 * ranks * double(comm::floats_of_rank(std::size_t(ranks)) * sizeof(float));
+}
 
 constexpr double us = 1e-3;  // in milliseconds
 
@@ -119,16 +122,16 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 
 double Routing::fullest() const {
   if (known_fullest) return *known_fullest;
-  return std::min(imbalance, std::max(capacity, 1.0));
+  return std::min(imbalance, capacity) / std::min(capacity, 1.0);
 }
 
-// The integral of min(x u^(x-1), c) over the experts.
+// The integral of min(x u^(x-1), c) over the experts, relative to that of even routing.
 double Routing::kept() const {
   if (known_kept) return *known_kept;
-  const double x = imbalance, c = std::max(capacity, 1.0);
-  if (x <= c) return 1;
+  const double x = imbalance, c = capacity;
+  if (x <= c || x == 1) return 1;
   const double cut = std::pow(c / x, 1 / (x - 1));
-  return std::pow(cut, x) + c * (1 - cut);
+  return (std::pow(cut, x) + c * (1 - cut)) / std::min(c, 1.0);
 }
 
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread) {
@@ -176,7 +179,7 @@ std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
 std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
   if (measured_)
     if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
-  if (!is_of_experts(program, instruction)) return cost::op_ms(hardware_, program, instruction);
+  if (!ops::is_of_experts(instruction)) return cost::op_ms(hardware_, program, instruction);
   const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.fullest();
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }

@@ -16,7 +16,7 @@ class LoadedCosts final : public Costs {
   std::optional<double> compute_ms(std::string_view op_key) const override { return even_.compute_ms(op_key); }
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override {
     auto ms = even_.op_ms(program, instruction);
-    if (ms && is_of_experts(program, instruction)) *ms *= load_.fullest;
+    if (ms && ops::is_of_experts(instruction)) *ms *= load_.fullest;
     return ms;
   }
   double all_to_all_ms(double bytes) const override { return even_.all_to_all_ms(bytes); }

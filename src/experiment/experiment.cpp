@@ -19,6 +19,8 @@
 #include "lancet/base/json.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
+#include "lancet/planner/planner.h"
+#include "lancet/planning/plan_file.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -243,6 +245,9 @@ class Reader {
     if (const Status fits = config::check(*config, point.ranks); !fits.ok())
       return file_.fail(fmt::format("{} ({} ranks)", where, point.ranks), "a config that fits them",
                         fits.error().message);
+    if (const Status known = planner::check_policy(config->overlap.policy); !known.ok())
+      return file_.fail(fmt::format("{}, policy {}", where, choice.policy), "a policy of this build",
+                        known.error().message);
     point.config = *std::move(config);
     point.config.log.run_dir.clear();
     LANCET_TRY(spread(choice, *policy, where, point));
@@ -282,6 +287,9 @@ class Reader {
     auto text = read_file(point.plan, "a plan, as lancet plan --out writes it");
     if (!text.ok())
       return settings_.fail("policies." + choice.policy + ".plan", "the path of a plan file", text.error().message);
+    if (const auto plan = planning::read_plan(point.plan, point.config, point.ranks); !plan.ok())
+      return settings_.fail("policies." + choice.policy + ".plan", "a plan of " + point.describe(),
+                            plan.error().message);
     return text;
   }
 
@@ -343,7 +351,7 @@ std::string Point::routing() const {
   if (spread.imbalance != 1)
     text =
         fmt::format("imbalance {:g}: the fullest expert is chosen by so many times the mean; {:.1f}% of the tokens fit",
-                    spread.imbalance, 100 * spread.kept());
+                    spread.imbalance, 100 * spread.kept() * std::min(spread.capacity, 1.0));
   return spread.padded ? text + "; whole buffers are sent and multiplied" : text;
 }
 

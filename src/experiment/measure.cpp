@@ -23,6 +23,8 @@
 #include "lancet/base/median.h"
 #include "lancet/experiment/run.h"
 #include "lancet/ir/plan.h"
+#include "lancet/ir/stream_times.h"
+#include "lancet/schedule/candidate.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -115,35 +117,6 @@ Result<Series> read_metrics(const std::filesystem::path& path, int warmup) {
 
 int cores_used(const Point& point) { return int(point.config.threads) * point.ranks; }
 
-int most_parts(const ir::Plan& plan) {
-  int parts = 1;
-  for (const ir::Instruction& at : plan.program.instructions)
-    parts = std::max(parts, int(at.attributes.integer("parts", 1)));
-  return parts;
-}
-
-double compute_of(const ir::Plan& plan) {
-  double ms = 0;
-  for (std::size_t i = 0; i < plan.predicted.size(); ++i)
-    if (plan.program.instructions[i].stream == ir::Stream::compute)
-      ms += plan.predicted[i].end - plan.predicted[i].start;
-  return ms;
-}
-
-// Returns the predicted time in which at least one communication stream is busy.
-double communication_of(const ir::Plan& plan) {
-  std::vector<ir::Interval> busy;
-  for (std::size_t i = 0; i < plan.predicted.size(); ++i)
-    if (plan.program.instructions[i].stream != ir::Stream::compute) busy.push_back(plan.predicted[i]);
-  std::sort(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
-  double ms = 0, end = 0;
-  for (const ir::Interval& at : busy) {
-    ms += std::max(0.0, at.end - std::max(at.start, end));
-    end = std::max(end, at.end);
-  }
-  return ms;
-}
-
 // Returns the profile that the folder's runs on so many ranks share. An emulated cluster has one for each link rate,
 // since a profile identifies a cluster by its ranks and hosts alone.
 std::filesystem::path costs_file(const Experiment& experiment, const Point& point, const Launcher& launcher) {
@@ -174,14 +147,15 @@ Result<Outcome> read_run(const Experiment& experiment, const Point& point, const
   LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(text));
   Outcome outcome;
   outcome.runs = plan.header.text("policy");
-  outcome.parts = most_parts(plan);
+  outcome.parts = schedule::most_parts(plan.program);
   outcome.memory_gib = double(plan.arena_bytes) / (1 << 30);
   outcome.times = {median(series.step),       median(series.compute),       median(series.all_to_all),
                    median(series.all_reduce), median(series.communication), median(series.exposed)};
   if (const double predicted = median(series.predicted); predicted > 0) {
     outcome.predicted_ms = predicted;
-    outcome.predicted_compute_ms = compute_of(plan);
-    outcome.predicted_communication_ms = communication_of(plan);
+    const auto times = ir::stream_times(plan.program, std::span<const ir::Interval>(plan.predicted));
+    outcome.predicted_compute_ms = times.busy[std::size_t(ir::Stream::compute)];
+    outcome.predicted_communication_ms = times.communication;
   }
   const auto [least, most] = std::minmax_element(series.step.begin(), series.step.end());
   outcome.least_step_ms = *least, outcome.most_step_ms = *most;

@@ -9,12 +9,11 @@
 
 #include "lancet/cost/hardware.h"
 #include "lancet/experiment/run.h"
-#include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
-#include "lancet/schedule/simulate.h"
+#include "lancet/schedule/candidate.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -27,16 +26,12 @@ double processor_ms() {
   return double(now.tv_sec) * 1e3 + double(now.tv_nsec) * 1e-6;
 }
 
-bool is_expert_work(const ir::Instruction& at) {
-  return at.stream == ir::Stream::compute && ops::is_over_expert_rows(at) && ops::kind(at) != ops::Kind::part_helper;
-}
-
 void read_schedule(const ir::Plan& plan, Outcome& outcome) {
   double forward = 0, experts = 0;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
     const ir::Instruction& at = plan.program.instructions[i];
     if (at.role == ir::Role::forward) forward = std::max(forward, plan.predicted[i].end);
-    if (is_expert_work(at)) experts += plan.predicted[i].end - plan.predicted[i].start;
+    if (ops::is_of_experts(at)) experts += plan.predicted[i].end - plan.predicted[i].start;
   }
   outcome.forward_ms = forward;
   outcome.experts_ms = experts;
@@ -63,19 +58,10 @@ Times times_of(const schedule::Timeline& t) {
 // Simulates the order and the waits of the point's plan file. Its own predictions are replaced.
 Result<ir::Plan> plan_in_file(const Point& point, const cost::Costs& costs, Outcome& outcome) {
   LANCET_ASSIGN(ir::Plan plan, planning::read_plan(point.plan, point.config, point.ranks));
-  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
-  schedule::Dependencies needed = ir::dependencies(plan.program);
-  for (std::size_t i = 0; i < needed.size(); ++i) {
-    needed[i].insert(needed[i].end(), plan.waits[i].begin(), plan.waits[i].end());
-    std::sort(needed[i].begin(), needed[i].end());
-    needed[i].erase(std::unique(needed[i].begin(), needed[i].end()), needed[i].end());
-  }
-  const schedule::Timeline t =
-      schedule::simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
+  LANCET_ASSIGN(const schedule::Timeline t, schedule::simulate(plan, costs));
   outcome.runs = "a plan file";
   outcome.times = times_of(t);
-  for (const ir::Instruction& at : plan.program.instructions)
-    outcome.parts = std::max(outcome.parts, int(at.attributes.integer("parts", 1)));
+  outcome.parts = schedule::most_parts(plan.program);
   plan.predicted = t.when;
   return plan;
 }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "lancet/ir/route_layout.h"
-
 namespace lancet::ir {
 namespace {
 
@@ -23,10 +21,7 @@ std::optional<Enum> parse_name(const std::array<std::string_view, n>& names, std
 
 }  // namespace
 
-std::int64_t bytes(const TensorType& type) {
-  if (type.dtype == DType::route) return RouteLayout{type.shape[0], type.shape[1]}.bytes();
-  return type.shape.elements() * size_of(type.dtype);
-}
+std::int64_t bytes(const TensorType& type) { return type.shape.elements() * size_of(type.dtype); }
 
 std::string to_string(const TensorType& type) { return fmt::format("{}[{}]", name(type.dtype), to_string(type.shape)); }
 

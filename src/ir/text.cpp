@@ -235,7 +235,6 @@ Result<TensorType> ProgramParser::type(LineReader& line) {
     shape.push_back(extent);
     LANCET_ASSIGN(another, line.more("]"));
   }
-  if (*dtype == DType::route && shape.rank() != 2) return before.error("a route with two axes");
   if (*dtype == DType::signals && shape.rank() != 1) return before.error("signals with one axis");
   std::int64_t elements = 1;
   for (std::int64_t extent : shape.span())

@@ -2,7 +2,7 @@
 // overwritten since). An operand must be made and not stale. A result or an in-place update overwrites a region: every
 // live tensor whose bytes overlap it becomes stale, except the tensors that the written one is a part of and slices of
 // it (they show the new bytes), and parameters and state (they are that memory). A view that is filled part by part is
-// made when its parts cover it; Filled records the byte ranges, or the parts of a route, that were made. A slice of
+// made when its parts cover it; Filled records the byte ranges, or the parts of slots, that were made. A slice of
 // such a view can be read as soon as the parts inside it were made.
 #include "lancet/ir/verify.h"
 

@@ -118,38 +118,48 @@ class Builder {
     const std::int64_t d = model_.n_embd, f = model_.inner();
     const std::int64_t experts = model_.experts(options_.ranks), here = model_.experts_on_rank(options_.ranks);
     const std::int64_t tokens = options_.batch * options_.sequence;
-    const std::int64_t slots =
-        gives_logits() || options_.keep_all ? tokens : capacity(model_.capacity_factor, tokens, experts);
+    const bool keeps_all = gives_logits() || options_.keep_all;
+    const std::int64_t groups = keeps_all ? 1 : options_.groups;
+    const std::int64_t of_group = keeps_all ? tokens : capacity(model_.capacity_factor, tokens / groups, experts);
+    const std::int64_t slots = groups * of_group;
 
     const TensorId gate =
         add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_}, DType::f32);
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];     // f32[B,S,E]
-    const ops::Attributes filled{{"tokens", std::min(tokens, experts * slots)}};  // rows of this rank, spread evenly
-    ops::Attributes expert_product = filled;
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];        // f32[B,S,E]
+    const ops::Attributes rows_here{{"tokens", std::min(tokens, experts * slots)}};  // of this rank, spread evenly
+    ops::Attributes expert_product = rows_here;
     if (!product_of(tokens * options_.ranks).items().empty()) expert_product.set("streamed", std::int64_t(1));
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
-    const auto gated = emit(gate_op, {logits}, {{"capacity", slots}}, name + ".gate");
-    const TensorId route = gated[0];
-    if (options_.inspect) program_.add_output("route." + layer, route);
-    if (options_.mode == Mode::train) balance(layer, gated[1], gated[2]);
+    const auto gated = emit(gate_op, {logits}, {{"capacity", of_group}, {"groups", groups}}, name + ".gate");
+    const TensorId expert = gated[0], slot = gated[1], probability = gated[2];  // [B*S,1]
+    const TensorId filled = gated[4];                                           // i32[E,2]
+    if (options_.inspect) {
+      program_.add_output("expert." + layer, expert);
+      program_.add_output("slot." + layer, slot);
+      program_.add_output("filled." + layer, filled);
+    }
+    if (options_.mode == Mode::train) balance(layer, gated[5], gated[6]);
     const bool alone = options_.ranks == 1;  // the slots are the experts' buffers: nothing travels
     const TensorId rows =
-        alone ? emit("filled_rows", {route}, {}, name + ".counts")[0]
-              : emit("all_to_all_counts", {route}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
-    const TensorId sent = emit("dispatch", {y, route}, {{"capacity", slots}}, name + ".dispatch")[0];  // [E,C,D]
+        alone ? filled
+              : emit("all_to_all_counts", {filled}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
+    const TensorId sent =
+        emit("dispatch", {y, expert, slot, filled}, {{"slots", slots}}, name + ".dispatch")[0];  // [E,C,D]
     const TensorId received =
-        alone ? sent : emit("all_to_all", {sent, route, rows}, filled, name + ".all_to_all")[0];  // [E/W,W*C,D]
+        alone ? sent : emit("all_to_all", {sent, filled, rows}, rows_here, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
     const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, deviation_, true);
     const TensorId b1 = constant(name + ".experts.c_fc.bias", {here, f}, 0, true);
     const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, residual_deviation_, true);
     const TensorId b2 = constant(name + ".experts.c_proj.bias", {here, d}, 0, true);
     const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, expert_product, name + ".experts.c_fc")[0];
-    const TensorId active = emit("gelu", {hidden, rows}, filled, name + ".experts.gelu")[0];
+    const TensorId active = emit("gelu", {hidden, rows}, rows_here, name + ".experts.gelu")[0];
     const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
     const TensorId back =
-        alone ? made : emit("all_to_all_back", {made, route, rows}, filled, name + ".all_to_all_back")[0];  // [E,C,D]
-    return emit("combine", {back, route}, {{"batch", options_.batch}}, name + ".combine")[0];               // [B,S,D]
+        alone ? made
+              : emit("all_to_all_back", {made, filled, rows}, rows_here, name + ".all_to_all_back")[0];  // [E,C,D]
+    return emit("combine", {back, expert, slot, probability, filled}, {{"batch", options_.batch}},
+                name + ".combine")[0];  // [B,S,D]
   }
 
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {

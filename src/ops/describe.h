@@ -20,6 +20,15 @@ inline bool is_vector(const TensorType& type, std::int64_t extent) {
   return type.dtype == DType::f32 && type.shape == Shape{extent};
 }
 
+// True for what a gate says of each of `tokens` tokens: its expert or its slot.
+inline bool is_of_tokens(const TensorType& type, std::int64_t tokens) {
+  return type == TensorType{DType::i32, {tokens, 1}};
+}
+// True for the slots of each expert that tokens fill.
+inline bool is_filled(const TensorType& type, std::int64_t experts) {
+  return type == TensorType{DType::i32, {experts, 2}};
+}
+
 inline double bytes_of(const OpInput& in) {
   double total = 0;
   for (const TensorType& type : in.operands) total += double(ir::bytes(type));
@@ -58,6 +67,9 @@ inline void emit_dw(GradientContext& g, std::string_view op, std::vector<TensorI
 inline SampleOperand f32(Shape shape, Fill fill = Fill::normal) { return {{DType::f32, shape}, fill}; }
 inline SampleOperand bf16(Shape shape, Fill fill = Fill::normal) { return {{DType::bf16, shape}, fill}; }
 inline SampleOperand i32(Shape shape, Fill fill) { return {{DType::i32, shape}, fill}; }
-inline SampleOperand route(Shape shape) { return {{DType::route, shape}, Fill::route}; }
+inline SampleOperand expert_of(std::int64_t tokens) { return {{DType::i32, {tokens, 1}}, Fill::expert}; }
+inline SampleOperand slot_of(std::int64_t tokens) { return {{DType::i32, {tokens, 1}}, Fill::slot}; }
+inline SampleOperand weight_of(std::int64_t tokens) { return {{DType::f32, {tokens, 1}}, Fill::weight}; }
+inline SampleOperand filled_of(std::int64_t experts) { return {{DType::i32, {experts, 2}}, Fill::rows}; }
 
 }  // namespace lancet::ops

@@ -121,7 +121,7 @@ class Schedules {
 PolicyResult result_of(const Scheduled& scheduled) {
   const Policy& policy = policy_table()[scheduled.policy];
   const Candidate& candidate = scheduled.candidate;
-  return {std::string(policy.name), candidate.how, candidate.timeline, most_parts(candidate.program),
+  return {std::string(policy.name), candidate.how, candidate.timeline, schedule::most_parts(candidate.program),
           schedule::plan_memory(candidate.program, candidate.needed).arena_bytes};
 }
 
@@ -235,13 +235,6 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
 }
 
 }  // namespace
-
-int most_parts(const ir::Program& program) {
-  int most = 1;
-  for (const ir::Instruction& instruction : program.instructions)
-    most = std::max(most, int(instruction.attributes.integer("parts", 1)));
-  return most;
-}
 
 std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;

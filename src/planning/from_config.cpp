@@ -15,6 +15,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .batch = generate ? 1 : config.train.micro_batch_size,
           .sequence = config.train.seq_len,
           .dtype = config.train.dtype,
+          .groups = generate ? 1 : config.train.micro_batch_size / config.group_sequences(),
           .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
           .inspect = false,
           .keep_all = false,

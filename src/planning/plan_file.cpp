@@ -33,9 +33,9 @@ std::string header_text(const ir::Plan& plan, std::string_view name) {
 constexpr double most_ms = 1e9;
 
 constexpr std::pair<const char*, const char*> header_fields[] = {
+    {"ranks", "a plan whose number of ranks is"},  // first, since the model's hash differs with the ranks, too
     {"model", "a plan of the model with the hash"},
     {"optimizer", "a plan with the optimizer"},
-    {"ranks", "a plan whose number of ranks is"},
     {"build", "a plan made by the build"},
 };
 
@@ -142,7 +142,7 @@ Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int 
 
 // All errors in a plan file that a user names are config errors.
 Error in_file(const std::filesystem::path& path, const Error& error) {
-  return config_error(fmt::format("--plan {}: {}", path.string(), error.message));
+  return config_error(fmt::format("plan {}: {}", path.string(), error.message));
 }
 
 // A plan's text is some 250 bytes an instruction.
@@ -151,10 +151,10 @@ constexpr std::uintmax_t most_bytes = 256 << 20;
 Result<std::string> read_text(const std::filesystem::path& path) {
   std::error_code unknown;
   if (const auto bytes = std::filesystem::file_size(path, unknown); !unknown && bytes > most_bytes)
-    return config_error(fmt::format("--plan {}: expected a plan of at most {} MB, found {} MB", path.string(),
+    return config_error(fmt::format("plan {}: expected a plan of at most {} MB, found {} MB", path.string(),
                                     most_bytes >> 20, bytes >> 20));
   auto text = read_file(path, "a plan, as lancet plan --out writes it");
-  if (!text.ok()) return config_error("--plan " + text.error().message);
+  if (!text.ok()) return config_error("plan " + text.error().message);
   if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // an editor's mark of UTF-8
   return text;
 }
@@ -185,10 +185,9 @@ Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config:
   LANCET_ASSIGN(const std::string first, broadcast_text(world, *text, 0));
   const bool same = *text == first;
   LANCET_TRY(world::agree(
-      world,
-      same ? Status()
-           : Status(config_error(fmt::format(
-                 "--plan {}: expected the same file on all ranks, found another than rank 0's", path.string())))));
+      world, same ? Status()
+                  : Status(config_error(fmt::format(
+                        "plan {}: expected the same file on all ranks, found another than rank 0's", path.string())))));
   auto plan = plan_in(path, *text, config, world.size());
   LANCET_TRY(world::agree(world, plan.ok() ? Status() : Status(plan.error())));
   return plan;

@@ -9,7 +9,7 @@
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
-#include "lancet/schedule/simulate.h"
+#include "lancet/schedule/candidate.h"
 #include "lancet/world/open_emulated_device.h"
 
 namespace lancet::planning {
@@ -62,7 +62,7 @@ Result<PlannedStep> given(const config::Config& config, const PlanTarget& target
   result.plan.header.set("exposed_ms", timeline.exposed);
   const std::string policy = result.plan.header.text("policy");
   result.report.requested = result.report.chosen = policy;
-  result.report.policies = {{policy, "as in " + target.plan_file, timeline, planner::most_parts(result.plan.program),
+  result.report.policies = {{policy, "as in " + target.plan_file, timeline, schedule::most_parts(result.plan.program),
                              result.plan.arena_bytes}};
   return result;
 }
@@ -115,10 +115,10 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   const cost::RankLoad load = device->costs().load();
   result.costs = fmt::format(
       "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% "
-      "of "
-      "the tokens are dropped",
+      "of the tokens are dropped",
       target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
-      100 * std::max(0.0, 1 - load.kept));  // a sum of shares may be a little over 1
+      // A sum of shares may be a little over 1.
+      100 * std::max(0.0, 1 - load.kept * std::min(config.model.capacity_factor, 1.0)));
   result.available_gib = available_gib;
   return result;
 }

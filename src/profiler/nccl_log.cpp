@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <map>
 #include <sstream>
 
 #include "lancet/base/json.h"
@@ -46,7 +46,7 @@ double bus_factor(Collective collective, int ranks) {
   return (collective == Collective::all_reduce ? 2.0 : 1.0) * (ranks - 1) / ranks;
 }
 
-// What the times of a log say about a hardware file: its shares by the MB column of a table, and the smallest time.
+// What the times of a log say about a hardware file: its shares by the MB column of a table, and the latency.
 struct Shares {
   double latency_us = 0;
   std::vector<std::pair<double, double>> points;  // MB, share
@@ -75,13 +75,20 @@ struct Conversion {
                       : hardware.network.nics * hardware.network.nic_gbit_per_s / 8 * 1e3;
   }
 
+  // What the messages of an all-to-all to other nodes take besides its latency (cost::all_to_all_ms).
+  double messages_us() const {
+    if (log.collective == Collective::all_reduce || on_host() > 1) return 0;  // several ranks gather them first
+    return (log.ranks - 2) * hardware.network.message_us;
+  }
+
   Shares shares() const {
-    Shares shares{std::min_element(log.rows.begin(), log.rows.end(), [](auto& a, auto& b) { return a.us < b.us; })->us,
-                  {}};
+    const double least =
+        std::min_element(log.rows.begin(), log.rows.end(), [](auto& a, auto& b) { return a.us < b.us; })->us;
+    Shares shares{std::max(least - messages_us(), 0.0), {}};
     for (const NcclLog::Row& row : log.rows) {
-      if (row.us < 2 * shares.latency_us) continue;
+      if (row.us < 2 * least) continue;
       const double share = passed(row.bytes) / (row.us - shares.latency_us) / nominal_bytes_per_us();
-      shares.points.emplace_back(counted(row.bytes) * 1e-6, std::clamp(share, least_share, 1.0));
+      shares.points.emplace_back(counted(row.bytes) * 1e-6, std::max(share, least_share));
     }
     return shares;
   }
@@ -120,8 +127,9 @@ Result<NcclLog> parse_nccl_log(std::string_view text, std::string_view origin) {
   };
   NcclLog log;
   log.ranks = 0;
-  std::set<std::string> hosts;
+  std::map<std::string, int> ranks_of;  // by host
   double ratio = 0;
+  bool reduces = false;
   int number = 0;
   std::istringstream in{std::string(text)};
   for (std::string line; std::getline(in, line);) {
@@ -130,28 +138,34 @@ Result<NcclLog> parse_nccl_log(std::string_view text, std::string_view origin) {
     const auto on = std::find(words.begin(), words.end(), "on");
     if (words.size() > 3 && words[0] == "#" && words[1] == "Rank" && on != words.end() && on + 1 != words.end()) {
       ++log.ranks;
-      hosts.insert(*(on + 1));
+      ++ranks_of[*(on + 1)];
     }
     if (!is_row(words)) continue;
     const std::size_t time = words.size() - 8;
     const NcclLog::Row row{number_in(words[0]), number_in(words[time])};
     const double algorithm = number_in(words[time + 1]), bus = number_in(words[time + 2]);
+    if (row.bytes == 0) continue;                     // fewer bytes than ranks
+    const double wrong = number_in(words[time + 3]);  // older versions: the largest error instead of a count
+    if (wrong >= 1) return fail(number, "results without errors", fmt::format("{:.0f} wrong ones", wrong));
     const bool rises = log.rows.empty() || row.bytes > log.rows.back().bytes;
     if (!(row.us > 0 && std::isfinite(row.us) && row.bytes > 0 && rises && algorithm >= 0 && bus >= 0))
       return fail(number, "a row of a rising size with its time and bandwidths", shown(line));
     log.rows.push_back(row);
+    reduces = words[3] != "none";
     if (algorithm > 0) ratio = bus / algorithm;  // the last row's, whose digits are the most exact
   }
   if (log.rows.empty()) return fail(0, "a table of nccl-tests (all_reduce_perf, alltoall_perf)", "none");
   if (log.ranks < 2) return fail(0, "lines '# Rank ... on HOST' of at least two ranks", fmt::format("{}", log.ranks));
-  log.hosts = int(hosts.size());
-  for (const Collective collective : {Collective::all_to_all, Collective::all_reduce})
-    if (const double factor = bus_factor(collective, log.ranks); std::abs(ratio / factor - 1) < 0.03) {
-      log.collective = collective;
-      return log;
-    }
+  log.hosts = int(ranks_of.size());
+  for (const auto& [host, ranks] : ranks_of)
+    if (ranks * log.hosts != log.ranks)
+      return fail(0, fmt::format("{} ranks on each of {} hosts", (log.ranks + log.hosts - 1) / log.hosts, log.hosts),
+                  fmt::format("{} on {}", ranks, host));
+  // Of few digits, the ratio is some percent off.
+  log.collective = reduces ? Collective::all_reduce : Collective::all_to_all;
+  if (std::abs(ratio / bus_factor(log.collective, log.ranks) - 1) < 0.15) return log;
   return fail(0, "all_reduce_perf or alltoall_perf, whose bus bandwidth is 2 (n-1)/n or (n-1)/n of the other",
-              fmt::format("{:.2f} with {} ranks", ratio, log.ranks));
+              fmt::format("{:.2f} with {} ranks and {} reduction", ratio, log.ranks, reduces ? "a" : "no"));
 }
 
 Result<std::string> with_nccl_log(std::string_view hardware, std::string_view origin, const NcclLog& log,
@@ -165,6 +179,11 @@ Result<std::string> with_nccl_log(std::string_view hardware, std::string_view or
   if (shares.points.empty())
     return config_error(
         fmt::format("{}: expected messages that take at least twice as long as the smallest, found none", what));
+  const double most = std::ranges::max(shares.points, {}, &std::pair<double, double>::second).second;
+  if (most > 1)
+    return config_error(
+        fmt::format("{}: expected at most the declared rate of the {} of {}, found {:.2f} times as much", what,
+                    conversion.one_node() ? "links" : "NICs", machine.name, most));
   LANCET_ASSIGN(auto file, parse_json<ordered_json>(hardware, origin, ExitCode::config, JsonComments::ignored));
   const std::string source =
       fmt::format("{}, {} ranks on {} host{}", what, log.ranks, log.hosts, log.hosts > 1 ? "s" : "");

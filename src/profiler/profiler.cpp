@@ -1,5 +1,5 @@
 // The profiler handles the plans with missing op keys one after the other. It replays all instructions of a plan once,
-// to warm up and to fill the routes. It then chooses up to eight instructions of each key, together with those before
+// to warm up and to let gates decide. It then chooses up to eight instructions of each key, together with those before
 // them that bring the caches into their usual state, and replays the chosen ones in several sweeps. A later plan
 // measures only keys that earlier plans have not added. Messages are measured last (network_profile.cpp).
 #include "lancet/profiler/profiler.h"

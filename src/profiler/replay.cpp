@@ -21,7 +21,7 @@ using backend::cpu::Buffer;
 using ir::Stream;
 
 // A communicator of `ranks` ranks, each of which is this rank: it copies send segment i to receive segment i. If all
-// ranks have the same routes, each expert receives as many rows as in the real all-to-all.
+// ranks fill the same slots, each expert receives as many rows as in the real all-to-all.
 class Loopback final : public comm::Communicator {
  public:
   explicit Loopback(int ranks) : ranks_(ranks) {}

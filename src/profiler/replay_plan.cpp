@@ -1,5 +1,5 @@
 // The arena and the store hold normally distributed numbers. Of the tensors outside the arena, inputs are filled here,
-// routes and the rest by the first sweep. Device memory is filled through page-locked staging memory.
+// gates' decisions and the rest by the first sweep. Device memory is filled through page-locked staging memory.
 #include "replay_plan.h"
 
 #include <algorithm>
@@ -133,8 +133,7 @@ Status ReplayPlan::fill() {
         memory_.fill_normals({tensor.memory.start, tensor.type}, weight_scale, tensor.kind == TensorKind::state));
   for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i) {
     const ir::Tensor& tensor = plan_.program.tensors[i];
-    const bool value = tensor.number >= 0 && !tensor.storage.valid() &&
-                       (tensor.type.dtype == DType::route || tensor.type.dtype == DType::i32);
+    const bool value = tensor.number >= 0 && !tensor.storage.valid() && tensor.type.dtype == DType::i32;
     if (!value && tensor.kind != TensorKind::input) continue;
     LANCET_ASSIGN(outside_arena_[i], allocate_outside_arena(TensorId{static_cast<std::int32_t>(i)}));
   }
@@ -212,9 +211,7 @@ Result<ops::KernelArgs> ReplayPlan::arguments(const ir::Instruction& instruction
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
-  const bool gate =
-      !args.results.empty() && args.results[0].dtype() == DType::route && args.operands[0].dtype() == DType::f32;
-  if (gate) {
+  if (ops::kind(instruction) == ops::Kind::gate) {
     LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type));
   }
   return args;

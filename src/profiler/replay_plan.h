@@ -25,8 +25,9 @@ class ReplayMemory {
 std::unique_ptr<ReplayMemory> make_host_replay_memory();
 std::unique_ptr<ReplayMemory> make_device_replay_memory(backend::Device& device);
 
-// Addresses of a plan's tensors for a replay. Tensors from which kernels compute addresses (token ids, routes and the
-// rows made from them) are outside the arena, so that nothing overwrites them when a sweep leaves instructions out.
+// Addresses of a plan's tensors for a replay. Tensors from which kernels compute addresses (token ids, what gates
+// decide and the rows made from it) are outside the arena, so that nothing overwrites them when a sweep leaves
+// instructions out.
 class ReplayPlan {
  public:
   static Result<std::unique_ptr<ReplayPlan>> make(const ir::Plan& plan, ReplayMemory& memory);

@@ -145,6 +145,22 @@ Status take_batch(config::Config& config, const Manifest& manifest, int ranks, c
   return {};
 }
 
+// Keeps the groups of tokens in which the checkpoint's run counted capacity, if they fit into this run's micro batches.
+void take_groups(config::Config& config, const Manifest& manifest, const std::string& where,
+                 std::vector<std::string>& notes) {
+  const auto saved = config::parse(manifest.config, where);
+  if (!config.model.has_moe() || !saved.ok()) return;
+  const std::int64_t was = saved->group_sequences(), now = config.group_sequences();
+  if (was == now) return;
+  if (!config.model.router_group_size && now % was == 0) {
+    config.model.router_group_size = was;
+    notes.push_back(fmt::format("model.router_group_size {}, as saved: {} groups in a micro batch", was, now / was));
+  } else {
+    notes.push_back(
+        fmt::format("experts have slots for groups of {} sequences from here on, of {} until here", now, was));
+  }
+}
+
 using Values = std::map<std::string, std::string>;
 
 // The fields that decide a run's numbers, as JSON: those of model, data and train, without the ones erased below.
@@ -157,11 +173,12 @@ Values values_in(const std::string& config) {
     for (const auto& [key, value] : at->items())
       values[fmt::format("{}.{}", section, key)] = json_text(value, {.strict = true});
   }
-  for (const char* key : {"model.experts_per_rank", "model.num_local_experts", "train.micro_batch_size",
-                          "train.gradient_accumulation_steps", "train.stop_after", "train.max_minutes",
-                          "train.max_skips", "train.save_interval", "train.save_minutes", "train.keep_last",
-                          "train.keep_every", "train.save_buffer_mb", "train.eval_interval", "train.sample_prompt",
-                          "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
+  for (const char* key :
+       {"model.experts_per_rank", "model.num_local_experts", "model.router_group_size", "train.micro_batch_size",
+        "train.gradient_accumulation_steps", "train.stop_after", "train.max_minutes", "train.max_skips",
+        "train.save_interval", "train.save_minutes", "train.keep_last", "train.keep_every", "train.save_buffer_mb",
+        "train.eval_interval", "train.sample_prompt", "train.sample_tokens", "data.tokenizer", "data.eval",
+        "data.eval_sequences"})
     values.erase(key);
   return values;
 }
@@ -259,6 +276,7 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
           fmt::format("train.optimizer: expected {}, as in {}, found {}; --init-from loads the weights alone",
                       manifest.optimizer, where, optimizer));
     LANCET_TRY(take_batch(config, manifest, ranks, where, notes));
+    take_groups(config, manifest, where, notes);
   }
   LANCET_TRY(check_shapes(config.model, manifest, where));
   LANCET_TRY(compare(config, manifest, kind, where, notes));

@@ -1,7 +1,7 @@
 // A token draws a uniform number by its place in the rank's micro batch, so a part of a micro batch draws what the
 // whole draws. The experts divide [0, 1) among them by their shares, and the token chooses the expert in whose share
-// its number lies. The other experts have a score of 0; the chosen expert's score differs from token to token, since
-// batch-prioritized gates order tokens by it.
+// its number lies. All other experts have the score 0. The score of the chosen expert differs from token to token,
+// because batch-prioritized gates order tokens by score.
 #include "drawn_routing.h"
 
 #include <fmt/format.h>
@@ -95,7 +95,8 @@ Status DrawnRouting::read_trace(const std::string& file) {
 
 const DrawnRouting::Sums& DrawnRouting::sums(int layer, std::int64_t pass) const {
   const std::size_t layers = static_cast<std::size_t>(model_.layers), steps = sums_.size() / layers;
-  return sums_[static_cast<std::size_t>(pass) % steps * layers + static_cast<std::size_t>(layer)];
+  const auto step = static_cast<std::size_t>(pass / model_.micro_batches);
+  return sums_[step % steps * layers + static_cast<std::size_t>(layer)];
 }
 
 void DrawnRouting::draw(int layer, std::int64_t pass, int rank, std::int64_t first, std::span<float> scores) const {
@@ -126,8 +127,8 @@ DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
     for (std::size_t first = 0; first < experts; first += local) {
       double load = 0;  // of a rank, relative to an even one
       for (std::size_t e = first; e < first + local; ++e)
-        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), std::max(capacity, 1.0)) /
-                double(local);
+        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), capacity) /
+                (std::min(capacity, 1.0) * double(local));
       fullest = std::max(fullest, load);
       kept += load / double(model_.ranks);
     }

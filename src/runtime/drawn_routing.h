@@ -15,6 +15,7 @@ struct RoutedModel {
   int layers = 0;
   std::int64_t experts = 0;  // of a layer, over all ranks
   int ranks = 1;
+  int micro_batches = 1;  // of a step
   std::uint64_t seed = 0;
 };
 
@@ -31,8 +32,9 @@ class DrawnRouting {
   // before this one.
   void draw(int layer, std::int64_t pass, int rank, std::int64_t first, std::span<float> scores) const;
 
-  // The expected load of the rank with the fullest experts relative to the mean, after drops, and the expected share of
-  // the tokens that is kept, on average over layers and steps. capacity: slots of an expert relative to its mean load.
+  // The expected load of the rank with the fullest experts after drops, and the expected tokens that are kept, on
+  // average over layers and steps, relative to even routing (cost::RankLoad). capacity: slots of an expert relative to
+  // its mean load.
   struct Expected {
     double fullest = 1, kept = 1;
   };

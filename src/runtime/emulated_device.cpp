@@ -17,7 +17,8 @@
 namespace lancet::runtime {
 namespace {
 
-constexpr int calibrations = 7;
+constexpr int calibrations = 7, large_calibrations = 3;
+constexpr double most_unlike = 0.1;    // of a declared time
 constexpr double least_message = 16;   // bytes to an expert, which are rounded up
 constexpr double most_overhead = 0.2;  // of an all-to-all's time
 cost::Routing expected_routing(const DrawnRouting& routing, double capacity) {
@@ -45,11 +46,21 @@ std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& o
   return costs;
 }
 
+// The groups among which an all-to-all takes turns, if it is a part by peers (split_peers); else 1.
+double groups_of_peers(const ir::Program& program, const ir::Instruction& at) {
+  const ir::TensorId filled = at.operands[1];
+  const auto maker = std::ranges::find_if(program.instructions, [&](const ir::Instruction& other) {
+    return std::ranges::count(other.results, filled) > 0;
+  });
+  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert;
+  return by_peers ? double(maker->attributes.integer("parts")) : 1;
+}
+
 // The median time of a call on the slowest rank, in nanoseconds of the host.
 template <class Call>
-Result<double> slowest_ns(comm::Communicator& world, const Call& call) {
+Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& call) {
   std::vector<double> times;
-  for (int i = 0; i < calibrations; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     LANCET_TRY(world.barrier());
     const auto start = std::chrono::steady_clock::now();
     LANCET_TRY(call());
@@ -64,6 +75,7 @@ Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) 
   LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = options.layers,
                                                                            .experts = options.experts,
                                                                            .ranks = options.layout.ranks,
+                                                                           .micro_batches = options.micro_batches,
                                                                            .seed = options.seed}));
   return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
 }
@@ -95,10 +107,36 @@ Status EmulatedDevice::calibrate(comm::Communicator& world) {
     receives.push_back({peer, bytes.data() + world.size() + peer, 1});
   }
   std::vector<float> sums(std::size_t(world.size()));
-  LANCET_ASSIGN(overhead_ns_, slowest_ns(world, [&] { return world.send_receive(sends, receives); }));
-  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, [&] { return world.all_reduce_sum(sums); }));
+  LANCET_ASSIGN(overhead_ns_, slowest_ns(world, calibrations, [&] { return world.send_receive(sends, receives); }));
+  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, calibrations, [&] { return world.all_reduce_sum(sums); }));
   all_to_all_latency_ns_ = costs_.all_to_all_ms(1) * ns_per_ms - overhead_ns_ / options_.dilation;
   all_reduce_latency_ns_ = costs_.all_reduce_ms(1) * ns_per_ms - all_reduce / options_.dilation;
+  return {};
+}
+
+Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan) const {
+  double bytes = 0;
+  for (const ir::Instruction& at : plan.program.instructions)
+    if (ops::kind(at) == ops::Kind::all_to_all) bytes = std::max(bytes, cost::bytes_sent(plan.program, at));
+  const int peers = world.size() - 1;
+  const auto each = std::size_t(bytes / (options_.scale * std::max(peers, 1)));
+  if (peers == 0 || each == 0) return {};
+  std::vector<std::byte> sent(each), received(each * std::size_t(world.size()));
+  std::vector<comm::Segment> sends, receives;
+  for (int peer = 0; peer < world.size(); ++peer) {
+    if (peer == world.rank()) continue;
+    sends.push_back({peer, sent.data(), each});
+    receives.push_back({peer, received.data() + std::size_t(peer) * each, each});
+  }
+  LANCET_ASSIGN(const double host_ns,
+                slowest_ns(world, large_calibrations, [&] { return world.send_receive(sends, receives); }));
+  const double ms = std::max(host_ns - overhead_ns_, 0.0) / options_.dilation / ns_per_ms;
+  const double declared = slowest_costs_.all_to_all_ms(bytes) - slowest_costs_.all_to_all_ms(1);
+  if (world.rank() == 0 && std::abs(ms / declared - 1) > most_unlike)
+    log::warn(
+        "links: the bytes of an all-to-all of {:.1f} MB take {:.2f} ms of the device's time here, declared are {:.2f}; "
+        "scripts/emulate-cluster.sh up sets links for emulated.hardware, scale and dilation",
+        bytes * 1e-6, ms, declared);
   return {};
 }
 
@@ -107,15 +145,15 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
-    const double bytes = cost::bytes_sent(plan.program, at);
-    least_bytes = std::min(least_bytes, bytes / double(options_.experts - options_.experts / ranks));
+    const auto others = double(options_.experts - options_.experts / ranks) / groups_of_peers(plan.program, at);
+    least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
     total += costs_.all_to_all(plan.program, at, 0).ms * ns_per_ms;
     ++count;
   }
   if (count == 0) return {};
   if (least_bytes < least_message * options_.scale)
     return config_error(
-        fmt::format("emulated.scale: expected at most {:.3g}, so that a message for an expert has {} bytes, found {}",
+        fmt::format("emulated.scale: expected at most {:.0f}, so that a message for an expert has {} bytes, found {}",
                     std::floor(least_bytes / least_message), least_message, options_.scale));
   // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
   const double latency = costs_.all_to_all_ms(1) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
@@ -127,7 +165,7 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   if (options_.dilation < dilation(most_overhead))
     return config_error(fmt::format("emulated.dilation: expected at least {:.0f} ({}), found {}", dilation(late), found,
                                     options_.dilation));
-  if (options_.dilation < dilation(late))
+  if (options_.rank == 0 && options_.dilation < dilation(late))
     log::warn("emulated.dilation: {:.0f} would do better than {}: {}", dilation(late), options_.dilation, found);
   return {};
 }

@@ -1,8 +1,8 @@
 // A tensor is known if the host computes it: routers' scores, which are drawn, and the results of an instruction whose
 // operands are all known (gates, counts, statistics of the load). A part of a tensor is known if the whole is, and the
 // other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself. All other
-// tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the route and the rows
-// that tell their sizes are known.
+// tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the filled slots and the
+// rows that tell their sizes are known.
 #include "emulated_kernels.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ std::vector<ir::TensorId> router_weights(const ir::Program& program) {
 
 // The place of the rows i32[E/W, W+1] among the operands of an experts' op; none for other ops.
 std::optional<std::size_t> rows_operand(const ir::Program& program, const ir::Instruction& at) {
-  if (!ops::is_over_expert_rows(at) || at.stream != ir::Stream::compute) return {};
+  if (!ops::is_of_experts(at)) return {};
   for (std::size_t i = 0; i < at.operands.size(); ++i)
     if (const ir::TensorType& type = program.type(at.operands[i]); type.dtype == DType::i32 && type.shape.rank() == 2)
       return i;
@@ -125,9 +125,9 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
     args.comm = scaled_.back().get();
     send = ops::find_cpu_kernel(at.op)->bind(args);
   }
-  const double share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;
-  return [this, instruction, share, latency, send]() -> Status {
-    pace_.begin_message(instruction, share);
+  const double ns = cost.ms * ns_per_ms, share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;
+  return [this, instruction, ns, share, latency, send]() -> Status {
+    pace_.begin_message(instruction, ns, share);
     if (send) LANCET_TRY(send());
     pace_.end_message(instruction, latency);
     return {};

@@ -1,13 +1,11 @@
 #include "pace.h"
 
 #include <algorithm>
-#include <limits>
 #include <thread>
 
 namespace lancet::runtime {
 namespace {
 
-constexpr double under_way = std::numeric_limits<double>::infinity();
 constexpr double most_taken = 0.9;      // of the compute stream's time, as in the simulator
 constexpr double negligible_ns = 1000;  // not worth another sleep
 
@@ -65,20 +63,23 @@ void Pace::compute(std::int32_t instruction, double ns) {
   end_[std::size_t(instruction)] = end;
 }
 
-void Pace::begin_message(std::int32_t instruction, double device_share) {
+void Pace::begin_message(std::int32_t instruction, double ns, double share) {
   const double start = ready(instruction);
   sleep_until(start);
   const double begun = now();
-  late_[std::size_t(plan_.program.instructions[std::size_t(instruction)].stream)] += std::max(0.0, begun - start);
+  late_of(instruction) += std::max(0.0, begun - start);
   const std::lock_guard lock(mutex_);
-  messages_of(instruction).push_back({begun, under_way, device_share});
+  messages_of(instruction).push_back({begun, begun + ns, share});
 }
 
 void Pace::end_message(std::int32_t instruction, double latency_ns) {
-  if (latency_ns > 0) sleep_until(now() + latency_ns);
+  const double wanted = now() + latency_ns;
+  if (latency_ns > 0) sleep_until(wanted);
   const double end = end_[std::size_t(instruction)] = now();
+  late_of(instruction) += end - wanted;
   const std::lock_guard lock(mutex_);
-  messages_of(instruction).back().end = end;
+  Message& message = messages_of(instruction).back();
+  message.end = std::min(message.end, end);
 }
 
 double Pace::late_ns() const {
@@ -92,12 +93,12 @@ double Pace::taken(double from, double to) const {
   double sum = 0;
   for (const auto& messages : messages_)
     for (auto message = messages.rbegin(); message != messages.rend() && message->end > from; ++message)
-      sum += message->device_share * std::max(0.0, std::min(to, message->end) - std::max(from, message->start));
+      sum += message->share * std::max(0.0, std::min(to, message->end) - std::max(from, message->start));
   return std::min(sum, most_taken * (to - from));
 }
 
-std::vector<Pace::Message>& Pace::messages_of(std::int32_t instruction) {
-  return messages_[std::size_t(plan_.program.instructions[std::size_t(instruction)].stream)];
+std::size_t Pace::stream_of(std::int32_t instruction) const {
+  return std::size_t(plan_.program.instructions[std::size_t(instruction)].stream);
 }
 
 }  // namespace lancet::runtime

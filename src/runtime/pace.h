@@ -24,24 +24,29 @@ class Pace {
   // stream that takes `ns` when nothing else uses the device has ended; messages that are under way meanwhile take
   // their share of the device.
   void compute(std::int32_t instruction, double ns);
-  // Sleeps until the message would start. device_share: the part of the compute stream's time that it takes.
-  void begin_message(std::int32_t instruction, double device_share);
-  // Sleeps for latency_ns: the message has arrived before this call, and would have taken so much longer.
+  // Sleeps until the message would start. From then on it takes `share` of the compute stream's time, for at most `ns`,
+  // the time that it takes alone: one that waits for others takes no more.
+  void begin_message(std::int32_t instruction, double ns, double share);
+  // Sleeps for latency_ns: the message has arrived before this call, and would have taken so much longer. Negative: it
+  // took so much longer here than on the device.
   void end_message(std::int32_t instruction, double latency_ns);
-  // How much later than ideal messages have started in this step, in all. After the step.
+  // By how much this machine has delayed the messages of this step, in all: starts after the ideal start, latencies
+  // above the declared ones, sleeps that took too long. After the step.
   double late_ns() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Message {
-    double start, end, device_share;  // end: infinite while it is under way
+    double start, end, share;  // end: when it takes no more of the device
   };
   double now() const;
   void sleep_until(double time) const;
   double ready(std::int32_t instruction) const;  // its ideal start
   // Time that messages take from the compute stream between two times, the later of which has passed.
   double taken(double from, double to) const;
-  std::vector<Message>& messages_of(std::int32_t instruction);
+  std::size_t stream_of(std::int32_t instruction) const;
+  std::vector<Message>& messages_of(std::int32_t instruction) { return messages_[stream_of(instruction)]; }
+  double& late_of(std::int32_t instruction) { return late_[stream_of(instruction)]; }
 
   const ir::Plan& plan_;
   const double signal_ns_, dilation_;

@@ -1,5 +1,6 @@
 #include "lancet/schedule/candidate.h"
 
+#include <algorithm>
 #include <array>
 
 #include "reorder.h"
@@ -52,6 +53,13 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
   result.timeline =
       simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
   return result;
+}
+
+int most_parts(const ir::Program& program) {
+  int most = 1;
+  for (const ir::Instruction& instruction : program.instructions)
+    most = std::max(most, int(instruction.attributes.integer("parts", 1)));
+  return most;
 }
 
 }  // namespace lancet::schedule

@@ -2,8 +2,9 @@
 // each number of parts, with the backward pass split alike or whole. List scheduling orders each split under a grid of
 // settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
 // run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
-// simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes. The shortest
-// candidate whose planned arena grows by at most 5% is returned.
+// simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes; and in the
+// orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned arena grows by at
+// most 5% is returned.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,6 +64,7 @@ class OrderSearch {
   // The shorter of `best` and the same with one message on the network at a time.
   Candidate with_or_without_turns(Candidate best) const;
   Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const;
+  Tried with_chunks_placed(Tried tried) const;
 
   const Step& step_;
   std::int64_t memory_ = 0;  // bytes alive at once without parts
@@ -133,16 +135,23 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
   return chunked;
 }
 
+OrderSearch::Tried OrderSearch::with_chunks_placed(Tried tried) const {
+  tried.candidate = chunk_all_reduces(step_, {}, std::move(tried.candidate));
+  return tried;
+}
+
 Candidate OrderSearch::best(Candidate first) {
   auto shorter = [](const Tried& a, const Tried& b) {
     return a.candidate.timeline.makespan < b.candidate.timeline.makespan;
   };
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::size_t again = std::min(second_round, tried_.size());
-  for (std::size_t i = 0; i < again; ++i)
+  for (std::size_t i = 0; i < again; ++i) {
+    if (!std::isinf(tried_[i].candidate.timeline.makespan)) tried_.push_back(with_chunks_placed(tried_[i]));
     for (std::int64_t chunk :
          chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
       for (double limit : {memory_limit, tight_limit}) tried_.push_back(in_chunks(tried_[i], chunk, limit));
+  }
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
   const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
   for (Tried& tried : tried_) {

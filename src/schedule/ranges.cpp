@@ -1,6 +1,6 @@
 // Ranges are sought over groups of instructions instead of single ones, which keeps the dynamic programme small. An MoE
-// layer from its gate to its combine is one group, since all readers of a route must see it in the same number of
-// parts. The instructions between layers form groups of about equal time. RangeCosts evaluates a range by list
+// layer from its gate to its combine is one group, since all readers of filled slots must see them in the same number
+// of parts. The instructions between layers form groups of about equal time. RangeCosts evaluates a range by list
 // scheduling of its instructions alone, each split one as `parts` jobs: part p needs part p of what it reads, a whole
 // instruction all parts. A gradient is matched to its forward instruction by the label, which autodiff copies.
 #include "ranges.h"
@@ -62,7 +62,7 @@ class RangeCosts {
             for (int q = 0; q < parts; ++q) job.needs.push_back(from + q);
           }
         }
-        if (p > 0 && ops::op(at.op).sequential_parts) job.needs.push_back(start.back() + p - 1);
+        if (p > 0 && ops::op(at.op).continued) job.needs.push_back(start.back() + p - 1);
         jobs.push_back(std::move(job));
       }
     }
@@ -74,18 +74,15 @@ class RangeCosts {
   const Dependencies precedence_;
 };
 
-bool makes_route(const ir::Program& program, const ir::Instruction& at) {
-  return std::ranges::any_of(at.results, [&](ir::TensorId id) { return program.type(id).dtype == DType::route; });
-}
+bool is_gate(const ir::Instruction& at) { return ops::kind(at) == ops::Kind::gate; }
 
-// The last instruction of the forward pass that reads the route which `maker` makes.
-std::size_t last_reader(const Step& step, std::size_t maker) {
-  const ir::Program& program = step.program();
-  std::size_t last = maker;
-  for (std::size_t i = maker + 1; i < step.forward_end(); ++i)
-    for (ir::TensorId operand : program.instructions[i].operands)
-      for (ir::TensorId result : program.instructions[maker].results)
-        if (program.type(result).dtype == DType::route && operand == result) last = i;
+// The last instruction of the forward pass that reads what the gate has decided.
+std::size_t last_reader(const Step& step, std::size_t gate) {
+  const auto& instructions = step.program().instructions;
+  std::size_t last = gate;
+  for (std::size_t i = gate + 1; i < step.forward_end(); ++i)
+    for (ir::TensorId operand : instructions[i].operands)
+      if (std::ranges::count(instructions[gate].results, operand) > 0) last = i;
   return last;
 }
 
@@ -97,7 +94,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   double between = 0;
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
-    if (!makes_route(step.program(), instructions[i])) {
+    if (!is_gate(instructions[i])) {
       between += instructions[i].stream == ir::Stream::compute ? step.op_costs()[i].ms : 0;
       continue;
     }
@@ -110,7 +107,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   for (std::size_t i = 1; i < step.forward_end(); ++i) {
     if (glued[i]) continue;
     filled += step.op_costs()[i - 1].ms;
-    if (!makes_route(step.program(), instructions[i]) && !glued[i - 1] && filled < length) continue;
+    if (!is_gate(instructions[i]) && !glued[i - 1] && filled < length) continue;
     boundaries.push_back(i);
     filled = 0;
   }
@@ -121,7 +118,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
 std::vector<int> moe_groups(const Step& step, const std::vector<std::size_t>& groups) {
   std::vector<int> layers;
   for (std::size_t g = 0; g + 1 < groups.size(); ++g)
-    if (makes_route(step.program(), step.program().instructions[groups[g]])) layers.push_back(int(g));
+    if (is_gate(step.program().instructions[groups[g]])) layers.push_back(int(g));
   return layers;
 }
 

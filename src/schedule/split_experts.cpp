@@ -22,10 +22,10 @@ struct ExpertRange {
   std::size_t layer = 0;
 };
 
-// In program order. Both passes of a layer read the same route.
+// In program order. Both passes of a layer read the same filled slots.
 std::vector<ExpertRange> expert_ranges(const Step& step) {
   std::vector<ExpertRange> ranges;
-  std::vector<ir::TensorId> routes;  // by layer
+  std::vector<ir::TensorId> filled;  // by layer
   int all_to_alls = 2;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
@@ -37,9 +37,9 @@ std::vector<ExpertRange> expert_ranges(const Step& step) {
     const ir::Instruction& at = step.program().instructions[i];
     if (ops::kind(at) != ops::Kind::all_to_all) continue;
     ++all_to_alls;
-    const auto route = std::ranges::find(routes, at.operands[1]);
-    ranges.back().layer = std::size_t(route - routes.begin());
-    if (route == routes.end()) routes.push_back(at.operands[1]);
+    const auto layer = std::ranges::find(filled, at.operands[1]);
+    ranges.back().layer = std::size_t(layer - filled.begin());
+    if (layer == filled.end()) filled.push_back(at.operands[1]);
   }
   return ranges;
 }

@@ -1,6 +1,6 @@
 // Part costs are found by rewriting: for each way to cut and each part count the whole step is split as far as
 // possible, and the costs of the resulting instructions are looked up once. All parts of an instruction cost the same,
-// so one cost per source instruction is stored; helpers of the parts (joins, split routes, copies) are stored by
+// so one cost per source instruction is stored; helpers of the parts (joins, split slots, copies) are stored by
 // op_key. The cost of any other split is put together from these. Groups of peers use the parts of a cut by capacity: a
 // group gets as many tokens, but its all-to-alls send fewer messages.
 #include "lancet/schedule/step.h"

@@ -3,10 +3,14 @@
 // the same plan in each round.
 #include "lancet/train/compare_policies.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
+#include "lancet/ir/print.h"
 #include "lancet/run/run_folder.h"
 #include "lancet/schedule/schedule_report.h"
 #include "lancet/train/trainer.h"
@@ -41,6 +45,15 @@ std::map<std::string, double> exposed_by_site(const ir::Program& program, std::s
   return exposed;
 }
 
+std::string schedule_hash(const ir::Plan& plan) {
+  std::string text = ir::print(plan.program);
+  for (const std::vector<ir::InstructionId>& waits : plan.waits) {
+    for (const ir::InstructionId wait : waits) text += fmt::format(" {}", wait.index());
+    text += '\n';
+  }
+  return hex(hash64(text));
+}
+
 class Comparison {
  public:
   Comparison(const config::Config& config, comm::Communicator& world, const ComparePoliciesOptions& options)
@@ -69,19 +82,20 @@ class Comparison {
                   Trainer::create(config, world_,
                                   {.local_ranks = options_.local_ranks, .profile_folder = options_.profile_folder}));
     if (round == 0) LANCET_TRY(world::broadcast_status(world_, begin(i, config, *trainer), 0));
-    std::vector<double> step_ms, exposed_ms;
+    std::vector<double> step_ms, exposed_ms, late_pct;
     PolicyTimes& times = times_[i];
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(run::StepRecord record, trainer->step(step));
       if (step < options_.warmup) continue;
       step_ms.push_back(record.step_ms);
       exposed_ms.push_back(record.exposed_ms);
-      if (record.late_pct) times.late_pct = std::max(times.late_pct.value_or(0), *record.late_pct);
+      if (record.late_pct) late_pct.push_back(*record.late_pct);
       record.step = std::int64_t(round) * options_.steps + step - options_.warmup + 1;
       if (folders_[i]) folders_[i]->record(record, trainer->last_layers(), false);
     }
     times.step_ms.push_back(median(step_ms));
     times.exposed_ms.push_back(median(exposed_ms));
+    if (!late_pct.empty()) times.late_pct.push_back(median(late_pct));
     if (round + 1 < options_.rounds) return {};
     times.exposed_by_site = exposed_by_site(trainer->executor().plan().program, trainer->executor().spans());
     LANCET_ASSIGN(const std::string trace, trainer->trace());
@@ -95,6 +109,7 @@ class Comparison {
     PolicyTimes& times = times_[i];
     times.policy = options_.policies[i];
     times.ran = plan.header.text("policy");
+    times.plan = schedule_hash(plan);
     if (plan.header.has("predicted_ms")) {
       times.predicted_ms = plan.header.real("predicted_ms");
       times.predicted_exposed_ms = plan.header.real("exposed_ms", 0);

@@ -7,9 +7,9 @@
 namespace lancet::train {
 namespace {
 
-// The mean error of predicted steps on emulated clusters (docs/results/fig14.md). Where the prediction has changed by
+// The mean error of predicted steps on emulated devices (docs/results/emulated.md). Where the prediction has changed by
 // less, the load has not left the planned one as far as the simulator can tell.
-constexpr double prediction_error = 0.019;
+constexpr double prediction_error = 0.016;
 
 std::optional<cost::RankLoad> rank_load(const std::optional<checkpoint::LoadHistory::Load>& load) {
   return load ? std::optional(cost::RankLoad{load->fullest, load->kept}) : std::nullopt;

@@ -65,15 +65,20 @@ void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& t
   if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
 }
 
+double even_share(const config::Config& config, std::int64_t experts) {
+  const std::int64_t tokens = config.train.micro_batch_size * config.train.seq_len;
+  const std::int64_t groups = config.train.micro_batch_size / config.group_sequences();
+  const std::int64_t slots = experts * groups * model::capacity(config.model.capacity_factor, tokens / groups, experts);
+  return std::min(1.0, double(slots) / double(tokens));
+}
+
 // The share of the rows counted in flops_.experts that hold kept tokens.
 double StepSpeed::kept_share(const StepTally& tally) const {
   if (tally.layers().empty()) return 0;
   const config::Train& train = config_.train;
   const auto layers = double(tally.layers().size()), micro_batches = double(train.gradient_accumulation_steps);
-  const auto experts = std::int64_t(tally.experts());
-  const std::int64_t tokens = train.micro_batch_size * train.seq_len;
-  const std::int64_t slots = experts * model::capacity(config_.model.capacity_factor, tokens, experts);
-  return tally.kept() / (double(std::min(tokens, slots)) * double(ranks_) * layers * micro_batches);
+  const double tokens = double(train.micro_batch_size * train.seq_len) * double(ranks_) * layers * micro_batches;
+  return tally.kept() / (even_share(config_, std::int64_t(tally.experts())) * tokens);
 }
 
 }  // namespace lancet::train

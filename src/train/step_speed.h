@@ -23,6 +23,10 @@ struct ProductFlops {
 };
 ProductFlops product_flops(const ir::Program& program);
 
+// The share of the tokens that even routing keeps: below 1 if the capacity factor is. experts: of a layer, over all
+// ranks.
+double even_share(const config::Config& config, std::int64_t experts);
+
 class StepSpeed {
  public:
   // config: outlives this object.

@@ -44,13 +44,13 @@ run::LayerLoad StepTally::load_of(std::size_t layer) const {
           std::span(chosen_).subspan(layer * experts_, experts_)};
 }
 
-cost::RankLoad StepTally::rank_load(int ranks) const {
+cost::RankLoad StepTally::rank_load(int ranks, double even_share) const {
   cost::RankLoad mean{0, 0};
   const std::size_t local = experts_ / std::size_t(ranks);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     const auto chosen = std::span(chosen_).subspan(layer * experts_, experts_);
     const auto kept = std::span(kept_).subspan(layer * experts_, experts_);
-    const double tokens = std::accumulate(chosen.begin(), chosen.end(), 0.0);
+    const double tokens = even_share * std::accumulate(chosen.begin(), chosen.end(), 0.0);
     double most = 0;  // kept by the experts of one rank
     for (std::size_t first = 0; first < experts_; first += local) {
       const auto of_rank = kept.subspan(first, local);

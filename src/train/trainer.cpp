@@ -92,15 +92,17 @@ class TrainerImpl final : public Trainer {
     if (accelerator) LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
     if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
-    if (emulated_) LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
-    if (emulated_) return {};
+    if (emulated_) {
+      LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
+      return emulated_->try_links(world_, plans_.update);
+    }
     return initialize_weights(config_, world_.rank(), world_.size(), memory_.store());
   }
 
   Result<run::StepRecord> step(std::int64_t step) override {
     LANCET_ASSIGN(run::StepRecord record, run_step(step));
     if (record.skipped || tally_.layers().empty()) return record;
-    const cost::RankLoad load = tally_.rank_load(world_.size());
+    const cost::RankLoad load = tally_.rank_load(world_.size(), even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
     return record;
@@ -254,8 +256,8 @@ class TrainerImpl final : public Trainer {
     return error;
   }
 
-  // Collective: makes plans for the load that was measured, goes on with them if they are predicted to be faster, and
-  // notes both in the record.
+  // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,
+  // and records both predictions.
   Status replan(const Replanning::Departure& departure, run::StepRecord& record) {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;
@@ -271,10 +273,12 @@ class TrainerImpl final : public Trainer {
       log::info(
           "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens are "
           "dropped; predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
-          faster ? "replaced" : "kept", record.step, departure.load.fullest, 100 * (1 - departure.load.kept),
-          departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
+          faster ? "replaced" : "kept", record.step, departure.load.fullest,
+          100 * (1 - departure.load.kept * even_share()), departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
     return {};
   }
+
+  double even_share() const { return train::even_share(config_, std::int64_t(tally_.experts())); }
 
   // Collective: binds other plans of the training step to the same weights.
   Status take(planning::StepPlans plans) {

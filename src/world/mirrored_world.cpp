@@ -18,7 +18,7 @@ Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config&
     return config_error(fmt::format(
         "comm.transport: expected one process for \"mirrored\", which stands for all ranks, found {}", world.size()));
   const int ranks = static_cast<int>(config.comm.mirrored_ranks);
-  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires emulated_ranks and network
+  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires mirrored_ranks and network
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
   const cost::Layout layout{ranks, hardware.nodes(ranks)};
   const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {

@@ -43,7 +43,8 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
                                           .layers = static_cast<int>(model.moe_layers()),
                                           .experts = model.experts(layout.ranks),
-                                          .capacity = model.capacity_factor});
+                                          .capacity = model.capacity_factor,
+                                          .micro_batches = int(config.train.gradient_accumulation_steps)});
 }
 
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,

@@ -93,6 +93,16 @@ TEST_CASE("without measured costs plan takes a declared machine and names the co
   CHECK(outcome.lines_with("costs: ethernet-10g-cpu, declared") == 1);
 }
 
+TEST_CASE("plan refuses an emulated cluster that it does not know") {
+  const Files files;
+  const auto outcome =
+      lancet("plan " + files.config + " --ranks 2 --set device=emulated --set emulated.hardware=p3dn-v100 " +
+             "--set emulated.routing=zipf:x");
+  CHECK(outcome.code == 2);
+  CHECK(outcome.output ==
+        "error: emulated.routing: expected even, zipf:S with S from 0 to 10, or trace:FILE, found zipf:x\n");
+}
+
 TEST_CASE("the costs of several hosts are measured on them, as plan says") {
   const Files files;
   const auto outcome = test::shell("XDG_CACHE_HOME=" + (files.folder / "empty") + " " LANCET_BINARY " plan " +
@@ -252,6 +262,34 @@ TEST_CASE("a plan file with a byte order mark and CRLF line ends runs") {
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(text_of(folder / "run/plan.ir") == text_of(folder / "made/plan.ir"));
+}
+
+TEST_CASE("plan --plan predicts the plan of a file, made for other costs, and refuses one of another step") {
+  const Files files;
+  const std::string plan = files.folder / "plan.ir", on = "plan " + files.config + " --on p3dn-v100";
+  REQUIRE(lancet(on + " --ranks 2 --hosts 2 --set overlap.policy=dw --out " + plan).code == 0);
+  const auto same = lancet(on + " --ranks 2 --hosts 2 --plan " + plan);
+  const auto slow = lancet(on + ":network=slow --ranks 2 --hosts 2 --plan " + plan);
+  INFO(same.output << slow.output);
+  REQUIRE((same.code == 0 && slow.code == 0));
+  CHECK(slow.lines_with("as in " + plan) == 1);
+  CHECK(number_in(same.output, "dw", 0) ==
+        Approx(ir::parse_plan(text_of(plan))->header.real("predicted_ms")).margin(0.051));
+  CHECK(number_in(slow.output, "dw", 0) > number_in(same.output, "dw", 0));
+
+  const auto refusal = [&](const std::string& arguments) {
+    const auto outcome = lancet(on + arguments);
+    CHECK(outcome.code == 2);
+    return outcome.output;
+  };
+  CHECK(refusal(" --ranks 4 --plan " + plan) ==
+        "error: plan " + plan + ": header: ranks: expected a plan whose number of ranks is 4, found 2\n");
+  CHECK(refusal(" --ranks 2 --plan " + plan + "x") ==
+        "error: plan " + plan + "x: expected a plan, as lancet plan --out writes it, found no such file\n");
+  const std::string other = files.folder.write("other.ir", "hello\n");
+  CHECK(refusal(" --ranks 2 --plan " + other) == "error: plan " + other + ": line 1: expected '[', found 'hello'\n");
+  CHECK(refusal(" --ranks 2 --explain --plan " + plan) ==
+        "error: lancet plan: --explain excludes --plan; see lancet plan --help\n");
 }
 
 TEST_CASE("plan writes the program after each pass of the chosen policy, and lists the passes") {

@@ -101,7 +101,7 @@ TEST_CASE("a printed config parses to the same config") {
   const std::string other = R"({
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
-      "num_experts_per_tok": 2, "router": "batch_prioritized", "capacity_factor": 0.3, "router_aux_loss_coef": 0.123456789012345,
+      "num_experts_per_tok": 2, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
@@ -301,7 +301,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 56);
+  CHECK(bounded == 57);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -340,6 +340,9 @@ TEST_CASE("a tensor that fits no machine is refused before any size overflows") 
         std::string::npos);
   CHECK(error({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
         std::string::npos);
+  CHECK(error({"model.router_group_size=3"}) ==
+        "config: model.router_group_size: expected a divisor of the 8 sequences of train.micro_batch_size (a group "
+        "cannot span micro batches or ranks), found 3");
   CHECK(error({"model.experts_per_rank=65536"}, 2) ==
         "config: model.experts_per_rank: expected at most 65536 experts in a layer, found 131072 on 2 ranks");
   // A model of today's largest kind passes: 96 layers, 12288 wide, 64 experts.

@@ -18,14 +18,14 @@ ir::Program parsed(const std::string& text) {
 
 // Two ranks, four experts of capacity 6, 16 tokens, rows of 8 bf16.
 const std::string moe = R"(program moe {ranks=2}
-input @route : route[16,4]
+input @filled : i32[4,2]
 input @slots : bf16[4,6,8]
 input @w : bf16[2,32,8]
 input @b : f32[2,32]
-%0 : i32[2,3] = all_to_all_counts(@route) {ranks=2}  # expert forward counts
-%1 : bf16[2,12,8] = all_to_all(@slots, @route, %0)  # expert forward there
-%2 : bf16[2,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
-%3 : bf16[4,6,8] = all_to_all_back(%2, @route, %0) {tokens=4}  # expert forward back
+%0 : i32[2,3] = all_to_all_counts(@filled) {ranks=2}  # expert forward counts
+%1 : bf16[2,12,8] = all_to_all(@slots, @filled, %0)  # expert forward there
+%2 : bf16[2,12,8] = all_to_all(@slots, @filled, %0) {tokens=16}  # expert forward there
+%3 : bf16[4,6,8] = all_to_all_back(%2, @filled, %0) {tokens=4}  # expert forward back
 %4 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=16}  # compute forward h.0.fc
 %5 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=16}  # compute forward h.1.fc
 %6 : bf16[2,12,32] = expert_linear(%2, @w, @b, %0) {tokens=8}  # compute forward h.1.fc
@@ -108,10 +108,10 @@ TEST_CASE("bytes_sent counts the bytes that leave a rank") {
 
 TEST_CASE("tokens beyond the capacity are dropped and not sent") {
   const ir::Program program = parsed(R"(program tight {ranks=4}
-input @route : route[16,4]
+input @filled : i32[4,2]
 input @slots : f32[4,3,8]
-%0 : i32[1,5] = all_to_all_counts(@route) {ranks=4}  # expert forward counts
-%1 : f32[1,12,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
+%0 : i32[1,5] = all_to_all_counts(@filled) {ranks=4}  # expert forward counts
+%1 : f32[1,12,8] = all_to_all(@slots, @filled, %0) {tokens=16}  # expert forward there
 )");
   CHECK(bytes_sent(program, program.instructions[1]) == 12 * 32 * 3 / 4);
   CHECK(bytes_sent(program, program.instructions[0]) == 12);
@@ -145,15 +145,15 @@ TEST_CASE("an op without costs is named, and the other missing ones are counted"
 
 TEST_CASE("the all-to-all of one rank is a copy with its own time") {
   const ir::Program program = parsed(R"(program alone
-input @route : route[16,4]
+input @filled : i32[4,2]
 input @slots : f32[4,4,8]
-%0 : i32[4,2] = all_to_all_counts(@route) {ranks=1}  # expert forward counts
-%1 : f32[4,4,8] = all_to_all(@slots, @route, %0) {tokens=16}  # expert forward there
+%0 : i32[4,2] = all_to_all_counts(@filled) {ranks=1}  # expert forward counts
+%1 : f32[4,4,8] = all_to_all(@slots, @filled, %0) {tokens=16}  # expert forward there
 )");
   CHECK(is_local(program, program.instructions[1]));
   CHECK(bytes_sent(program, program.instructions[1]) == 0);
   FakeCosts costs;
-  costs.ops["all_to_all(f32[4,4,8], route[16,4], i32[4,2]) {tokens=16}"] = 7;
+  costs.ops["all_to_all(f32[4,4,8], i32[4,2], i32[4,2]) {tokens=16}"] = 7;
   const auto found = op_costs(costs, program);
   REQUIRE(found.ok());
   CHECK((*found)[0].ms == 1);  // all_to_all_ms(0)

@@ -80,8 +80,10 @@ TEST_CASE("an op without products costs the slower of memory and vector units") 
 
 TEST_CASE("a batch-prioritized gate costs its sort on top of a Switch gate") {
   const auto ms = [](const std::string& gate) {
-    return ms_of(one("input @x : f32[4,256,8]\n", "%0 : route[1024,8], %1 : f32[4,256,8], %2 : f32[2,8] = " + gate +
-                                                      "_gate(@x) {capacity=200}  # compute forward p"));
+    return ms_of(one("input @x : f32[4,256,8]\n",
+                     "%0 : i32[1024,1], %1 : i32[1024,1], %2 : f32[1024,1], %3 : i32[1,8], %4 : i32[8,2], "
+                     "%5 : f32[4,256,8], %6 : f32[2,8] = " +
+                         gate + "_gate(@x) {capacity=200, groups=1}  # compute forward p"));
   };
   const double logits = 4 * 256 * 8;
   CHECK(ms("switch") == Approx(0.010 + std::max(2 * 4 * logits / 50e6, 12 * logits / 0.1e9)));
@@ -122,6 +124,10 @@ TEST_CASE("with an imbalanced gate the capacity keeps the tokens that fit") {
   // Expert loads from 0 to 2, cut at 1: a quarter is dropped.
   CHECK(Routing{.imbalance = 2, .capacity = 1}.kept() == Approx(0.75));
   CHECK(Routing{.imbalance = 2, .capacity = 1}.fullest() == 1);
+  // Below 1 relative to what even routing keeps: of 2u and at most 0.5, 0.25^2 + 0.5 * 0.75 of 0.5.
+  CHECK(Routing{.capacity = 0.5}.kept() == 1);
+  CHECK(Routing{.imbalance = 2, .capacity = 0.5}.kept() == Approx(0.4375 / 0.5));
+  CHECK(Routing{.imbalance = 2, .capacity = 0.5}.fullest() == 1);
   // 3 u^2 cut at 1.5: u0 = sqrt(1/2), u0^3 + 1.5 (1 - u0).
   CHECK(Routing{.imbalance = 3, .capacity = 1.5}.kept() == Approx(std::pow(0.5, 1.5) + 1.5 * (1 - std::sqrt(0.5))));
 }
@@ -129,14 +135,16 @@ TEST_CASE("with an imbalanced gate the capacity keeps the tokens that fit") {
 TEST_CASE("routing scales all-to-alls of tokens and the experts' work, but not the counts or other work") {
   // 2 nodes of 4, 8 experts of 100 slots: 8 MB of 10,000 bytes per token, 7/8 of them to other ranks.
   const auto program = *ir::parse(R"(program p {ranks=8}
-input @route : route[400,8]
+input @expert : i32[400,1]
+input @slot : i32[400,1]
+input @filled : i32[8,2]
 input @slots : f32[8,100,2500]
 parameter @w : f32[1,300,2500]
 parameter @b : f32[1,300]
-%0 : i32[1,9] = all_to_all_counts(@route) {ranks=8}  # expert forward counts
-%1 : f32[1,800,2500] = all_to_all(@slots, @route, %0) {tokens=400}  # expert forward there
+%0 : i32[1,9] = all_to_all_counts(@filled) {ranks=8}  # expert forward counts
+%1 : f32[1,800,2500] = all_to_all(@slots, @filled, %0) {tokens=400}  # expert forward there
 %2 : f32[1,800,300] = expert_linear(%1, @w, @b, %0) {tokens=400}  # compute forward experts
-%3 : f32[8,100,2500] = dispatch(@slots, @route) {capacity=100}  # compute forward dispatch
+%3 : f32[8,100,2500] = dispatch(@slots, @expert, @slot, @filled) {slots=100}  # compute forward dispatch
 )");
   const auto all_to_all = [&](std::size_t i, const Routing& routing) {
     return HardwareCosts(machine(), {8, 2}, {}, routing).all_to_all(program, program.instructions[i], 0).ms;

@@ -4,7 +4,6 @@
 
 #include "all_to_all_values.h"
 #include "lancet/comm/communicator.h"
-#include "lancet/ir/route_layout.h"
 #include "module.h"
 
 namespace lancet {
@@ -14,22 +13,20 @@ using test::done, test::made;
 
 constexpr std::int64_t experts = 3, capacity = 40;
 constexpr int parts = 2;
-// The slots of each expert that a part owns, and their rows in its buffer: full, empty in one part, and few.
-constexpr std::int32_t begin[parts][experts] = {{0, 0, 3}, {25, 0, 4}}, end[parts][experts] = {{25, 0, 4}, {40, 17, 9}};
+// The slots of each expert that a part fills, and their rows in its buffer: full, empty in one part, and few.
+constexpr std::int32_t filled[parts][experts][2] = {{{0, 25}, {0, 0}, {3, 4}}, {{25, 40}, {0, 17}, {4, 9}}};
 constexpr std::int32_t rows[parts][experts][2] = {{{0, 25}, {0, 0}, {0, 1}}, {{25, 40}, {0, 17}, {1, 6}}};
 
-// Byte offsets in the window: slots, buffer, and for each part its route and rows.
+// Byte offsets in the window: slots, buffer, and for each part its filled slots and rows.
 struct Layout {
   std::int64_t row_bytes;
   std::size_t tensor() const { return std::size_t(experts * capacity * row_bytes + 255) / 256 * 256; }
   std::size_t buffer() const { return tensor(); }
-  std::size_t route(int part) const { return 2 * tensor() + std::size_t(part) * 512; }
-  std::size_t rows(int part) const { return route(part) + 256; }
-  std::size_t bytes() const { return route(parts); }
+  std::size_t filled(int part) const { return 2 * tensor() + std::size_t(part) * 512; }
+  std::size_t rows(int part) const { return filled(part) + 256; }
+  std::size_t bytes() const { return filled(parts); }
   std::size_t slot(std::int64_t e, std::int64_t i) const { return std::size_t((e * capacity + i) * row_bytes); }
 };
-
-constexpr ir::RouteLayout route{1, experts};
 
 ops::Kernel all_to_all_of(const Layout& layout, runtime::Accelerator& gpu, backend::Stream& stream,
                           comm::DeviceCommunicator& nccl, std::byte* window, bool there) {
@@ -41,7 +38,7 @@ ops::Kernel all_to_all_of(const Layout& layout, runtime::Accelerator& gpu, backe
   args.operands = {there ? slots : buffer};
   args.results = {there ? buffer : slots};
   for (int p = 0; p < parts; ++p) {
-    args.operands.push_back({window + layout.route(p), {DType::route, {route.tokens, experts}}});
+    args.operands.push_back({window + layout.filled(p), {DType::i32, {experts, 2}}});
     args.operands.push_back({window + layout.rows(p), {DType::i32, {experts, 2}}});
   }
   args.device = &gpu.device(), args.stream = &stream, args.device_comm = &nccl;
@@ -52,9 +49,9 @@ ops::Kernel all_to_all_of(const Layout& layout, runtime::Accelerator& gpu, backe
 void move_rows(const Layout& layout, std::byte* window, bool there) {
   for (int p = 0; p < parts; ++p)
     for (std::int64_t e = 0; e < experts; ++e) {
-      std::byte *slots = window + layout.slot(e, begin[p][e]),
+      std::byte *slots = window + layout.slot(e, filled[p][e][0]),
                 *buffer = window + layout.buffer() + layout.slot(e, rows[p][e][0]);
-      const auto bytes = std::size_t((end[p][e] - begin[p][e]) * layout.row_bytes);
+      const auto bytes = std::size_t((filled[p][e][1] - filled[p][e][0]) * layout.row_bytes);
       std::memcpy(there ? buffer : slots, there ? slots : buffer, bytes);
     }
 }
@@ -66,8 +63,7 @@ void check_rows(runtime::Accelerator& gpu, backend::Stream& stream, comm::Device
   std::byte* const page = made(device.allocate_host(layout.bytes()));
   for (std::size_t i = 0; i < layout.bytes(); ++i) page[i] = std::byte(i * 31 >> 3);
   for (int p = 0; p < parts; ++p) {
-    std::memcpy(route.begin(page + layout.route(p)), begin[p], sizeof begin[p]);
-    std::memcpy(route.end(page + layout.route(p)), end[p], sizeof end[p]);
+    std::memcpy(page + layout.filled(p), filled[p], sizeof filled[p]);
     std::memcpy(page + layout.rows(p), rows[p], sizeof rows[p]);
   }
   std::vector<std::byte> expected(page, page + layout.bytes());

@@ -22,7 +22,7 @@ def simulated(program):
         experiment = Path(folder) / "sequential.json"
         experiment.write_text(json.dumps({
             "title": "terms", "settings": str(ROOT / "configs/experiments/settings.json"),
-            "grids": [{"on": "dgx-h100", "models": [MODEL], "gates": ["switch"], "ranks": RANKS, "policies": ["DeepSpeed"],
+            "grids": [{"on": "dgx-h100", "models": [MODEL], "gates": ["switch"], "ranks": RANKS, "policies": ["sequential"],
                        "set": [f"train.micro_batch_size={BATCH}"]}]}))
         subprocess.run([program, "bench", "sweep", str(experiment), "--out", folder], cwd=ROOT, check=True, capture_output=True)
         return [json.loads(line) for line in (Path(folder) / "points.jsonl").read_text().splitlines()]

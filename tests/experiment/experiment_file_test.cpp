@@ -37,6 +37,21 @@ TEST_CASE("an experiment is the product of its lists, in their order") {
   CHECK(measured->points[0].hosts == 1);
 }
 
+TEST_CASE("a sweep's policies and plans are read before its first point") {
+  const Files files;
+  const std::string other = files.folder.write("other.ir", "hello\n");
+  auto refused = [&](const std::string& dw) {
+    files.folder.write("settings.json", replaced(files.settings_text, R"({"set": ["overlap.policy=dw"]})", dw));
+    return files.refused(R"({"title": "t", "grids": [{)" + files.grid() + "}]}");
+  };
+  CHECK(refused(R"({"set": ["overlap.policy=nope"]})")
+            .find("grids[0], policy dW: expected a policy of this build, found overlap.policy: expected one of ") !=
+        std::string::npos);
+  CHECK(refused(R"({"plan": ")" + other + R"("})").find("policies.dW.plan: expected a plan of ") != std::string::npos);
+  CHECK(refused(R"({"plan": ")" + other + R"("})").find("plan " + other + ": line 1: expected '[', found 'hello'") !=
+        std::string::npos);
+}
+
 TEST_CASE("errors of an experiment name the field and the fault") {
   const Files files;
   auto with_grid = [&](const std::string& grid) { return R"({"title": "t", "grids": [{)" + grid + "}]}"; };

@@ -16,13 +16,13 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench.all_to_all_terms import read_commented  # noqa: E402
 from bench.run import python_with  # noqa: E402
+from hardware_table import read_commented  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 
-# Made-up exposed milliseconds by policy: Lancet cuts 90% of RAF's and 80% of Tutel's.
-EXPOSED = {"RAF": 100, "DeepSpeed": 80, "Tutel": 50, "FasterMoE": 50, "Lancet, paper": 30, "Lancet, backward whole": 20,
+# Made-up exposed milliseconds by the beginning of a policy: Lancet cuts 90% of RAF's schedule's and 80% of Tutel's.
+EXPOSED = {"sequential, unbucketed": 100, "sequential": 80, "experts in": 50, "Tutel": 50, "FasterMoE": 50, "Lancet, paper": 30, "Lancet, backward whole": 20,
            "Lancet": 10}
 # Made-up factors of all times by variation.
 SLOWER = {"": 1, "slow": 2, "fast": 0.5}
@@ -36,9 +36,7 @@ def made_up(name):
         for variation, model, gate, ranks, policy in itertools.product(grid.get("hardware", [""]), grid["models"], grid["gates"],
                                                                        grid["ranks"], grid["policies"]):
             slower = SLOWER.get(variation, 1)
-            family = next(known for known in ("Lancet, backward whole", "Lancet, paper", "Lancet", "RAF", "Tutel", "FasterMoE", "DeepSpeed", "")
-                          if policy.startswith(known))
-            exposed = slower * EXPOSED.get(family, 30)
+            exposed = slower * next((ms for known, ms in EXPOSED.items() if policy.startswith(known)), 30)
             points.append({
                 "experiment": name, "network": "simulated", "hardware": grid["on"], "variation": variation, "label": grid.get("label", ""),
                 "model": model, "gate": gate, "ranks": ranks, "hosts": max(1, ranks // 8), "batch": 16, "policy": policy,
@@ -101,7 +99,7 @@ ALL = ["fig02", "fig06", "fig11", "fig12", "fig13", "fig15", "fig16", "padding",
 def complete():
     case = Case(ALL, lambda point: point)
     expect(case.code, 0, "all points are there: exit code")
-    expect(case.rows("claims.md", "cut against RAF", "A100")[0][2:5],
+    expect(case.rows("claims.md", "cut against RAF's schedule", "A100")[0][2:5],
            ["70% (70% to 70%)", "80% (80% to 80%)", "90% (90% to 90%)"], "cuts")
     # The best baseline takes 250 ms, 300 with doubled and 225 with halved exposed time; the paper's algorithm 230, 260, 215.
     expect(case.rows("claims.md", "largest speed-up", "2 to 8 nodes; Switch, V100")[0][1:3],
@@ -113,15 +111,18 @@ def complete():
            ["at most 30%", "20% (11% to 33%)"], "the exposed share that the paper's ratios imply")
     with open(case.folder / "fig13.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["hardware"] == "p3dn-v100" and row["model"] == "GPT2-S-MoE"]
-    expect([(row["exposed_ms"], row["exposed_ms_low"], row["exposed_ms_high"]) for row in rows if row["policy"] == "RAF"],
+    expect([(row["exposed_ms"], row["exposed_ms_low"], row["exposed_ms_high"]) for row in rows if row["policy"] == "sequential, unbucketed"],
            [("100", "50.0", "200")], "the band of exposed time in fig13.csv")
     expect([row["step_ms"] for row in rows if row["policy"] == "bound"], ["200"], "the lower bound in fig13.csv")
-    expect(len(case.rows("fig13.md", "| RAF |")), 6, "rows of RAF")
+    expect(len(case.rows("fig13.md", "| sequential, unbucketed |")), 6, "rows of RAF's schedule")
+    expect("sequential, unbucketed: RAF's schedule; sequential: DeepSpeed's schedule" in (case.folder / "fig13.md").read_text(),
+           True, "whose schedules they are")
 
 
 def out_of_memory():
     def change(point):
-        if is_point(point, "GPT2-S-MoE", "Lancet", "batch of the paper") or is_point(point, "GPT2-L-MoE", "RAF", "batch of the code"):
+        if is_point(point, "GPT2-S-MoE", "Lancet", "batch of the paper") or is_point(
+                point, "GPT2-L-MoE", "sequential, unbucketed", "batch of the code"):
             return without_times(point, "out of memory")
         if is_point(point, "GPT2-L-MoE", "Lancet, backward whole", "batch of the code"):
             return without_times(point, "failed")
@@ -131,11 +132,11 @@ def out_of_memory():
     expect(case.code, 0, "points without times: exit code")
     expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| Lancet |")[0][3], "OOM", "its mark in fig13.md")
     expect(case.rows("fig13.md", "GPT2-L-MoE, A100, batch of the code", "backward whole")[0][3], "failed", "the failed point's")
-    expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| RAF |")[0][7], "", "cut by Lancet, which has no times")
+    expect(case.rows("fig13.md", "GPT2-S-MoE, A100, batch of the paper", "| sequential, unbucketed |")[0][7], "", "cut by Lancet, which has no times")
     expect("1 points failed: a rank left" in (case.folder / "fig13.md").read_text(), True, "the note of what failed")
-    expect(case.rows("claims.md", "cut against RAF", "A100")[0][3:5],
+    expect(case.rows("claims.md", "cut against RAF's schedule", "A100")[0][3:5],
            ["80% (80% to 80%), 1 OOM, 1 failed", "90% (90% to 90%), 2 OOM"], "cuts beside points without times")
-    expect(case.rows("claims.md", "cut against Tutel", "A100")[0][3:5],
+    expect(case.rows("claims.md", "cut against Tutel's schedule", "A100")[0][3:5],
            ["60% (60% to 60%), 1 failed", "80% (80% to 80%), 1 OOM"], "cuts against Tutel")
     with open(case.folder / "fig13.csv") as file:
         expect(sorted(row["status"] for row in csv.DictReader(file) if row["status"] != "ok"),
@@ -146,7 +147,7 @@ def none_fits():
     case = Case(["fig11", "fig13", "padding", "fig15", "fig16"],
                 lambda point: without_times(point, "out of memory") if point["policy"].startswith("Lancet") else point)
     expect(case.code, 0, "no point of Lancet fits: exit code")
-    expect(case.rows("claims.md", "cut against RAF", "A100")[0][3:5], ["-, 4 OOM", "-, 4 OOM"], "cuts where none fits")
+    expect(case.rows("claims.md", "cut against RAF's schedule", "A100")[0][3:5], ["-, 4 OOM", "-, 4 OOM"], "cuts where none fits")
     expect(case.rows("claims.md", "1 to 8 nodes; Switch, V100")[0][3:5], ["-", "-"], "speed-ups where none fits")
 
 
@@ -158,7 +159,7 @@ def missing():
     expect(case.code, 1, "a point is missing: exit code")
     expect("fig13: missing points: 5;" in case.said, True, f"the line in {case.said!r}")
     expect(case.rows("fig13.md", "GPT2-S-MoE, V100", "| Lancet |")[0][3], "missing", "its mark in fig13.md")
-    expect(case.rows("claims.md", "cut against RAF", "V100")[0][4], "90% (90% to 90%), 1 missing", "its mark in claims.md")
+    expect(case.rows("claims.md", "cut against RAF's schedule", "V100")[0][4], "90% (90% to 90%), 1 missing", "its mark in claims.md")
 
 
 def runs_and_their_sources():
@@ -166,6 +167,12 @@ def runs_and_their_sources():
     with open(case.folder / "fig14.csv") as file:
         rows = list(csv.DictReader(file))
     table = [row for row in case.rows("fig14.md", "%") if len(row) == 13]
+    pooled = [row[2:5] for row in case.rows("fig14.md", "emulated: sweeps of fig14.json") if len(row) == 7]
+    expect([number for number, *_ in pooled], ["42", "14", "14", "14"], "runs of all sweeps, and of each")
+    mean = sum(float(row[1].rstrip("%")) for row in pooled[1:]) / 3
+    expect(abs(float(pooled[0][1].rstrip("%")) - mean) < 0.1, True, "the pooled error is the mean of the three")
+    worst = [float(row[2].rstrip("%")) for row in pooled]
+    expect(worst[0], max(worst[1:]), "the pooled worst error")
     expect(len(rows), len(table), "rows of fig14.csv, beside those of fig14.md")
     expect(sum(row["source"].startswith("overlap") for row in rows) > 0, True, "earlier runs in fig14.csv")
     expect([row for row in rows if not re.fullmatch("[0-9a-f]{7,40}( and changes)?", row["commit"])], [], "rows without a commit")
@@ -173,11 +180,16 @@ def runs_and_their_sources():
 
 def twins_are_one_series():
     def change(point):
-        return {**point, "step_ms": 999} if is_point(point, "GPT2-S-MoE", "Tutel k=1") and point["ranks"] == 8 else point
+        slower = is_point(point, "GPT2-L-MoE bf16", "experts in 8 parts", hardware="dgx-h100") and point["ranks"] == 8
+        return {**point, "step_ms": 999} if slower else point
 
-    same, apart = Case(["fig11"], lambda point: point).plot("fig11.svg")[0], Case(["fig11"], change).plot("fig11.svg")[0]
-    expect("Tutel = FasterMoE" in same and "FasterMoE" not in same, True, "schedules of equal steps have one entry in the legend")
-    expect("Tutel = FasterMoE" in apart, True, "a Tutel that is not its best k changes nothing")
+    def series(change):
+        return [words for words in Case(["scale"], change).plot("scale.svg")[0] if words.startswith("experts in parts")]
+
+    words = Case(["fig11"], lambda point: point).plot("fig11.svg")[0]
+    expect("Tutel = FasterMoE" in words and "FasterMoE" not in words, True,
+           "schedules of equal steps have one entry in the legend")
+    expect(series(change), series(lambda point: point), "a number of parts that is not the best changes nothing")
 
     def slower(point):
         return {**point, "step_ms": 251} if is_point(point, "GPT2-S-MoE", "FasterMoE", "batch of the code") else point
@@ -202,7 +214,7 @@ def intervals_and_the_papers_lines():
     expect(len(groups("paper")), 48, "the paper's two speed-ups at each of them")
     expect("at the paper's mean speed-up" in words, True, "their label")
     expect(len(case.plot("fig13.svg")[1]("interval")), 6, "intervals of Lancet's bars in 6 panels")
-    expect(len(case.plot("fig13.svg")[1]("paper")), 12, "the paper's cuts at RAF's and Tutel's bars")
+    expect(len(case.plot("fig13.svg")[1]("paper")), 12, "the paper's cuts at the bars of RAF's and Tutel's schedules")
     expect(len(case.plot("fig16.svg")[1]("interval")), 0, "a gain has an interval if both of its steps vary")
     expect(len(case.plot("scale.svg")[1]("interval")), 1, "the band of Lancet's line")
     expect("paper: up to 3.36" in case.plot("fig02.svg")[0], True, "the label of the paper's ratio")
@@ -217,13 +229,15 @@ def one_legend_outside_the_panels():
     expect([one for axis in axes for one in axis.iter() if one.get("id", "").startswith("legend")], [], "legends of panels")
 
 
-EMULATED = """case,policy,ran,predicted_ms,step_ms,least_ms,most_ms
-v100-2,sequential,sequential,100,102,101,104
-v100-2,tutel,tutel,90,91,90,93
-v100-2,fastermoe,fastermoe,90,92,90,93
-a100-4,sequential,sequential,50,52,51,54
-a100-4,tutel,tutel,45,46,45,47
-a100-4,fastermoe,fastermoe,45,46,45,47
+EMULATED = """case,policy,ran,plan,predicted_ms,step_ms,least_ms,most_ms,error_pct,late_pct
+v100-2,sequential,sequential,a,100,102,101,104,-1.96,0.1
+v100-2,tutel,tutel,b,90,91,90,93,-1.1,0.1
+v100-2,fastermoe,fastermoe,b,90,91,90,93,-1.1,0.1
+v100-2,flowmoe,flowmoe,c,90,91,90,93,-1.1,2.5
+a100-4,sequential,sequential,a,50,52,51,54,-3.85,0.1
+a100-4,tutel,tutel,b,45,46,45,47,-2.17,0.1
+a100-4,fastermoe,fastermoe,b,45,46,45,47,-2.17,0.1
+a100-4,flowmoe,flowmoe,c,45,46,45,47,-2.17,0.1
 """
 
 
@@ -235,7 +249,8 @@ def emulated_steps():
     expect([word for word in words if word.startswith(("p3dn", "p4de"))],
            ["p3dn-v100 (dash: simulated, dot: emulated)", "p4de-a100 (dash: simulated, dot: emulated)"], "a panel a hardware file")
     expect("tutel = fastermoe" in words and "sequential" in words, True, "policies of one plan are one series")
-    expect(len(groups("interval")), 8, "intervals of 2 plans in 2 cases, of the steps and of the errors")
+    expect("flowmoe" in words, True, "a plan of its own is a series, though it is predicted alike")
+    expect(len(groups("interval")), 12, "intervals of 3 plans in 2 cases, of the steps and of the errors")
 
 
 if __name__ == "__main__":

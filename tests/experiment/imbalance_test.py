@@ -4,6 +4,7 @@
     imbalance_test.py
 """
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -78,6 +79,38 @@ def shifting():
            "were late by at most 1.6% of a step.", "the note")
 
 
+def emulated():
+    """Which emulated results are on the page, and which are run again."""
+    from bench import imbalance, policies
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        capacity, routing, out, setting = imbalance.emulated_points(folder)[1]
+        expect((capacity, routing, out.name), (1.25, "zipf:1", "emulated-1.25-zipf-1"), "a point")
+        config = {}
+        for field, value in setting.fields.items():
+            config.setdefault(field.split(".")[0], {})[field.split(".")[1]] = value
+        found = [{"policy": "sequential", "ran": "sequential", "plan": "a", "predicted_ms": 90, "step_ms": [100, 102, 98],
+                  "late_pct": 0.5},
+                 {"policy": "lancet", "ran": "lancet", "plan": "b", "predicted_ms": 75, "step_ms": [80, 85, 80], "late_pct": 2.5}]
+        out.mkdir()
+        (out / "policies.json").write_text(json.dumps({"commit": "0123456789", "ranks": 4, "rounds": 3, "steps": 2,
+                                                       "config": config, "policies": found}))
+        effort = policies.Effort(3, imbalance.EMULATED_STEPS)
+        expect([policies.is_done(out, setting, effort, commit) for commit in ("0123456789", "9876543210")], [True, False],
+               "a result of this commit, and of another")
+        rows = imbalance.emulated_rows(folder)
+        expect([imbalance.emulated_cells(row) for row in rows], [
+            [1.25, "zipf:1", "sequential", "100.0", "90.0", "1.000", "1.000", "0.5", "0123456789"],
+            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.225", "1.200", "2.5, too late", "0123456789"]], "its rows")
+        shift = {"commit": "0123456789", "settings": {**imbalance.EMULATED, **imbalance.SHIFT}, "kept": [[], []],
+                 "replanned": [[], []]}
+        (folder / "shift.json").write_text(json.dumps(shift))
+        expect([imbalance.is_shift_done(folder, *wanted) for wanted in ((2, "0123456789"), (3, "0123456789"), (2, "98"))],
+               [True, False, False], "the run whose routing shifts")
+        (folder / "shift.json").write_text(json.dumps({**shift, "settings": {**imbalance.EMULATED, "scale": 50}}))
+        expect(imbalance.shift_of(folder), None, "one of another scale")
+
+
 def capacities():
     from bench import capacity
     records = [{"step": i + 1, "loss": 9 - 0.1 * i, "drop_pct": 20} for i in range(40)]
@@ -97,6 +130,6 @@ if __name__ == "__main__":
         sys.exit(print("SKIPPED: python3-matplotlib is not here"))
     if "restarted" not in sys.argv:
         os.execvp(python, [python, __file__, "restarted"])
-    for test in (simulated, shifting, capacities):
+    for test in (simulated, shifting, emulated, capacities):
         test()
         print(f"{test.__name__}: as expected")

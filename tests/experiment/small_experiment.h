@@ -20,10 +20,11 @@ struct Files {
   TemporaryFolder folder;
   std::string config = folder.write("small.json", test::small_config_text);
   std::string machine = folder.write("machine.json", test::declared_hardware());
-  std::string settings = folder.write("settings.json", R"({"models": {"small": {"config": ")" + config + R"("}},
+  std::string settings_text = R"({"models": {"small": {"config": ")" + config + R"("}},
     "policies": {"sequential": {"set": ["overlap.policy=sequential"]}, "Tutel": {"set": ["overlap.policy=expert_pipeline"]},
                  "FasterMoE": {"set": ["overlap.policy=peer_groups"]}, "dW": {"set": ["overlap.policy=dw"]},
-                 "partition": {"set": ["overlap.policy=partition"]}, "Lancet": {"set": ["overlap.policy=lancet"]}}})");
+                 "partition": {"set": ["overlap.policy=partition"]}, "Lancet": {"set": ["overlap.policy=lancet"]}}})";
+  std::string settings = folder.write("settings.json", settings_text);
 
   std::string grid(const std::string& changes = "") const {
     return R"("on": ")" + machine + R"(", "models": ["small"], "gates": ["switch"], "ranks": [2, 4],

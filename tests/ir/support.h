@@ -69,7 +69,7 @@ parameter @h.0.e.w : f32[2,3] local
 state @w.m : f32[8,4]
 state @h.0.e.w.m : f32[2,3] local
 %0 : bf16[2,4,8] = make(@tokens, @w, @long)  # compute forward h.0
-%3 : route[8,4], %4 : f32[2,4], %5 : f32[] = gate(%0) {capacity=5, factor=1.25, kind=switch}  # compute forward h.0.gate
+%3 : i32[8,4], %4 : f32[2,4], %5 : f32[] = gate(%0) {capacity=5, factor=1.25, kind=switch}  # compute forward h.0.gate
 %6 : i32[2,3] = counts(%3)  # expert forward
 %7 : bf16[2,4,8] in %0 = scale(%0, %4)  # compute dx h.0.scale
 %9 : bf16[1,4,8] in %7, %10 : f32[1,2,3,4,5,6] = split(%7) {a=-0.0}  # compute dw

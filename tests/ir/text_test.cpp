@@ -43,7 +43,7 @@ TEST_CASE("every feature of the text has its documented meaning") {
   const ir::Instruction& gate = p.instructions[1];
   REQUIRE(gate.op == "gate");
   REQUIRE(gate.results.size() == 3);
-  REQUIRE(p.type(gate.results[0]) == ir::TensorType{DType::route, {8, 4}});
+  REQUIRE(p.type(gate.results[0]) == ir::TensorType{DType::i32, {8, 4}});
   REQUIRE(p.type(gate.results[2]) == ir::TensorType{DType::f32, {}});
   REQUIRE(gate.attributes.integer("capacity") == 5);
   REQUIRE(gate.attributes.text("kind") == "switch");
@@ -264,7 +264,7 @@ constexpr BadText bad_programs[] = {
     {"parameter @w : f32[2000000000000]", "line 1: expected extents of at least 0 and below 2^40"},
     {"parameter @w : f32[1099511627776,1099511627776]", "line 1: expected fewer than 2^50 elements"},
     {"parameter @w : f32[1,1,1,1,1,1,1]", "line 1: expected at most 6 axes"},
-    {"parameter @w : route[3]", "line 1: expected a route with two axes"},
+    {"parameter @w : route[3,4]", "line 1: expected a type such as f32[2,3]"},
     {"parameter @w : signals[3,4]", "line 1: expected signals with one axis"},
     {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
     {"parameter @w : f32[1]\nstate @w : f32[1]", "line 2: expected a new name, found 'state @w : f32[1]'"},

@@ -96,7 +96,7 @@ TEST_CASE("inputs and outputs follow the mode") {
   REQUIRE(type_of_output(train, "aux.h.0") == "f32[2]");
   REQUIRE(type_of_output(train, "load.h.2") == "f32[2,4]");
   REQUIRE(type_of_output(train, "aux.h.1") == "none");
-  REQUIRE(type_of_output(train, "route.h.0") == "none");
+  REQUIRE(type_of_output(train, "expert.h.0") == "none");
   REQUIRE(train.outputs.size() == 5);
 
   o.mode = model::Mode::evaluate;
@@ -112,7 +112,7 @@ TEST_CASE("inputs and outputs follow the mode") {
 
   o = options(1);
   o.inspect = true;
-  REQUIRE(type_of_output(model::build_forward(test::small_model(), o), "route.h.2") == "route[16,4]");
+  REQUIRE(type_of_output(model::build_forward(test::small_model(), o), "expert.h.2") == "i32[16,1]");
 }
 
 TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch") {

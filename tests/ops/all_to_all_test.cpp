@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "lancet/base/random.h"
-#include "lancet/ir/route_layout.h"
 #include "ops/references/harness.h"
 
 using namespace lancet;
@@ -89,7 +88,8 @@ struct Expected {
 
 // The outcome of one rank: y [B,S,D] of all parts, and the rows that it received.
 struct Layer {
-  std::vector<GuardedTensor> y, routes, rows;
+  std::vector<GuardedTensor> y, rows;
+  std::vector<Decision> decisions;
   std::vector<std::string> faults;
 };
 
@@ -125,30 +125,32 @@ void apply_experts(const Setting& s, int rank, const GuardedTensor& rows, Guarde
 Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& comm) {
   Layer layer;
   const GuardedTensor logits = logits_of(s, comm.rank());
-  const ir::Attributes capacity{{"capacity", s.capacity}};
+  const ir::Attributes gate_of{{"capacity", s.capacity}, {"groups", 1}}, slots_of{{"slots", s.capacity}};
   GuardedTensor slots({s.dtype, {s.experts(), s.capacity, s.width}}),
       buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}}), returned = slots;
   const std::size_t parts = s.bounds.size() - 1;
   for (std::size_t p = 0; p < parts; ++p) {
     std::vector<GuardedTensor> gate{slice(logits, 0, s.bounds[p], s.bounds[p + 1])};
-    if (p) gate.push_back(layer.routes.back());
-    layer.routes.push_back(call(layer, "switch_gate", gate, capacity)[0]);
-    merge_part(layer,
-               call(layer, "dispatch", {slice(x, 0, s.bounds[p], s.bounds[p + 1]), layer.routes[p]}, capacity)[0],
-               slots);
+    if (p) gate.push_back(layer.decisions.back().counts);
+    layer.decisions.emplace_back(call(layer, "switch_gate", gate, gate_of));
+    const Decision& to = layer.decisions.back();
+    const GuardedTensor part = slice(x, 0, s.bounds[p], s.bounds[p + 1]);
+    merge_part(layer, call(layer, "dispatch", {part, to.expert, to.slot, to.filled}, slots_of)[0], slots);
   }
   for (std::size_t p = 0; p < parts; ++p) {
-    std::vector<GuardedTensor> counts{layer.routes[p]};
+    const GuardedTensor& filled = layer.decisions[p].filled;
+    std::vector<GuardedTensor> counts{filled};
     if (p) counts.push_back(layer.rows.back());
     layer.rows.push_back(call(layer, "all_to_all_counts", counts, {{"ranks", s.ranks}}, &comm)[0]);
-    GuardedTensor received = call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &comm)[0];
+    GuardedTensor received = call(layer, "all_to_all", {slots, filled, layer.rows[p]}, {}, &comm)[0];
     apply_experts(s, comm.rank(), layer.rows[p], received);
     merge_part(layer, received, buffer);
   }
   for (std::size_t p = 0; p < parts; ++p) {
-    merge_part(layer, call(layer, "all_to_all_back", {buffer, layer.routes[p], layer.rows[p]}, {}, &comm)[0], returned);
-    layer.y.push_back(
-        call(layer, "combine", {returned, layer.routes[p]}, {{"batch", s.bounds[p + 1] - s.bounds[p]}})[0]);
+    const Decision& from = layer.decisions[p];
+    merge_part(layer, call(layer, "all_to_all_back", {buffer, from.filled, layer.rows[p]}, {}, &comm)[0], returned);
+    layer.y.push_back(call(layer, "combine", {returned, from.expert, from.slot, from.weight, from.filled},
+                           {{"batch", s.bounds[p + 1] - s.bounds[p]}})[0]);
   }
   return layer;
 }
@@ -158,9 +160,9 @@ Status check_tokens(const Setting& s, int rank, const GuardedTensor& x, const La
   const Expected expected(s, rank);
   const DoubleTensor y = to_double(join(layer.y, 0)), in = to_double(x);
   std::vector<double> weight;
-  for (const GuardedTensor& route : layer.routes) {
-    const DoubleTensor r = to_double(route);
-    weight.insert(weight.end(), r.values.begin() + 2 * route.shape()[0], r.values.begin() + 3 * route.shape()[0]);
+  for (const Decision& part : layer.decisions) {
+    const DoubleTensor weights = to_double(part.weight);
+    weight.insert(weight.end(), weights.values.begin(), weights.values.end());
   }
   for (std::int64_t t = 0; t < s.tokens(); ++t)
     for (std::int64_t d = 0; d < s.width; ++d) {
@@ -247,23 +249,24 @@ namespace {
 // In parts one way, as a whole back, and as a whole again: each time with equal slots or rows.
 Status check_wholes(const Setting& s, comm::Communicator& inner) {
   Layer layer;
-  const ir::Attributes capacity{{"capacity", s.capacity}};
   GuardedTensor x({s.dtype, {s.batch(), s.sequence, s.width}});
   fill_normal(x, 8, std::uint64_t(inner.rank()));
-  const GuardedTensor whole = call(layer, "switch_gate", {logits_of(s, inner.rank())}, capacity)[0];
-  const GuardedTensor slots = call(layer, "dispatch", {x, whole}, capacity)[0];
+  const Decision whole(
+      call(layer, "switch_gate", {logits_of(s, inner.rank())}, {{"capacity", s.capacity}, {"groups", 1}}));
+  const GuardedTensor slots =
+      call(layer, "dispatch", {x, whole.expert, whole.slot, whole.filled}, {{"slots", s.capacity}})[0];
   GuardedTensor buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}});
-  std::vector<GuardedTensor> pairs;
+  std::vector<GuardedTensor> filled, pairs;
   for (std::size_t p = 0; p + 1 < s.bounds.size(); ++p) {
-    const std::int64_t first = s.bounds[p] * s.sequence, tokens = s.bounds[p + 1] * s.sequence - first;
-    std::vector<GuardedTensor> split{whole}, counts;
-    if (p) split.push_back(layer.routes.back());
-    layer.routes.push_back(call(layer, "split_route", split, {{"first", first}, {"tokens", tokens}})[0]);
-    counts.push_back(layer.routes.back());
+    const std::int64_t first = s.bounds[p] * s.sequence, last = s.bounds[p + 1] * s.sequence;
+    std::vector<GuardedTensor> split{slice(whole.expert, 0, first, last), slice(whole.slot, 0, first, last)}, counts;
+    if (p) split.push_back(filled.back());
+    filled.push_back(call(layer, "split_filled", split, {{"experts", s.experts()}})[0]);
+    counts.push_back(filled.back());
     if (p) counts.push_back(layer.rows.back());
     layer.rows.push_back(call(layer, "all_to_all_counts", counts, {{"ranks", s.ranks}}, &inner)[0]);
-    merge_part(layer, call(layer, "all_to_all", {slots, layer.routes[p], layer.rows[p]}, {}, &inner)[0], buffer);
-    pairs.insert(pairs.end(), {layer.routes[p], layer.rows[p]});
+    merge_part(layer, call(layer, "all_to_all", {slots, filled[p], layer.rows[p]}, {}, &inner)[0], buffer);
+    pairs.insert(pairs.end(), {filled[p], layer.rows[p]});
   }
   Counting comm(inner);
   auto sent = [&](std::string_view op, const GuardedTensor& from) {

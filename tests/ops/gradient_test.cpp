@@ -69,23 +69,20 @@ std::map<TensorId, GuardedTensor> execute(const ir::Program& program, std::map<T
   return memory;
 }
 
-bool is_gate(const ops::OpDef& op) { return op.infer == ops::op("switch_gate").infer; }
+bool is_gate(const ops::OpDef& op) { return op.kind == ops::Kind::gate; }
 
 // The sets of results with gradients that a rule must support.
 std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   if (op.is_loss) return {{}};
-  if (is_gate(op)) return {{0, 1}, {0}};
+  if (is_gate(op)) return {{2, 5}, {2}};
   if (op.name == "add_layer_norm") return {{0, 1}, {1}};
   return {{0}};
 }
 
-// The gradient of a gate's route is that of its probabilities [B,S]; its probabilities have one that all tokens share
-// [E].
-ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir::TensorType& logits,
-                             const ir::TensorType& type) {
-  if (!is_gate(op)) return type;
-  if (result == 0) return {DType::f32, {logits.shape[0], logits.shape[1]}};
-  return {DType::f32, {logits.shape[2]}};
+// A gate's probabilities have a gradient that all tokens share [E].
+ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir::TensorType& type) {
+  if (is_gate(op) && result == 5) return {DType::f32, {type.shape[2]}};
+  return type;
 }
 
 // A random functional of an op's results; the rule must give its gradient.
@@ -100,11 +97,8 @@ struct Functional {
     double sum = 0;
     for (const auto& [r, factor] : factors) {
       const auto& values = call.results[r].values;
-      // A gate's route holds its probabilities after experts and slots.
-      const std::size_t first = is_gate(op) && r == 0 ? 2 * factor.values.size() : 0;
-      const std::size_t count = is_gate(op) && r == 0 ? factor.values.size() : values.size();
-      for (std::size_t i = 0; i < count; ++i)
-        if (!std::isnan(values[first + i])) sum += values[first + i] * factor.values[i % factor.values.size()];
+      for (std::size_t i = 0; i < values.size(); ++i)
+        if (!std::isnan(values[i])) sum += values[i] * factor.values[i % factor.values.size()];
     }
     return sum;
   }
@@ -112,8 +106,6 @@ struct Functional {
 
 // The operand of the auxiliary loss that has no gradient (it counts tokens).
 bool constant(const ops::OpDef& op, std::size_t operand) { return op.name == "aux_loss" && operand == 1; }
-
-bool is_differentiable(const ir::TensorType& type) { return type.dtype == DType::f32 || type.dtype == DType::route; }
 
 struct Case {
   const ops::OpDef& op;
@@ -138,7 +130,7 @@ void Case::check() const {
   for (std::size_t i = 0; i < operands.size(); ++i) memory.emplace(context.instruction().operands[i], operands[i]);
   Functional functional{op, sample.attributes, {}};
   for (std::size_t r : given) {
-    GuardedTensor factor(gradient_type(op, r, operands[0].type(), forward.results[r].type));
+    GuardedTensor factor(gradient_type(op, r, forward.results[r].type));
     fill_normal(factor, gradient_seed, 100 + r);
     functional.factors.emplace(r, to_double(factor));
     if (factor.type() == forward.results[r].type)  // slots without a token have no gradient
@@ -163,7 +155,7 @@ void Case::check() const {
   CHECK(verified.ok());
   memory = execute(context.program, std::move(memory));
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    if (!is_differentiable(operands[i].type()) || constant(op, i)) continue;
+    if (operands[i].type().dtype != DType::f32 || constant(op, i)) continue;
     INFO("operand " << i);
     std::optional<GuardedTensor> gradient;
     if (context.gradients[i].valid()) gradient = memory.at(context.program.root(context.gradients[i]));
@@ -175,9 +167,7 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
                          const std::optional<GuardedTensor>& gradient,
                          const std::optional<GuardedTensor>& before) const {
   constexpr double step = 1e-5;
-  const bool is_route = operands[i].type.dtype == DType::route;
-  const std::size_t first = is_route ? 2 * std::size_t(operands[i].shape()[0]) : 0;  // a route's probabilities
-  const std::size_t count = is_route ? std::size_t(operands[i].shape()[0]) : operands[i].values.size();
+  const std::size_t count = operands[i].values.size();
   // The auxiliary loss gives one gradient for all tokens.
   const std::size_t shared = gradient ? std::size_t(gradient->type().shape.elements()) : 1;
   for (std::uint64_t direction = 0; direction < 3; ++direction) {
@@ -185,10 +175,10 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
     auto up = operands, down = operands;
     double derivative = 0, squares = 0;
     for (std::size_t j = 0; j < count; ++j) {
-      if (std::isnan(operands[i].values[first + j])) continue;  // no token uses it
+      if (std::isnan(operands[i].values[j])) continue;  // no token uses it
       const double u = double(random.normal(j));
-      up[i].values[first + j] += step * u;
-      down[i].values[first + j] -= step * u;
+      up[i].values[j] += step * u;
+      down[i].values[j] -= step * u;
       if (!gradient) continue;
       const double start = before ? double(before->as<float>()[j]) : 0, g = double(gradient->as<float>()[j % shared]);
       derivative += u * (g - start);

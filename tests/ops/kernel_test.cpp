@@ -83,7 +83,7 @@ TEST_CASE("the samples drop tokens and leave slots empty") {
     for (const ops::Sample& sample : samples_of(*op)) {
       const SampleRoute route(sample, kernel_seed);
       if (!route.exists()) continue;
-      const DoubleTensor load = to_double(route.load());
+      const DoubleTensor load = to_double(route.whole().load);
       for (std::int64_t e = 0; e < route.experts(); ++e) {
         dropped |= load[e] > load[route.experts() + e];
         empty |= load[route.experts() + e] < double(route.capacity());

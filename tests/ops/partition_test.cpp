@@ -4,10 +4,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <numeric>
 
-#include "lancet/ir/route_layout.h"
 #include "ops/references/harness.h"
 
 using namespace lancet;
@@ -29,21 +29,27 @@ std::vector<Bounds> splits(std::int64_t extent) {
   return result;
 }
 
+// True if all parts have the size of the first, as those of the tokens of groups must.
+bool are_equal(const Bounds& bounds) {
+  for (std::size_t p = 1; p < bounds.size(); ++p)
+    if (bounds[p] - bounds[p - 1] != bounds[1]) return false;
+  return true;
+}
+
 bool is_irregular(const PartitionRow& row) {
   auto irregular = [](ops::Axis axis) { return axis == ops::irregular; };
   return std::any_of(row.operands.begin(), row.operands.end(), irregular) ||
          std::any_of(row.results.begin(), row.results.end(), irregular);
 }
 
-// A row applies to instructions with at most the operands that it names; an irregular row needs a route or its rows.
-bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample, const Outcome& whole) {
+// A row applies to instructions with at most the operands that it names; the parts of an irregular row are those of a
+// decision, which the op makes or reads.
+bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample) {
   if (sample.operands.size() > row.operands.size()) return false;
-  if (!is_irregular(row)) return true;
-  const bool makes_route = !whole.results.empty() && whole.results[0].type().dtype == DType::route;
-  bool has_route = makes_route;
-  for (const ops::SampleOperand& operand : sample.operands)
-    has_route |= operand.fill == ops::Fill::route || operand.fill == ops::Fill::rows;
-  return has_route && op.required <= int(sample.operands.size());
+  if (!is_irregular(row) || op.kind == ops::Kind::gate) return true;
+  return std::any_of(sample.operands.begin(), sample.operands.end(), [](const ops::SampleOperand& operand) {
+    return operand.fill == ops::Fill::expert || operand.fill == ops::Fill::rows;
+  });
 }
 
 // One row of one sample, split in one way.
@@ -57,29 +63,29 @@ class Split {
         operands_(make_operands(sample, route, partition_seed)),
         whole_(run(op, operands_, sample.attributes)) {}
 
-  const Outcome& whole() const { return whole_; }
-
-  // The extent that is split: of the first axis that the row names, or the tokens.
+  // The extent that is split: the least of the axes that the row names, since tokens are split by their sequences; the
+  // tokens, if it names none.
   std::int64_t extent() const {
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (std::size_t i = 0; i < operands_.size(); ++i)
-      if (row_.operands[i] >= 0) return operands_[i].shape()[row_.operands[i]];
+      if (row_.operands[i] >= 0) least = std::min(least, operands_[i].shape()[row_.operands[i]]);
     for (std::size_t r = 0; r < whole_.results.size(); ++r)
-      if (row_.results[r] >= 0) return whole_.results[r].shape()[row_.results[r]];
-    return route_.tokens();
+      if (row_.results[r] >= 0) least = std::min(least, whole_.results[r].shape()[row_.results[r]]);
+    return least == std::numeric_limits<std::int64_t>::max() ? route_.tokens() : least;
   }
 
   void check(const Bounds& bounds) {
     shared_.clear();
     parts_.clear();
-    routes_.clear();
+    decisions_.clear();
     for (std::size_t p = 0; p + 1 < bounds.size(); ++p) {
       if (route_.exists()) {
         const std::int64_t tokens = route_.tokens(), all = bounds.back();
-        GuardedTensor part =
-            route_.part(tokens * bounds[p] / all, tokens * bounds[p + 1] / all, p ? &routes_.back() : nullptr);
-        routes_.push_back(std::move(part));
+        Decision part =
+            route_.part(tokens * bounds[p] / all, tokens * bounds[p + 1] / all, p ? &decisions_.back() : nullptr);
+        decisions_.push_back(std::move(part));
       }
-      run_part(bounds[p], bounds[p + 1]);
+      run_part(bounds, p);
     }
     for (std::size_t r = 0; r < whole_.results.size(); ++r) {
       INFO(fmt::format("result {} of parts {}", r, bounds));
@@ -93,16 +99,21 @@ class Split {
     return row_.results[r] == ops::irregular ? storage_operand(op_, int(r), int(operands_.size())) : -1;
   }
 
-  void run_part(std::int64_t begin, std::int64_t end) {
+  void run_part(const Bounds& bounds, std::size_t p) {
+    const std::int64_t begin = bounds[p], end = bounds[p + 1], all = bounds.back();
     std::vector<GuardedTensor> operands;
     for (int i = 0; i < int(row_.operands.size()); ++i) {
-      std::optional<GuardedTensor> operand = part_operand(i, begin, end);
+      std::optional<GuardedTensor> operand = part_operand(i, begin, end, all);
       if (!operand) break;
       operands.push_back(std::move(*operand));
     }
     ir::Attributes attributes = sample_.attributes;
     // The attribute counts the sequences of the part.
     if (attributes.has("batch")) attributes.set("batch", end - begin);
+    if (attributes.integer("groups", 1) > 1) {
+      attributes.set("part", std::int64_t(p));
+      attributes.set("parts", std::int64_t(bounds.size() - 1));
+    }
     Outcome part = run(op_, std::move(operands), attributes);
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
     CHECK(part.faults.empty());
@@ -111,10 +122,15 @@ class Split {
     parts_.push_back(std::move(part));
   }
 
-  std::optional<GuardedTensor> part_operand(int i, std::int64_t begin, std::int64_t end) const {
+  // The part [begin, end) of `all`; an axis of another extent is split in proportion.
+  std::optional<GuardedTensor> part_operand(int i, std::int64_t begin, std::int64_t end, std::int64_t all) const {
     const ops::Axis axis = row_.operands[std::size_t(i)];
     const bool given = i < int(operands_.size());
-    if (axis >= 0) return given ? std::optional(slice(operands_[std::size_t(i)], axis, begin, end)) : std::nullopt;
+    if (axis >= 0) {
+      if (!given) return std::nullopt;
+      const std::int64_t extent = operands_[std::size_t(i)].shape()[axis];
+      return slice(operands_[std::size_t(i)], axis, extent * begin / all, extent * end / all);
+    }
     if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
     for (std::size_t r = 0; r < whole_.results.size(); ++r)
       if (shared_operand(r) == i) {
@@ -128,11 +144,8 @@ class Split {
           return parts_.back().results[std::size_t(alias.result)];
       return std::nullopt;
     }
-    if (!given)
-      return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[0]);  // the result of the part before
-    const ops::Fill fill = sample_.operands[std::size_t(i)].fill;
-    if (fill == ops::Fill::route) return routes_.back();
-    if (fill == ops::Fill::rows) return rows_of(routes_.back());
+    if (!given) return parts_.empty() ? std::nullopt : std::optional(parts_.back().results[*op_.continued]);
+    if (sample_.operands[std::size_t(i)].fill == ops::Fill::rows) return decisions_.back().filled;
     return operands_[std::size_t(i)];
   }
 
@@ -141,12 +154,12 @@ class Split {
     const ops::Axis axis = row_.results[r];
     if (axis == ops::partial) return check_sum(r);
     if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);
-    if (axis >= 0) {
+    if (axis == ops::cumulative) {
+      CHECK(parts_.back().results[r].same_bytes(whole));
+    } else if (axis >= 0) {
       std::vector<GuardedTensor> parts;
       for (const Outcome& part : parts_) parts.push_back(part.results[r]);
       CHECK(join(parts, axis).same_bytes(whole));
-    } else if (whole.type().dtype == DType::route) {
-      check_routes(r);
     } else if (whole.type().dtype == DType::i32) {
       check_rows(r);
     } else if (shared_operand(r) >= 0) {
@@ -180,29 +193,6 @@ class Split {
     CHECK_FALSE(fault.has_value());
   }
 
-  // Every token's expert, slot and probability equal the whole's; each part owns the slots from the end of the part
-  // before.
-  void check_routes(std::size_t r) const {
-    const DoubleTensor whole = to_double(whole_.results[r]);
-    const std::size_t T = std::size_t(whole.shape()[0]), E = std::size_t(whole.shape()[1]);
-    std::vector<double> joined(whole.values.size(), 0.0);
-    std::size_t first = 0;
-    std::vector<double> used(E, 0.0);
-    for (const Outcome& outcome : parts_) {
-      const DoubleTensor part = to_double(outcome.results[r]);
-      const std::size_t tokens = std::size_t(part.shape()[0]);
-      for (std::size_t array = 0; array < 3; ++array)
-        std::copy_n(part.values.begin() + std::ptrdiff_t(array * tokens), tokens,
-                    joined.begin() + std::ptrdiff_t(array * T + first));
-      const auto begin = part.values.begin() + std::ptrdiff_t(3 * tokens), end = begin + std::ptrdiff_t(E);
-      CHECK(std::vector<double>(begin, end) == used);
-      used.assign(end, end + std::ptrdiff_t(E));
-      first += tokens;
-    }
-    std::copy(used.begin(), used.end(), joined.begin() + std::ptrdiff_t(3 * T + E));
-    CHECK(joined == whole.values);
-  }
-
   // Each part's rows begin at the end of the part before; together they are the whole's.
   void check_rows(std::size_t r) const {
     const GuardedTensor& whole = whole_.results[r];
@@ -224,7 +214,7 @@ class Split {
   const SampleRoute& route_;
   std::vector<GuardedTensor> operands_;
   Outcome whole_;
-  std::vector<GuardedTensor> routes_;
+  std::vector<Decision> decisions_;
   std::vector<Outcome> parts_;
   std::map<std::size_t, GuardedTensor> shared_;
 };
@@ -236,10 +226,10 @@ int check_row(const ops::OpDef& op, const PartitionRow& row) {
   for (std::size_t s = 0; s < samples.size(); ++s) {
     const ops::Sample& sample = samples[s];
     const SampleRoute route(sample, partition_seed);
-    if (sample.operands.size() > row.operands.size()) continue;
+    if (!applies(row, op, sample)) continue;
     Split split(op, sample, row, route);
-    if (!applies(row, op, sample, split.whole())) continue;
     for (const Bounds& bounds : splits(split.extent())) {
+      if (sample.attributes.integer("groups", 1) > 1 && !are_equal(bounds)) continue;
       INFO(op.name << ", sample " << s << fmt::format(", operands {}, results {}", row.operands, row.results));
       split.check(bounds);
       ++checked;

@@ -13,28 +13,35 @@ namespace {
 
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-// A route of given choices, as assign_slots makes it.
-struct Assigned {
-  ir::RouteLayout layout;
-  std::vector<std::int32_t> memory;
-  std::vector<float> load;
+using Ints = std::vector<std::int32_t>;
 
-  Assigned(std::vector<std::int32_t> experts, std::int64_t count, std::int64_t capacity,
-           std::vector<std::uint64_t> order = {}, const std::int32_t* before = nullptr)
-      : layout{std::int64_t(experts.size()), count},
-        memory(std::size_t(layout.bytes() / 4), 77),
-        load(std::size_t(2 * count), 77.f) {
-    std::copy(experts.begin(), experts.end(), layout.expert(memory.data()));
-    routing::assign_slots(layout, memory.data(), capacity, order, before, load.data());
-  }
-  std::vector<std::int32_t> slots() { return {layout.slot(memory.data()), layout.slot(memory.data()) + layout.tokens}; }
-  std::vector<std::int32_t> begin() {
-    return {layout.begin(memory.data()), layout.begin(memory.data()) + layout.experts};
-  }
-  std::vector<std::int32_t> end() { return {layout.end(memory.data()), layout.end(memory.data()) + layout.experts}; }
+// A part of the tokens of some groups, and the counts of the part before.
+struct Part {
+  std::int64_t groups = 1, parts = 1, number = 0;
+  const std::int32_t* before = nullptr;
 };
 
-using Ints = std::vector<std::int32_t>;
+// What assign_slots decides about tokens of given choices.
+struct Assigned {
+  Ints expert, slots, counts, filled;
+  std::vector<float> load;
+
+  Assigned(Ints chosen, std::int64_t experts, std::int64_t capacity, const std::vector<std::uint64_t>& order = {},
+           const Part& part = {})
+      : expert(std::move(chosen)),
+        slots(expert.size(), 77),
+        counts(std::size_t(part.groups * experts), 77),
+        filled(std::size_t(2 * experts), 77),
+        load(std::size_t(2 * experts), 77.f) {
+    routing::Decision d;
+    d.tokens = std::int64_t(expert.size()), d.experts = experts, d.groups = part.groups, d.capacity = capacity;
+    d.first = part.number * d.tokens, d.group_tokens = part.parts * d.tokens / part.groups;
+    d.before = part.before, d.expert = expert.data(), d.slot = slots.data(), d.counts = counts.data();
+    d.filled = filled.data(), d.load = load.data();
+    routing::assign_slots(d, order);
+  }
+};
+
 using Floats = std::vector<float>;
 
 }  // namespace
@@ -92,21 +99,41 @@ TEST_CASE("softmax backward against finite differences") {
 }
 
 TEST_CASE("slots are given in order until the capacity is used up") {
-  Assigned route({1, 0, 1, 1, 0, 1}, 3, 2);
-  CHECK(route.slots() == Ints{0, 0, 1, -1, 1, -1});
-  CHECK(route.begin() == Ints{0, 0, 0});
-  CHECK(route.end() == Ints{2, 2, 0});
-  CHECK(route.load == Floats{2, 4, 0, 2, 2, 0});
-  CHECK(Assigned({0, 0, 0}, 1, 1).slots() == Ints{0, -1, -1});
+  const Assigned made({1, 0, 1, 1, 0, 1}, 3, 2);
+  CHECK(made.slots == Ints{0, 0, 1, -1, 1, -1});
+  CHECK(made.counts == Ints{2, 2, 0});
+  CHECK(made.filled == Ints{0, 2, 0, 2, 0, 0});
+  CHECK(made.load == Floats{2, 4, 0, 2, 2, 0});
+  CHECK(Assigned({0, 0, 0}, 1, 1).slots == Ints{0, -1, -1});
 }
 
 TEST_CASE("a part continues from the part before") {
   const Ints before{2, 1, 0};
-  Assigned route({1, 0, 1, 1}, 3, 2, {}, before.data());
-  CHECK(route.slots() == Ints{1, -1, -1, -1});
-  CHECK(route.begin() == before);
-  CHECK(route.end() == Ints{2, 2, 0});
-  CHECK(route.load == Floats{1, 3, 0, 0, 1, 0});
+  const Assigned made({1, 0, 1, 1}, 3, 2, {}, {.before = before.data()});
+  CHECK(made.slots == Ints{1, -1, -1, -1});
+  CHECK(made.counts == Ints{2, 2, 0});
+  CHECK(made.filled == Ints{2, 2, 1, 2, 0, 0});
+  CHECK(made.load == Floats{1, 3, 0, 0, 1, 0});
+}
+
+TEST_CASE("each group of tokens has a capacity of its own, and slots follow one another") {
+  const Ints chosen{1, 0, 1, 1, 0, 0, 1, 1};
+  const Assigned made(chosen, 2, 1, {}, {.groups = 2});
+  CHECK(made.slots == Ints{0, 0, -1, -1, 1, -1, 1, -1});
+  CHECK(made.counts == Ints{1, 1, 1, 1});
+  CHECK(made.filled == Ints{0, 2, 0, 2});
+  CHECK(made.load == Floats{3, 5, 2, 2});
+  // Two groups in four parts: the second part continues the first group.
+  Ints slots;
+  Assigned last({}, 2, 1);
+  for (std::int64_t p = 0; p < 4; ++p) {
+    const Ints before = last.counts;
+    last = Assigned({chosen[std::size_t(2 * p)], chosen[std::size_t(2 * p + 1)]}, 2, 1, {},
+                    {.groups = 2, .parts = 4, .number = p, .before = p > 0 ? before.data() : nullptr});
+    slots.insert(slots.end(), last.slots.begin(), last.slots.end());
+  }
+  CHECK(slots == made.slots);
+  CHECK(last.counts == made.counts);
 }
 
 TEST_CASE("priority: falling probability, ties by lower token; drops follow this order") {
@@ -117,11 +144,11 @@ TEST_CASE("priority: falling probability, ties by lower token; drops follow this
   for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
   CHECK(order == Ints{3, 1, 4, 0, 2});
   // Priority decides which tokens are kept (the last on a tie is dropped); the kept ones get slots in token order.
-  Assigned route({0, 0, 0, 1, 0}, 2, 3, keys);
-  CHECK(route.slots() == Ints{0, 1, -1, 0, 2});
-  CHECK(route.end() == Ints{3, 1});
-  CHECK(route.load == Floats{4, 1, 3, 1});
-  CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, keys).slots() == Ints{-1, 0, -1, 1, -1});
+  const Assigned made({0, 0, 0, 1, 0}, 2, 3, keys);
+  CHECK(made.slots == Ints{0, 1, -1, 0, 2});
+  CHECK(made.filled == Ints{0, 3, 0, 1});
+  CHECK(made.load == Floats{4, 1, 3, 1});
+  CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, keys).slots == Ints{-1, 0, -1, 1, -1});
 
   const Floats broken{0.5f, not_a_number, 0.75f};  // NaN has a rank, so that every token is ordered
   keys.resize(3);

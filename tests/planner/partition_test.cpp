@@ -88,13 +88,16 @@ input @x : f32[4,4,4]
 parameter @g : f32[4]
 parameter @b : f32[4]
 parameter @w : f32[4,4]
-input @route : route[16,4]
+input @expert : i32[16,1]
+input @slot : i32[16,1]
+input @weight : f32[16,1]
+input @filled : i32[4,2]
 input @rows : i32[2,3]
 %0 : f32[4,4,4], %1 : f32[4,4,2] = layer_norm(@x, @g, @b) {eps=1e-05}  # compute forward a
-%2 : f32[4,4,4] = dispatch(%0, @route) {capacity=4}  # compute forward d
-%3 : f32[2,8,4] = all_to_all(%2, @route, @rows)  # expert forward t
-%4 : f32[4,4,4] = all_to_all_back(%3, @route, @rows)  # expert forward k
-%5 : f32[4,4,4] = combine(%4, @route) {batch=4}  # compute forward c
+%2 : f32[4,4,4] = dispatch(%0, @expert, @slot, @filled) {slots=4}  # compute forward d
+%3 : f32[2,8,4] = all_to_all(%2, @filled, @rows)  # expert forward t
+%4 : f32[4,4,4] = all_to_all_back(%3, @filled, @rows)  # expert forward k
+%5 : f32[4,4,4] = combine(%4, @expert, @slot, @weight, @filled) {batch=4}  # compute forward c
 %6 : f32[4,4,4] = linear(%5, @w)  # compute forward l
 output y = %6
 )");
@@ -116,11 +119,11 @@ TEST_CASE("axes: a gate over the whole batch stays whole, its successors are spl
   CHECK(rows.at("batch_prioritized_gate") == whole);
   CHECK(rows.at("dispatch") == split);
   CHECK(rows.at("combine") == split);
-  // Its route is split once; the parts do not run the gate again.
+  // The slots that it fills are split once; the parts do not run the gate again.
   int gates = 0, splits = 0;
   for (const ir::Instruction& at : schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
     gates += at.op == "batch_prioritized_gate";
-    splits += at.op == "split_route";
+    splits += at.op == "split_filled";
   }
   CHECK(gates == 2);
   CHECK(splits == 4);

@@ -38,7 +38,7 @@ struct HandCosts final : cost::Costs {
   cost::Interference interference() const override { return {}; }
 };
 
-// One MoE layer of two ranks between two ops; %0 and the route are read after it as well.
+// One MoE layer of two ranks between two ops; %0 is read after it as well.
 ir::Program layer(const std::string& gate = "switch_gate") {
   return program(R"(
 input @x : f32[2,8,4]
@@ -47,14 +47,14 @@ parameter @w : f32[2,4,4] local
 parameter @b : f32[2,4] local
 %0 : f32[2,8,4] = add(@x, @x)  # compute forward before
 %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate
-%2 : route[16,4], %3 : f32[2,8,4], %4 : f32[2,4] = )" +
-                 gate + R"((%1) {capacity=4}  # compute forward gate
-%5 : i32[2,3] = all_to_all_counts(%2) {ranks=2}  # expert forward counts
-%6 : f32[4,4,4] = dispatch(%0, %2) {capacity=4}  # compute forward dispatch
-%7 : f32[2,8,4] = all_to_all(%6, %2, %5) {tokens=16}  # expert forward there
+%2 : i32[16,1], %12 : i32[16,1], %13 : f32[16,1], %14 : i32[1,4], %15 : i32[4,2], %3 : f32[2,8,4], %4 : f32[2,4] = )" +
+                 gate + R"((%1) {capacity=4, groups=1}  # compute forward gate
+%5 : i32[2,3] = all_to_all_counts(%15) {ranks=2}  # expert forward counts
+%6 : f32[4,4,4] = dispatch(%0, %2, %12, %15) {slots=4}  # compute forward dispatch
+%7 : f32[2,8,4] = all_to_all(%6, %15, %5) {tokens=16}  # expert forward there
 %8 : f32[2,8,4] = expert_linear(%7, @w, @b, %5) {tokens=16}  # compute forward experts
-%9 : f32[4,4,4] = all_to_all_back(%8, %2, %5) {tokens=16}  # expert forward back
-%10 : f32[2,8,4] = combine(%9, %2) {batch=2}  # compute forward combine
+%9 : f32[4,4,4] = all_to_all_back(%8, %15, %5) {tokens=16}  # expert forward back
+%10 : f32[2,8,4] = combine(%9, %2, %12, %13, %15) {batch=2}  # compute forward combine
 %11 : f32[2,8,4] = add(%0, %10)  # compute forward after
 output y = %11
 )");
@@ -167,8 +167,8 @@ TEST_CASE("copies at the borders: what is split, what is joined, and nothing flo
       const bool part = split.parts[std::size_t(made.origin[i])] > 1;
       const int pipeline = part ? split.pipeline[std::size_t(made.origin[i])] : 0;
       for (ir::TensorId id : at.operands) {
-        const bool of_route = made.program.type(id).dtype == DType::route || made.program.type(id).dtype == DType::i32;
-        if (!of_route && pipeline_of[id.index()] > 0) CHECK(pipeline_of[id.index()] == pipeline);
+        if (made.program.type(id).dtype != DType::i32 && pipeline_of[id.index()] > 0)
+          CHECK(pipeline_of[id.index()] == pipeline);
       }
       for (ir::TensorId id : at.results) pipeline_of[id.index()] = pipeline;
     }

@@ -30,24 +30,30 @@ struct HandCosts final : cost::Costs {
 
 constexpr std::string_view two_layers = R"(
 input @x : f32[2,8,4]
-input @a : route[16,4]
-input @b : route[16,4]
+input @a.expert : i32[16,1]
+input @a.slot : i32[16,1]
+input @a.weight : f32[16,1]
+input @a : i32[4,2]
+input @b.expert : i32[16,1]
+input @b.slot : i32[16,1]
+input @b.weight : f32[16,1]
+input @b : i32[4,2]
 parameter @w : f32[2,4,4] local
 parameter @v : f32[2,4] local
 parameter @p : f32[2,8,4] local
 parameter @q : f32[2,8] local
 %0 : i32[2,3] = all_to_all_counts(@a) {ranks=2}  # expert forward a.counts
-%1 : f32[4,4,4] = dispatch(@x, @a) {capacity=4}  # compute forward a.dispatch
+%1 : f32[4,4,4] = dispatch(@x, @a.expert, @a.slot, @a) {slots=4}  # compute forward a.dispatch
 %2 : f32[2,8,4] = all_to_all(%1, @a, %0) {tokens=16}  # expert forward a.there
 %3 : f32[2,8,4] = expert_linear(%2, @w, @v, %0) {tokens=16}  # compute forward a.experts
 %4 : f32[4,4,4] = all_to_all_back(%3, @a, %0) {tokens=16}  # expert forward a.back
-%5 : f32[2,8,4] = combine(%4, @a) {batch=2}  # compute forward a.combine
+%5 : f32[2,8,4] = combine(%4, @a.expert, @a.slot, @a.weight, @a) {batch=2}  # compute forward a.combine
 %6 : i32[2,3] = all_to_all_counts(@b) {ranks=2}  # expert forward b.counts
-%7 : f32[4,4,4] = dispatch(%5, @b) {capacity=4}  # compute forward b.dispatch
+%7 : f32[4,4,4] = dispatch(%5, @b.expert, @b.slot, @b) {slots=4}  # compute forward b.dispatch
 %8 : f32[2,8,4] = all_to_all(%7, @b, %6) {tokens=16}  # expert forward b.there
 %9 : f32[2,8,8] = expert_linear(%8, @p, @q, %6) {tokens=16}  # compute forward b.experts
 %10 : f32[4,4,8] = all_to_all_back(%9, @b, %6) {tokens=16}  # expert forward b.back
-%11 : f32[2,8,8] = combine(%10, @b) {batch=2}  # compute forward b.combine
+%11 : f32[2,8,8] = combine(%10, @b.expert, @b.slot, @b.weight, @b) {batch=2}  # compute forward b.combine
 output y = %11
 )";
 

@@ -32,7 +32,8 @@ const std::string all_to_all = devices + R"(
 # Out of bounds values : 0 OK
 )";
 // An older version, without a root, through mpirun.
-const std::string all_reduce = test::replaced(devices, "#  Rank  0", "[1,0]<stdout>:#  Rank  0") + R"(
+const std::string all_reduce =
+    std::string(devices).replace(devices.find("#  Rank  0"), 10, "[1,0]<stdout>:#  Rank  0") + R"(
 [1,0]<stdout>:        1024           256     float     sum    360.0    0.00    0.00  1e-07    350.0    0.00    0.00  1e-07
 [1,0]<stdout>:     4194304       1048576     float     sum  42303.0   0.099   0.149  1e-07  42000.0   0.100   0.150  1e-07
 )";
@@ -68,6 +69,9 @@ TEST_CASE("a log of nccl-tests has its collective, ranks, hosts and times") {
   CHECK(log->rows[1].us == 1510.7);
   CHECK(parse_nccl_log(all_reduce, "a.log")->collective == Collective::all_reduce);
   CHECK(parse_nccl_log(all_reduce, "a.log")->rows[1].us == 42303.0);
+  // Rows of no bytes are those of fewer bytes than ranks.
+  CHECK(parse_nccl_log(test::replaced(all_to_all, "        1024            64", "           0             0"), "a.log")
+            ->rows.size() == 2);
 }
 
 TEST_CASE("a hardware file with a log in it gives the log's times back") {
@@ -76,6 +80,17 @@ TEST_CASE("a hardware file with a log in it gives the log's times back") {
   // The bytes to the other three ranks are three quarters of the size column.
   CHECK(cost::all_to_all_ms(all_to_alls, {4, 2}, 0.75 * 65536) == Approx(1.5107).epsilon(1e-3));
   CHECK(cost::all_to_all_ms(all_to_alls, {4, 2}, 0.75 * 4194304) == Approx(42.143).epsilon(1e-3));
+  // Among single ranks the smallest time holds that of two more messages.
+  const std::string slow_messages = test::replaced(test::declared_hardware({.latency_us = 0}),
+                                                   R"("message_us": {"value": 0)", R"("message_us": {"value": 30)");
+  NcclLog apart = *parse_nccl_log(all_to_all, "a.log");
+  apart.hosts = 4;
+  const auto text = with_nccl_log(slow_messages, "machine.json", apart, "a.log");
+  REQUIRE(text.ok());
+  const cost::Hardware with_messages = *cost::parse_hardware(*text, "machine.json");
+  CHECK(with_messages.network.latency_us == 140);
+  CHECK(cost::all_to_all_ms(with_messages, {4, 4}, 0.75 * 1024) == Approx(0.2).epsilon(1e-3));
+  CHECK(cost::all_to_all_ms(with_messages, {4, 4}, 0.75 * 65536) == Approx(1.5107).epsilon(1e-3));
   const cost::Hardware all_reduces = with(all_reduce);
   CHECK(all_reduces.network.hop_us == 180);
   CHECK(cost::all_reduce_ms(all_reduces, {4, 2}, 4194304) == Approx(42.303).epsilon(1e-3));
@@ -114,8 +129,19 @@ TEST_CASE("a bad log is refused in one line") {
         "a.log: expected lines '# Rank ... on HOST' of at least two ranks, found 0");
   CHECK(refused(test::replaced(all_to_all, "0.100   0.075      0  42000.0", "0.100   0.100      0  42000.0")) ==
         "a.log: expected all_reduce_perf or alltoall_perf, whose bus bandwidth is 2 (n-1)/n or (n-1)/n of the other, "
-        "found 1.00 with 4 ranks");
+        "found 1.00 with 4 ranks and no reduction");
+  CHECK(refused(test::replaced(all_to_all, "0.03      0   1500.0", "0.03     17   1500.0")) ==
+        "a.log:11: expected results without errors, found 17 wrong ones");
+  CHECK(refused(test::replaced(all_to_all, "Rank  2 Group  0 Pid     21 on      two",
+                               "Rank  2 Group  0 Pid     21 on      one")) ==
+        "a.log: expected 2 ranks on each of 2 hosts, found 3 on one");
+  // A reduce-scatter has the ratio of an all-to-all.
+  CHECK(refused(test::replaced(all_reduce, "0.149", "0.075")).ends_with("found 0.76 with 4 ranks and a reduction"));
   NcclLog log = *parse_nccl_log(all_to_all, "a.log");
+  log.rows.back().us /= 2;
+  CHECK(with_nccl_log(test::declared_hardware({.latency_us = 0}), "machine.json", log, "a.log").error().message ==
+        "a.log: expected at most the declared rate of the NICs of machine, found 1.61 times as much");
+  log = *parse_nccl_log(all_to_all, "a.log");
   log.ranks = 6;
   CHECK(with_nccl_log(test::declared_hardware(), "machine.json", log, "a.log").error().message ==
         "a.log: expected at most 2 ranks a host, the devices of a node of machine, found 3");

@@ -50,11 +50,11 @@ def point(policy, step, experiment="fig13", ranks=32, **other):
 RUNS = {"experiment": "fig14", "bound_ms": None, "ranks": 2, "model": "bench", "predicted_ms": 970.0,
         "least_step_ms": 990.0, "most_step_ms": 1100.0}
 POINTS = [
-    point("DeepSpeed", 200.0), point("Tutel", 180.0, k=2),
+    point("sequential", 200.0), point("Tutel", 180.0, k=2),
     point("Lancet", 150.0, step_ms_low=140.0, step_ms_high=170.0),
-    point("FasterMoE", 180.0, status="out of memory", step_ms=None), point("RAF", 201.0, bound_ms=121.5),
-    point("DeepSpeed", 200.0, "fig11", 8), point("Lancet", 150.0, "fig11", 8),
-    point("DeepSpeed", 1000.0, network="measured", hardware="this", **RUNS),
+    point("FasterMoE", 180.0, status="out of memory", step_ms=None), point("sequential, unbucketed", 201.0, bound_ms=121.5),
+    point("sequential", 200.0, "fig11", 8), point("Lancet", 150.0, "fig11", 8),
+    point("sequential", 1000.0, network="measured", hardware="this", **RUNS),
     point("Lancet", 1010.0, network="emulated", hardware="emulated", **RUNS)]
 
 
@@ -63,8 +63,9 @@ def write_points(folder):
         (folder / "points" / experiment).mkdir(parents=True)
         (folder / "points" / experiment / "points.jsonl").write_text(
             "".join(json.dumps(one) + "\n" for one in POINTS if one["experiment"] == experiment))
-    (folder / "emulated.csv").write_text("case,policy,ran,predicted_ms,step_ms,least_ms,most_ms\n"
-                                         "v100-4x2,lancet,lancet,100,102,101,104\n")
+    (folder / "emulated.csv").write_text(
+        "case,policy,ran,plan,predicted_ms,step_ms,least_ms,most_ms,error_pct,late_pct\n"
+        "v100-4x2,lancet,lancet,a,100,102,101,104,-1.96,0.1\n")
 
 
 def make(lancet, folder):
@@ -79,35 +80,35 @@ def make_page(folder):
     double.write_text(LANCET.format(calls=str(calls)))
     double.chmod(0o755)
     made = make(double, folder)
-    expect("fig13, RAF: 200.000 ms a step, recorded were 201.0" in made.stderr, f"a longer plan: {made.stderr}")
+    expect("fig13, sequential, unbucketed: 200.000 ms a step, recorded were 201.0" in made.stderr, f"a longer plan: {made.stderr}")
     expect("timelines: 3 of 4" in made.stderr and made.returncode == 1, f"a plan is missing: {made.stderr}")
     asked = calls.read_text().splitlines()
     expect(len(asked) == 4 and all("--ranks 32 " in one for one in asked), f"plans of 4 points on 32 GPUs: {asked}")
     page = (folder / "index.html").read_text()
     again = make("/bin/false", folder)
-    expect("plan 1 of 1: p3dn-v100, GPT2-S-MoE, 32, RAF" in again.stderr, f"RAF's plan alone is missing: {again.stderr}")
+    expect("plan 1 of 1: p3dn-v100, GPT2-S-MoE, 32, sequential, unbucketed" in again.stderr, f"that plan alone is missing: {again.stderr}")
     expect("false plan configs/gpt2-s-moe.json" in again.stderr and again.returncode == 1, f"a plan that fails: {again.stderr}")
     expect((folder / "index.html").read_text() == page, "the page has the plans that it had")
     expect(not links_of(page), f"the page would fetch {links_of(page)}")
 
 
 CHOICES = [{"policy": "Tutel"}, {"ranks": "8"}, {"cluster": "ranks on one machine (measured)"},
-           {"cluster": "hosts emulated on one machine (emulated)"}, {"cluster": "p3dn-v100 (emulated)"},
+           {"cluster": "hosts emulated on one machine (emulated)"}, {"cluster": "p3dn-v100 (emulated device)"},
            {"cluster": "p3dn-v100 (simulated)", "ranks": "32", "beside": "FasterMoE"}]
 
 
 def check_first(seen):
-    values = ["p3dn-v100 (simulated)", "default", "GPT2-S-MoE", "switch", "32", "Lancet", "DeepSpeed"]
+    values = ["p3dn-v100 (simulated)", "default", "GPT2-S-MoE", "switch", "32", "Lancet", "sequential"]
     expect(list(seen["values"].values()) == values, f"first choices: {seen['values']}")
     expect(seen["hidden"] == [["batch or routing", 0]], f"a choice of one setting is not shown: {seen['hidden']}")
-    expect(seen["options"]["policy"] == ["DeepSpeed", "Tutel", "Lancet", "FasterMoE", "RAF"], f"{seen['options']}")
+    expect(seen["options"]["policy"] == ["sequential", "Tutel", "Lancet", "FasterMoE", "sequential, unbucketed"], f"{seen['options']}")
     table = seen["table"]
     between = "140.0 ms to 170.0 ms with the machine's uncertain numbers"
     expect(table["step"] == [f"150.0 ms, {between}simulated", "200.0 mssimulated"], f"steps: {table}")
     expect(table["floor of whole operations"] == ["120.5 mssimulated"] * 2, f"floors: {table}")
     expect(table["exposed communication"] == ["40.0 mssimulated", "90.0 mssimulated"], f"exposed: {table}")
     expect("predicted step" not in table, f"a simulated step has no other prediction: {table}")
-    ratio = "DeepSpeed's step takes 1.33 times as long as Lancet's (simulated)."
+    ratio = "sequential's step takes 1.33 times as long as Lancet's (simulated)."
     expect(seen["comparison"] == ratio, seen["comparison"])
     rows = seen["policies"]
     expect(rows[0] == ["Lancet", "150.0 mssimulated"], f"policies by their step: {rows}")
@@ -123,16 +124,16 @@ def check_timeline(seen):
     timeline = seen["timeline"]
     rows = [[row["process"], row["stream"], row["events"][:2]] for row in timeline["rows"]]
     expect(rows == [["Lancet", "compute", [0, 100000]], ["Lancet", "all-to-all", [100000, 30000]],
-                    ["DeepSpeed", "compute", [0, 100000]], ["DeepSpeed", "all-to-all", [100000, 80000]]], f"{rows}")
+                    ["sequential", "compute", [0, 100000]], ["sequential", "all-to-all", [100000, 80000]]], f"{rows}")
     start, length, name, kind = timeline["rows"][2]["events"][4:]
     expect((start, length, timeline["names"][name], timeline["kinds"][kind]) == (190000, 10000, "updates", "update"),
-           f"DeepSpeed's two updates are one event: {timeline}")
+           f"sequential's two updates are one event: {timeline}")
     expect(timeline["names"][0] == "linear h.0.mlp/0", f"names: {timeline['names']}")
     expect(seen["colored"] > 0.1, f"the timeline is drawn, found a share of {seen['colored']}")
 
 
 def check_chosen(tutel, eight, measured, emulated, devices, memory):
-    expect(tutel["table"]["schedule"] == ["tutel, k = 2", "deepspeed"], f"the fastest Tutel: {tutel['table']}")
+    expect(tutel["table"]["schedule"] == ["tutel, k = 2", "sequential"], f"the fastest Tutel: {tutel['table']}")
     expect("policy=Tutel" in tutel["address"], f"the page's address keeps the choice: {tutel['address']}")
     floor = "floor of whole operations"
     expect(eight["values"]["policy"] == "Lancet", f"there is no Tutel on 8 GPUs: {eight['values']}")
@@ -144,9 +145,9 @@ def check_chosen(tutel, eight, measured, emulated, devices, memory):
     expect(measured["table"]["predicted step"][0] == "970.0 mssimulated", f"its prediction: {measured['table']}")
     expect(floor not in measured["table"] and not measured["commands"], "a run has neither floor nor plan")
     expect(emulated["table"]["exposed communication"][0] == "900.0 msemulated", f"an emulated run: {emulated['table']}")
-    expect(devices["table"]["step"] == ["102.0 ms, runs from 101.0 ms to 104.0 msemulated"],
+    expect(devices["table"]["step"] == ["102.0 ms, runs from 101.0 ms to 104.0 msemulated device"],
            f"a row of emulated.csv: {devices['table']}")
-    expect(devices["values"]["setting"] == "4 layers, 2 ranks a host", f"its case: {devices['values']}")
+    expect(devices["values"]["setting"] == "2 layers, 2 ranks a host", f"its case: {devices['values']}")
     expect(devices["values"]["ranks"] == "8", f"its ranks: {devices['values']}")
     expect(memory["table"]["step"] == ["180.0 mssimulated", "out of memory"], f"one does not fit: {memory['table']}")
     expect(memory["comparison"] == "", "no comparison with it")

@@ -91,6 +91,13 @@ TEST_CASE("a trace repeats the recorded shares of each layer and step") {
   // At most 1.25: 1.25 1 | 0.5 0.5, 0 1.25 | 0 0, 0 0 | 0 1.25, 1 1 | 1 1.
   CHECK(routing.expected(1.25).fullest == Approx((1.125 + 0.625 + 0.625 + 1) / 4));
   CHECK(routing.expected(1.25).kept == Approx((3.25 + 1.25 + 1.25 + 4) / 16));
+  // At most 0.5, which even routing has everywhere: 0.5 0.5 | 0.5 0.5, 0 0.5 | 0 0, 0 0 | 0 0.5, 0.5 0.5 | 0.5 0.5.
+  CHECK(routing.expected(0.5).fullest == Approx((1 + 0.5 + 0.5 + 1) / 4));
+  CHECK(routing.expected(0.5).kept == Approx((1 + 0.25 + 0.25 + 1) / 4));
+
+  const DrawnRouting of_two = routing_of("trace:" + file, {.layers = 2, .experts = 4, .ranks = 2, .micro_batches = 2});
+  CHECK(counts(chosen(of_two, 1, 1, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});  // the first step's second batch
+  CHECK(counts(chosen(of_two, 0, 2, 0, 0, 50)) == std::vector<int>{0, 0, 0, 50});
 }
 
 TEST_CASE("routing that cannot be drawn is refused in one line") {

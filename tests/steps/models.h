@@ -34,16 +34,16 @@ parameter @proj.bias : f32[2,8] local
 input @targets : i32[2,4]
 %0 : bf16[2,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
 %1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
-%2 : route[8,4], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3}  # compute forward gate
+%2 : i32[8,1], %17 : i32[8,1], %18 : f32[8,1], %19 : i32[1,4], %20 : i32[4,2], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3, groups=1}  # compute forward gate
 %5 : f32[2] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
-%6 : i32[2,3] = all_to_all_counts(%2) {ranks=2}  # expert forward counts
-%7 : bf16[4,3,8] = dispatch(%0, %2) {capacity=3}  # compute forward dispatch
-%8 : bf16[2,6,8] = all_to_all(%7, %2, %6)  # expert forward all_to_all
+%6 : i32[2,3] = all_to_all_counts(%20) {ranks=2}  # expert forward counts
+%7 : bf16[4,3,8] = dispatch(%0, %2, %17, %20) {slots=3}  # compute forward dispatch
+%8 : bf16[2,6,8] = all_to_all(%7, %20, %6)  # expert forward all_to_all
 %9 : bf16[2,6,16] = expert_linear(%8, @fc.weight, @fc.bias, %6)  # compute forward fc
 %10 : bf16[2,6,16] = gelu(%9, %6)  # compute forward gelu
 %11 : bf16[2,6,8] = expert_linear(%10, @proj.weight, @proj.bias, %6)  # compute forward proj
-%12 : bf16[4,3,8] = all_to_all_back(%11, %2, %6)  # expert forward all_to_all_back
-%13 : bf16[2,4,8] = combine(%12, %2) {batch=2}  # compute forward combine
+%12 : bf16[4,3,8] = all_to_all_back(%11, %20, %6)  # expert forward all_to_all_back
+%13 : bf16[2,4,8] = combine(%12, %2, %17, %18, %20) {batch=2}  # compute forward combine
 %14 : bf16[2,4,11] = linear(%13, @wte.weight)  # compute forward head
 %15 : f32[1], %16 : bf16[2,4,11] in %14 = cross_entropy_train(%14, @targets) {vocabulary=11, total_tokens=16}  # compute forward loss
 output loss = %15

@@ -58,19 +58,20 @@ class RandomModel {
   }
 
   ir::TensorId mixture(const std::string& name) {
-    const std::int64_t capacity = 1 + below(int(tokens())), here = experts_ / 2;
-    const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * capacity)}};
+    const std::int64_t groups = one_of({1, 2, 8}), capacity = 1 + below(int(tokens() / groups)), here = experts_ / 2;
+    const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * groups * capacity)}};
     const ir::TensorId logits =
         append("router", {x_, weight(name + ".gate", {experts_, width_})}, {}, name + ".gate")[0];
     const auto gate = append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
-                             {{"capacity", capacity}}, name + ".gate");
+                             {{"capacity", capacity}, {"groups", groups}}, name + ".gate");
     const ir::TensorId aux =
-        append("aux_loss", {gate[1], gate[2]},
+        append("aux_loss", {gate[5], gate[6]},
                {{"load_tokens", tokens()}, {"total_tokens", 2 * tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
     program_.add_output("aux." + name, aux);
-    const ir::TensorId rows = append("all_to_all_counts", {gate[0]}, {{"ranks", std::int64_t{2}}}, name + ".counts")[0];
-    ir::TensorId y = append("dispatch", {x_, gate[0]}, {{"capacity", capacity}}, name + ".dispatch")[0];
-    y = append("all_to_all", {y, gate[0], rows}, filled, name + ".all_to_all")[0];
+    const ir::TensorId rows = append("all_to_all_counts", {gate[4]}, {{"ranks", std::int64_t{2}}}, name + ".counts")[0];
+    ir::TensorId y =
+        append("dispatch", {x_, gate[0], gate[1], gate[4]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];
+    y = append("all_to_all", {y, gate[4], rows}, filled, name + ".all_to_all")[0];
     y = append("expert_linear",
                {y, weight(name + ".fc", {here, inner_, width_}, true), bias(name + ".fc", {here, inner_}), rows},
                filled, name + ".fc")[0];
@@ -78,8 +79,8 @@ class RandomModel {
     y = append("expert_linear",
                {y, weight(name + ".proj", {here, width_, inner_}, true), bias(name + ".proj", {here, width_}), rows},
                filled, name + ".proj")[0];
-    y = append("all_to_all_back", {y, gate[0], rows}, filled, name + ".all_to_all_back")[0];
-    return append("combine", {y, gate[0]}, {{"batch", batch_}}, name + ".combine")[0];
+    y = append("all_to_all_back", {y, gate[4], rows}, filled, name + ".all_to_all_back")[0];
+    return append("combine", {y, gate[0], gate[1], gate[2], gate[4]}, {{"batch", batch_}}, name + ".combine")[0];
   }
 
   std::mt19937 random_;

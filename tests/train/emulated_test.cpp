@@ -88,7 +88,7 @@ TEST_CASE("ranks that emulate predict their steps, and spread tokens as they are
   CHECK(even.records[1].step_ms >= even.declared_ms);
   CHECK(even.records[1].a2a_ms > 0);
   REQUIRE(even.records[1].late_pct);
-  CHECK(*even.records[1].late_pct >= 0);
+  CHECK(*even.records[1].late_pct > 0);  // a sleep never ends on time to the nanosecond
 
   config.emulated.routing = "zipf:1.5";
   const Seen uneven = run_emulated(config, 2, 2);

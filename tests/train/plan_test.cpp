@@ -38,7 +38,7 @@ struct PlanFile {
     const auto read = planning::read_plan(folder.write("edited.ir", edited), config, ranks);
     REQUIRE_FALSE(read.ok());
     CHECK(read.error().code == ExitCode::config);
-    CHECK(read.error().message.starts_with("--plan " + (folder / "edited.ir") + ": "));
+    CHECK(read.error().message.starts_with("plan " + (folder / "edited.ir") + ": "));
     CHECK(read.error().message.find('\n') == std::string::npos);
     return read.error().message;
   }

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
 #include "routers.h"
@@ -13,13 +12,13 @@ namespace {
 
 using Records = std::vector<run::StepRecord>;
 
-// The decisions of a gate: expert and slot (or drop) of every token, and the slots of the rank.
-std::vector<std::int32_t> route_of(train::Trainer& trainer, const std::string& output) {
-  const ops::TensorView view = trainer.executor().output(output);
-  const ir::RouteLayout layout{view.shape()[0], view.shape()[1]};
-  std::vector<std::int32_t> result(layout.expert(view.data), layout.expert(view.data) + layout.tokens);
-  result.insert(result.end(), layout.slot(view.data), layout.slot(view.data) + layout.tokens);
-  result.insert(result.end(), layout.end(view.data), layout.end(view.data) + layout.experts);
+// The decisions of a layer's gate: expert and slot (or drop) of every token, and the slots that the rank fills.
+std::vector<std::int32_t> route_of(train::Trainer& trainer, const std::string& layer) {
+  std::vector<std::int32_t> result;
+  for (const char* output : {"expert.", "slot.", "filled."}) {
+    const ops::TensorView view = trainer.executor().output(output + layer);
+    result.insert(result.end(), view.as<std::int32_t>(), view.as<std::int32_t>() + view.elements());
+  }
   return result;
 }
 
@@ -43,7 +42,7 @@ Run train_run(config::Config config, int ranks, int steps, const cost::Costs& co
       if (world.rank() != 0) continue;
       result.records.push_back(record);
       for (const ir::Output& output : trainer->executor().plan().program.outputs)
-        if (output.name.starts_with("route.")) result.routes.push_back(route_of(*trainer, output.name));
+        if (output.name.starts_with("expert.")) result.routes.push_back(route_of(*trainer, output.name.substr(7)));
     }
     if (world.rank() != 0) return {};
     const ir::Plan& plan = trainer->executor().plan();

@@ -51,6 +51,29 @@ TEST_CASE("micro batches add up to the batch") {
   check_same(test::run_steps(config, 2, 10), whole, 1e-5);
 }
 
+TEST_CASE("groups of tokens keep and drop alike on any number of ranks") {
+  auto config = test::small_config();
+  config.model.router = GENERATE(from_range(test::routers));
+  config.model.capacity_factor = 0.75;
+  config.model.router_aux_loss_coef = 0;
+  config.model.router_group_size = 2;
+  const auto one = test::run_steps(config, 1, 10);
+  CHECK(one.front().drop_pct.value() > 0);
+  for (int ranks : {2, 4}) {
+    config.train.micro_batch_size = 8 / ranks;
+    const auto several = test::run_steps(config, ranks, 10);
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      INFO(ranks << " ranks, step " << i + 1);
+      CHECK(several[i].loss == Approx(one[i].loss).epsilon(1e-5));
+      CHECK(several[i].drop_pct.value() == Approx(one[i].drop_pct.value()));
+    }
+  }
+  config.model.router_group_size.reset();  // of 2 sequences on 4 ranks
+  CHECK(test::run_steps(config, 4, 10).back().loss == Approx(one.back().loss).epsilon(1e-5));
+  config.train.micro_batch_size = 8;
+  CHECK(test::run_steps(config, 1, 10).back().loss != Approx(one.back().loss).epsilon(1e-5));
+}
+
 TEST_CASE("the number of threads changes no bit") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lancet/ir/route_layout.h"
 #include "lancet/train/trainer.h"
 #include "reference/reference.h"
 #include "train/weights.h"
@@ -95,14 +94,14 @@ void check_gradients(Trainer& trainer, const Reference& reference, const std::st
 
 void check_routing(Trainer& trainer, const Reference& reference, const std::string& step) {
   for (const std::string& layer : reference.under(step + "/expert/")) {
-    const ops::TensorView route = trainer.executor().output("route.h." + layer);
-    const ir::RouteLayout layout{route.shape()[0], route.shape()[1]};
+    const ops::TensorView experts = trainer.executor().output("expert.h." + layer),
+                          slots = trainer.executor().output("slot.h." + layer);
     const auto expert = reference.i32(step + "/expert/" + layer), slot = reference.i32(step + "/slot/" + layer);
-    REQUIRE(std::int64_t(expert.size()) == layout.tokens);
+    REQUIRE(std::int64_t(expert.size()) == experts.elements());
     for (std::size_t t = 0; t < expert.size(); ++t) {
       INFO(step << " layer " << layer << " token " << t);
-      REQUIRE(layout.expert(route.data)[t] == expert[t]);
-      REQUIRE(layout.slot(route.data)[t] == slot[t]);
+      REQUIRE(experts.as<std::int32_t>()[t] == expert[t]);
+      REQUIRE(slots.as<std::int32_t>()[t] == slot[t]);
     }
   }
 }

@@ -88,6 +88,24 @@ TEST_CASE("saved at any number of ranks, loaded at any: the losses continue") {
   CHECK(manifest_in(folder / "moved", 7).rows == 8);
 }
 
+TEST_CASE("a run keeps the groups of tokens that it was saved with") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "whole");
+  config.model.capacity_factor = 0.75;
+  config.model.router_aux_loss_coef = 0;
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  config.log.run_dir = folder / "moved";
+  stop_after(config, 3, 2);
+  config.train.micro_batch_size = 8;  // as many sequences a step, on one rank
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  const auto expected = losses(folder / "whole"), found = losses(folder / "moved");
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-5));
+  const auto saved = config::parse(manifest_in(folder / "moved", 6).config, "manifest");
+  REQUIRE(saved.ok());
+  CHECK(saved->model.router_group_size == 4);
+}
+
 TEST_CASE("a resumed run with another batch size continues at the next sample") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");

@@ -140,7 +140,8 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
                   .vocab_size = 50257,
                   .n_inner = {},
                   .experts_per_rank = {},
-                  .num_local_experts = 128};
+                  .num_local_experts = 128,
+                  .router_group_size = {}};
   config.train.micro_batch_size = 8;
   config.train.seq_len = 512;
   const ir::Program program = whole_step(config, 64);

@@ -9,13 +9,12 @@
 
 namespace lancet {
 
-// route: a gate's decision for T tokens and E experts, a struct of arrays (ir/route_layout.h); its shape is [T, E].
 // signals: words by which kernels that run at the same time wait for each other (comm/peers.h); the shape is [n].
-enum class DType : std::uint8_t { f32, bf16, i32, i64, route, signals };
+enum class DType : std::uint8_t { f32, bf16, i32, i64, signals };
 
 std::string_view name(DType dtype);                       // "f32"
 std::optional<DType> parse_dtype(std::string_view text);  // the inverse
-int size_of(DType dtype);                                 // bytes per element; 0 for route
+int size_of(DType dtype);                                 // bytes per element
 
 struct bf16 {
   std::uint16_t bits;

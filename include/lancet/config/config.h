@@ -52,6 +52,7 @@ struct Model {
   std::int64_t num_experts_per_tok = 1;
   Router router = Router::switch_top1;
   double capacity_factor = 1.25;
+  std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
   std::int64_t vocab_pad_multiple = 64;
@@ -171,6 +172,8 @@ struct Config {
   Log log;
   Device device = Device::cpu;
   std::int64_t threads = 0;  // per rank; 0: cores / local ranks
+  // Neighbouring sequences of a rank's micro batch in which gates count capacity.
+  std::int64_t group_sequences() const { return model.router_group_size.value_or(train.micro_batch_size); }
   // Time of this machine for a unit of the device's time.
   double dilation() const { return device == Device::emulated ? emulated.dilation : 1; }
   // False if the ranks that run do not hold a model that could be saved.

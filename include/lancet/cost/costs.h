@@ -23,9 +23,6 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 // all-to-alls of one rank, which are copies.
 bool is_local(const ir::Program& program, const ir::Instruction& instruction);
 
-// True for the experts' computation, which works on the rows that a rank received (rows i32[E/W, W+1]).
-bool is_of_experts(const ir::Program& program, const ir::Instruction& instruction);
-
 // The number of ranks in an instruction of the expert stream, this rank included, as its types say.
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction);
 
@@ -62,10 +59,11 @@ struct OpCost {
   double alone_ms() const { return std::max(ms, network_ms); }  // from its start to its end
 };
 
-// How tokens spread over the ranks, averaged over the MoE layers.
+// How tokens spread over the ranks, averaged over the MoE layers, relative to even routing. Even routing keeps all
+// tokens, or as many as there are slots: costs without a load count these.
 struct RankLoad {
-  double fullest = 1;  // tokens that the experts of the rank with the most keep, relative to the mean of all tokens
-  double kept = 1;     // share of the tokens that find a slot
+  double fullest = 1;  // tokens that the experts of the rank with the most keep
+  double kept = 1;     // tokens that find a slot, over all ranks
   friend bool operator==(const RankLoad&, const RankLoad&) = default;
 };
 

@@ -85,11 +85,10 @@ struct Routing {
   double imbalance = 1;  // x, at least 1; 1: even
   double capacity = 1;   // slots of an expert relative to its mean load: the capacity factor
   bool padded = false;   // whole buffers are sent and multiplied, as in the baselines of Lancet's evaluation
-  // In place of the curve, if given: the load of the rank with the fullest experts relative to the mean, after drops,
-  // and the share of the tokens that is kept.
+  // In place of the curve, if given: RankLoad::fullest and kept.
   std::optional<double> known_fullest = {}, known_kept = {};
-  double fullest() const;  // load of the fullest expert relative to the mean, after drops
-  double kept() const;     // share of the tokens that are not dropped
+  double fullest() const;  // load of the fullest expert after drops, relative to even routing
+  double kept() const;     // tokens that are not dropped, relative to even routing
 };
 
 // Properties of an all-to-all that decide its time besides its bytes.

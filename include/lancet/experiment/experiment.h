@@ -14,8 +14,8 @@
 // beside the experiment, in the current folder and among those that come with the program. The default is the file
 // settings.json beside the experiment.
 //   {"models": {"GPT2-S-MoE": {"config": "configs/gpt2-s-moe.json", "set": ["model.n_head=16"]}},
-//    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "RAF": {"set": [...], "padded": true}, "mine": {"plan":
-//    "plan.ir"}}}
+//    "policies": {"Lancet": {"set": ["overlap.policy=lancet"]}, "whole": {"set": [...], "padded": true},
+//                 "mine": {"plan": "plan.ir"}}}
 // config names a file in the current folder, beside the settings, or one that comes with the program.
 // padded applies to simulated points: whole buffers are sent and multiplied, filled or not.
 // plan applies to simulated points: the plan file of that path is simulated as it is, in place of one that is made.

@@ -41,7 +41,6 @@ struct TensorType {
   Shape shape;
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
-// Bytes of a tensor; a route's are those of its layout (route_layout.h).
 std::int64_t bytes(const TensorType& type);
 std::string to_string(const TensorType& type);  // "bf16[8,256]"
 
@@ -60,7 +59,7 @@ constexpr bool is_moment(StateKind kind) { return kind == StateKind::first_momen
 inline constexpr int max_parts = 64;
 
 // The part of another tensor's memory that a tensor occupies: the bytes from `offset` on, or, if parts is not 0, the
-// slots that part `part` of a route owns. Those need not be contiguous; slots of different parts never overlap.
+// slots of the experts that part `part` fills. Those need not be contiguous; slots of different parts never overlap.
 struct Slice {
   std::int64_t offset = 0;
   std::int32_t part = 0, parts = 0;

@@ -29,8 +29,9 @@ struct BuildOptions {
   std::int64_t batch = 1;         // sequences of this rank (B)
   std::int64_t sequence = 1;      // tokens of each (S)
   DType dtype = DType::f32;       // of activations and of the weights of products
+  std::int64_t groups = 1;        // of neighbouring sequences of this rank; capacity is counted in each
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
-  bool inspect = false;           // adds the outputs route.h.<i>
+  bool inspect = false;           // adds the outputs expert.h.<i>, slot.h.<i> and filled.h.<i>
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
   bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
                                   // take a faster backward pass

@@ -20,6 +20,12 @@ inline Kind kind(const ir::Instruction& instruction) {
 // True for an instruction over the rows that are sent to experts; its attribute tokens is their expected number.
 inline bool is_over_expert_rows(const ir::Instruction& instruction) { return instruction.attributes.has("tokens"); }
 
+// True for the experts' computation, which works on the rows that a rank received.
+inline bool is_of_experts(const ir::Instruction& instruction) {
+  return instruction.stream == ir::Stream::compute && is_over_expert_rows(instruction) &&
+         kind(instruction) != Kind::part_helper;
+}
+
 // Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the stream.
 // Throws InternalError with the op, the label and the types if they do not fit.
 std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,

@@ -55,12 +55,15 @@ class GradientContext {
 // constants below.
 using Axis = std::int8_t;
 inline constexpr Axis none = -1;  // every part reads the whole tensor
-// Every part works on the slots that its route owns, in memory of full size (the paper's A_irr).
+// Every part works on the slots that its tokens fill, in memory of full size (the paper's A_irr). Of i32, which say
+// what slots or rows these are, every part has a tensor of its own.
 inline constexpr Axis irregular = -2;
 inline constexpr Axis partial = -3;  // results only: the whole is the sum of the parts' results
 // Weight gradients, both the result and the accumulator operand whose memory it shares: each part adds onto the result
 // of the part before. The first part adds onto the instruction's own accumulator, if it has one.
 inline constexpr Axis accumulated = -4;
+// Results only: each part's counts what the parts before count, too, so that the last part's result is the whole's.
+inline constexpr Axis cumulative = -5;
 
 // One way to split an instruction in parts: the axis of each operand and of each result. Entries of operands that the
 // instruction does not have are ignored; an instruction with more operands than entries is not split by this row. An op
@@ -88,15 +91,17 @@ struct Alias {
 };
 
 // The values that tests and benchmarks give to an operand of a sample. `capacity` and `vocabulary` are attributes of
-// the sample. route, rows and load describe one decision: that of a switch gate on random logits.
+// the sample. expert, slot, weight, rows and load describe one decision: that of a switch gate on random logits.
 enum class Fill : std::uint8_t {
   normal,    // standard normal
   positive,  // uniform in [0.5, 1.5)
   tokens,    // i32, uniform in [0, vocabulary)
-  route,     // route[T,E], each expert with `capacity` slots
-  rows,      // i32[E,2]: where each expert's received rows begin and end under the route, on one rank
+  expert,    // i32[T,1]: the expert that each token chose
+  slot,      // i32[T,1]: its slot among the expert's `capacity` slots
+  weight,    // f32[T,1]: the gate's probability of its expert
+  rows,      // i32[E,2]: the slots of each expert that are filled, on one rank the rows that it received
   zero,      // 0
-  load,      // f32[2,E]: tokens per expert under the route, chosen and kept
+  load,      // f32[2,E]: tokens per expert, chosen and kept
 };
 
 struct SampleOperand {
@@ -115,6 +120,7 @@ enum class Kind : std::uint8_t {
   other,
   product,      // a matrix product: MFU counts its flops
   attention,    // the products of attention: MFU counts their flops
+  gate,         // gives tokens to experts
   counts,       // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,   // moves these rows to the experts' ranks, or back
   part_helper,  // splits the operands or joins the results of an instruction that is split in parts
@@ -154,10 +160,10 @@ struct OpDef {
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   std::optional<Fusion> fuses = {};
-  // Parts run one after the other, because each continues the count of the part before: every part but the first gets
-  // the first result of the part before as an additional last operand. A gate thus gives out slots, and
-  // all_to_all_counts begins its rows, where the part before ended.
-  bool sequential_parts = false;
+  // If a result's index: parts run one after the other, because each continues the count of the part before. Every
+  // part but the first gets this result of the part before as an additional last operand. A gate thus gives out slots,
+  // and all_to_all_counts begins its rows, where the part before ended.
+  std::optional<std::size_t> continued = {};
 };
 
 inline constexpr int any_number = 1 << 20;  // `most` of ops of any number of operands

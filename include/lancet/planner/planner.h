@@ -36,7 +36,7 @@ struct PolicyResult {
   std::string policy;
   std::string how;  // the schedule that it chose, in words
   schedule::Timeline timeline;
-  int parts = 1;                 // k: most_parts()
+  int parts = 1;                 // k: schedule::most_parts()
   std::int64_t arena_bytes = 0;  // of the resulting plan
 };
 
@@ -55,9 +55,6 @@ struct PlanReport {
   std::string why;                     // set if another policy than the requested one runs
   LowerBound lower_bound;
 };
-
-// The largest number of parts of an instruction.
-int most_parts(const ir::Program& program);
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
 // overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the forward

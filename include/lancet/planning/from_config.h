@@ -28,7 +28,7 @@ struct StepOptions {
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
   bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
   bool compare = false;                // planner::PlanRequest::compare
-  bool inspect = false;                // gradients and routes stay readable after a step (tests)
+  bool inspect = false;                // gradients and gates' decisions stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
 };

@@ -40,7 +40,7 @@ struct StepPlans {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates);
 
-// The predicted milliseconds of a step of so many micro batches; none without costs.
+// The predicted milliseconds of a step of `micro_batches` micro batches; none without costs.
 std::optional<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches);
 // The same under another load than the plans were made for. plans.costs is set.
 Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load);

@@ -7,8 +7,8 @@
 // step, to within 3%, but updates take 59% of that, norms 80%, embedding and dispatch's backward less than half (4
 // layers, n_embd 256, bf16, one core of an AMD EPYC); flushed caches err in the other direction.
 //
-// Tensors hold normally distributed numbers. Tokens are uniform in the vocabulary. The gate's own kernel makes the
-// routes, from logits that distribute the tokens evenly, in random order, over the experts. All-to-alls copy locally as
+// Tensors hold normally distributed numbers. Tokens are uniform in the vocabulary. The gate's own kernel
+// decides, on logits that distribute the tokens evenly, in random order, over the experts. All-to-alls copy locally as
 // many rows as they would receive; all-reduces are left out.
 //
 // A kernel of one thread never sleeps, so the time that its thread waited for a core, which other processes used, is

@@ -4,7 +4,7 @@
 //
 // Bytes are divided by `scale`, times multiplied by `dilation`; the links are to be slower by both (emulate-cluster.sh
 // up --hardware), so that computation and communication keep their proportion. Spans and records are in the device's
-// own time. Routers draw their scores (drawn_routing.h), and what depends on nothing else is computed: routes, slots,
+// own time. Routers draw their scores (drawn_routing.h), and what depends on nothing else is computed: experts, slots,
 // counts, drops. All other tensors have addresses, but no memory that is ever used.
 #pragma once
 #include <chrono>
@@ -36,6 +36,7 @@ class EmulatedDevice {
     int layers = 0;            // MoE layers
     std::int64_t experts = 0;  // of a layer, over all ranks
     double capacity = 1;       // slots of an expert relative to its mean load
+    int micro_batches = 1;     // of a step
   };
   // Config errors: of the routing's text or its trace.
   static Result<std::unique_ptr<EmulatedDevice>> create(Options options);
@@ -53,6 +54,8 @@ class EmulatedDevice {
 
   // Collective. Measures how long messages of no bytes take here, which counts towards their declared latency.
   Status calibrate(comm::Communicator& world);
+  // Collective. Warns if the links take another time for the plan's largest all-to-all than is declared.
+  Status try_links(comm::Communicator& world, const ir::Plan& plan) const;
   // Whether this machine can run the plan on time. Config errors: messages of hardly a byte, more ranks than its cores
   // keep up with. A dilation that would do better is proposed.
   Status check(const ir::Plan& plan) const;

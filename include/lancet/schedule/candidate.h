@@ -30,6 +30,9 @@ Dependencies one_message_at_a_time(const ir::Program& program, Dependencies depe
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
                    Dependencies dependencies);
 
+// The largest number of parts of an instruction.
+int most_parts(const ir::Program& program);
+
 // Bytes of the arena's tensors that are alive at once when the instructions run one by one.
 std::int64_t peak_bytes(const ir::Program& program);
 

@@ -24,9 +24,10 @@ struct ComparePoliciesOptions {
 // One policy. A round's time is the median of its measured steps, in milliseconds.
 struct PolicyTimes {
   std::string policy, ran;  // the policy whose plan ran: sequential, where no other is predicted to be faster
+  std::string plan;         // a hash of its instructions and their order: equal for equal schedules
   std::optional<double> predicted_ms, predicted_exposed_ms;
   std::vector<double> step_ms, exposed_ms;  // by round
-  std::optional<double> late_pct;           // on an emulated device: the largest of any round
+  std::vector<double> late_pct;             // by round, on an emulated device; else empty
   // The exposed milliseconds of the last round's last step, on rank 0, by module of the model ("h.0.moe.all_to_all",
   // forward, backward and all parts together), and of all all-reduces. Where both communication streams are busy, both
   // count.

@@ -27,7 +27,7 @@ const facets = [
 ];
 const policies = [
   {id: "policy", label: "policy", first: "Lancet"},
-  {id: "beside", label: "beside it", first: "DeepSpeed"},
+  {id: "beside", label: "beside it", first: "sequential"},
 ];
 const policyOf = (p) => p.family;
 const parts = [["computation alone", "#2a9d74"], ["overlapped", "#a8952a"], ["communication alone", "#d24a54"]];

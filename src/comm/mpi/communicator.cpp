@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "../reduce.h"
+#include "lancet/comm/rounds.h"
 
 namespace lancet::comm::mpi {
 namespace {
@@ -20,13 +21,6 @@ namespace {
 constexpr std::size_t shortest_cut = direct_bytes, most_cuts = 4096;
 // All-reduce: an array up to this size is sent whole to every rank, in one step instead of two.
 constexpr std::size_t small_floats = 1024;
-// Floats that a round sums, on all ranks together. Another stream's messages wait for up to three rounds, since they go
-// to the same peers over the same connections: at 1.25 GB/s, among 4 ranks, an all-to-all of 2 ms took 4 ms beside an
-// all-reduce in rounds of 1 MB (11 ms in rounds of 4 MB). With 2 ranks and no limited network, 4 MB take 1.1 ms either
-// way, but a third longer or more in rounds of 512 KB, since waking a thread takes as long as a round.
-constexpr std::size_t round_floats = 256 * 1024;
-// Among many ranks a message is no shorter than this (64 KB), so that its own cost stays small.
-constexpr std::size_t shortest_piece = 16 * 1024;
 
 void add_message(Request& request, int peer, void* data, std::size_t bytes, bool is_send) {
   const std::size_t longest = std::max(shortest_cut, (bytes + most_cuts - 1) / most_cuts);
@@ -178,7 +172,7 @@ Status MpiCommunicator::reduce_small(std::span<float> values) {
 
 MpiCommunicator::Cut MpiCommunicator::cut(std::size_t count) const {
   const auto ranks = static_cast<std::size_t>(size());
-  const std::size_t whole = std::max(round_floats / ranks, shortest_piece);
+  const std::size_t whole = floats_of_rank(ranks);
   const auto longest = std::max<std::size_t>(static_cast<std::size_t>(static_cast<double>(whole) / scale_), 16);
   const std::size_t rounds = (count + ranks * longest - 1) / (ranks * longest);
   const std::size_t piece = (count + ranks * rounds - 1) / (ranks * rounds);

@@ -1,11 +1,10 @@
 // All-to-alls on the CPU. all_to_all_counts sends each rank the number of filled slots of its experts, and turns the
 // counts that arrive into rows: for each local expert the offset of each source rank's rows in the expert's buffer,
-// without gaps. all_to_all then sends the filled slots [begin, end) of each expert as one message to the rank of the
+// without gaps. all_to_all then sends the filled slots of each expert as one message to the rank of the
 // expert, which receives it at these rows; all_to_all_back swaps sends and receives.
 #include <memory>
 #include <vector>
 
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/kernel.h"
 #include "segments.h"
 
@@ -32,17 +31,15 @@ struct AllToAllState {
 };
 
 struct Counts : AllToAllState {
-  ir::RouteLayout layout;
-  const void* route;
+  const std::int32_t* filled;  // [E, 2]
   std::vector<Segment> sends, receives;
   const std::int32_t* before;              // rows of the part before, or null
   std::int32_t* rows;                      // [E/W, W+1]
   std::vector<std::int32_t> mine, theirs;  // [E] by expert; [W, E/W] by source rank
 
   explicit Counts(const KernelArgs& args)
-      : AllToAllState(args, args.attributes.integer("ranks"), args.operands[0].shape()[1]),
-        layout{args.operands[0].shape()[0], experts},
-        route(args.operands[0].data),
+      : AllToAllState(args, args.attributes.integer("ranks"), args.operands[0].shape()[0]),
+        filled(args.operands[0].as<std::int32_t>()),
         before(args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr),
         rows(args.results[0].as<std::int32_t>()),
         mine(std::size_t(experts)),
@@ -58,8 +55,7 @@ struct Counts : AllToAllState {
   }
 
   Status run() {
-    const std::int32_t *begin = layout.begin(route), *end = layout.end(route);
-    for (std::int64_t e = 0; e < experts; ++e) mine[std::size_t(e)] = end[e] - begin[e];
+    for (std::int64_t e = 0; e < experts; ++e) mine[std::size_t(e)] = filled[2 * e + 1] - filled[2 * e];
     LANCET_TRY(comm->send_receive(sends, receives));
     for (std::int64_t e = 0; e < local; ++e) {
       std::int32_t* row = rows + e * (ranks + 1);
@@ -71,25 +67,18 @@ struct Counts : AllToAllState {
 };
 
 struct Rows : AllToAllState {
-  struct Part {
-    ir::RouteLayout layout;
-    const void* route;
-    const std::int32_t* rows;  // [E/W, W+1]
-  };
-  std::vector<Part> parts;
+  std::vector<ExchangePart> parts;
   ExchangeSegments segments;
 
   Rows(const KernelArgs& args, bool there)
-      : AllToAllState(args, args.operands[2].shape()[1] - 1, args.operands[1].shape()[1]),
+      : AllToAllState(args, args.operands[2].shape()[1] - 1, args.operands[1].shape()[0]),
         segments(args, there, ranks, (args.operands.size() - 1) / 2) {
     for (std::size_t i = 1; i < args.operands.size(); i += 2)
-      parts.push_back(
-          {{args.operands[i].shape()[0], experts}, args.operands[i].data, args.operands[i + 1].as<std::int32_t>()});
+      parts.push_back({args.operands[i].as<std::int32_t>(), args.operands[i + 1].as<std::int32_t>()});
   }
 
   Status run() {
-    for (std::size_t p = 0; p < parts.size(); ++p)
-      segments.lay_out(p, {parts[p].layout.begin(parts[p].route), parts[p].layout.end(parts[p].route), parts[p].rows});
+    for (std::size_t p = 0; p < parts.size(); ++p) segments.lay_out(p, parts[p]);
     return comm->send_receive(segments.sends, segments.receives);
   }
 };

@@ -13,7 +13,6 @@
 
 #include "lancet/backend/copy_list.h"
 #include "lancet/backend/flag_wait.h"
-#include "lancet/ir/route_layout.h"
 #include "ops/device/launch.h"
 #include "push_rows.h"
 #include "segments.h"
@@ -36,17 +35,17 @@ class HostCounts {
   HostCounts& operator=(const HostCounts&) = delete;
   ~HostCounts() { device_.free_host(memory_); }
 
-  // Queues the copy of the route's begin and end and of the rows, as they are when the device stream gets there.
-  Status copy(backend::Stream& stream, const std::int32_t* route_begin, const std::int32_t* rows) {
+  // Queues the copy of the filled slots and of the rows, as they are when the device stream gets there.
+  Status copy(backend::Stream& stream, const std::int32_t* filled, const std::int32_t* rows) {
     __atomic_store_n(ready(), 0, __ATOMIC_RELAXED);
-    LANCET_TRY(stream.copy(values(), route_begin, std::size_t(2 * experts_) * sizeof(std::int32_t)));
+    LANCET_TRY(stream.copy(values(), filled, std::size_t(2 * experts_) * sizeof(std::int32_t)));
     LANCET_TRY(stream.copy(values() + 2 * experts_, rows, std::size_t(rows_) * sizeof(std::int32_t)));
     return stream.signal(ready());
   }
   // Blocks until the copy has arrived; fails if the device stream has failed.
   Result<ExchangePart> wait(backend::Stream& stream) {
     LANCET_TRY(backend::wait_for_flag(ready(), stream));
-    return ExchangePart{values(), values() + experts_, values() + 2 * experts_};
+    return ExchangePart{values(), values() + 2 * experts_};
   }
 
  private:
@@ -68,17 +67,17 @@ Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std:
   return args.stream->copy_all(copies);
 }
 
-// counts[e] = number of slots of expert e that the route fills.
+// counts[e] = number of slots of expert e that are filled.
 struct CountSlots {
   static constexpr int threads = 256;
-  const std::int32_t *begin, *end;
+  const std::int32_t* filled;  // [E, 2]
   std::int64_t experts;
   std::int32_t* counts;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t e = std::int64_t(block.index()) * threads + block.thread();
-    if (e < experts) counts[e] = end[e] - begin[e];
+    if (e < experts) counts[e] = filled[2 * e + 1] - filled[2 * e];
   }
 };
 
@@ -108,13 +107,12 @@ std::int64_t ranks_of(const KernelArgs& args, std::int64_t planned) {
 }
 
 std::size_t counts_workspace(const KernelArgs& args) {
-  return 2 * std::size_t(args.operands[0].shape()[1]) * sizeof(std::int32_t);
+  return 2 * std::size_t(args.operands[0].shape()[0]) * sizeof(std::int32_t);
 }
 
 Kernel bind_counts(const KernelArgs& args) {
-  const std::int64_t experts = args.operands[0].shape()[1], ranks = ranks_of(args, args.attributes.integer("ranks"));
+  const std::int64_t experts = args.operands[0].shape()[0], ranks = ranks_of(args, args.attributes.integer("ranks"));
   const std::int64_t local = experts / ranks;
-  const ir::RouteLayout layout{args.operands[0].shape()[0], experts};
   auto* mine = reinterpret_cast<std::int32_t*>(args.workspace);  // [E] by expert
   std::int32_t* theirs = mine + experts;                         // [W, E/W] by source rank
   std::vector<Segment> sends, receives;
@@ -123,25 +121,25 @@ Kernel bind_counts(const KernelArgs& args) {
     sends.push_back({int(rank), reinterpret_cast<std::byte*>(mine + rank * local), bytes});
     receives.push_back({int(rank), reinterpret_cast<std::byte*>(theirs + rank * local), bytes});
   }
-  const std::int32_t *begin = layout.begin(args.operands[0].data), *end = layout.end(args.operands[0].data);
+  const std::int32_t* filled = args.operands[0].as<std::int32_t>();
   const std::int32_t* before = args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr;
   std::int32_t* rows = args.results[0].as<std::int32_t>();
   const auto host = std::make_shared<HostCounts>(*args.device, experts, args.results[0].elements());
   if (args.notes) (*args.notes)[args.instruction->results[0].value] = host;
   return [=]() -> Status {
     LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::threads),
-                              CountSlots{begin, end, experts, mine}));
+                              CountSlots{filled, experts, mine}));
     LANCET_TRY(send_receive(args, sends, receives));
     LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::threads),
                               LayRows{theirs, before, ranks, local, rows}));
-    return host->copy(*args.stream, begin, rows);
+    return host->copy(*args.stream, filled, rows);
   };
 }
 
-// The counts of one (route, rows) pair, copied by all_to_all_counts or (made_here) by the all-to-all itself.
+// The counts of one pair of filled slots and rows, copied by all_to_all_counts or (made_here) by the all-to-all itself.
 struct PartCounts {
   std::shared_ptr<HostCounts> host;
-  const std::int32_t *route_begin, *rows;
+  const std::int32_t *filled, *rows;
   bool made_here;
 };
 
@@ -168,9 +166,8 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
                        .parts = int(args.operands.size() / 2),
                        .part = {}};
   for (int p = 0; p < push.parts; ++p) {
-    const TensorView &route = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
-    const ir::RouteLayout layout{route.shape()[0], push.experts};
-    push.part[p] = {layout.begin(route.data), layout.end(route.data), rows.as<std::int32_t>()};
+    const TensorView &filled = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
+    push.part[p] = {filled.as<std::int32_t>(), rows.as<std::int32_t>()};
   }
   return [comm = args.device_comm, stream = args.stream, push] {
     return comm->in_windows(*stream, [&push](backend::Stream& on, const comm::Window& window) {
@@ -182,12 +179,11 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
 template <bool there>
 Kernel bind_rows(const KernelArgs& args) {
   if (in_window(args)) return bind_in_window(args, there, ranks_of(args, args.operands[2].shape()[1] - 1));
-  const std::int64_t experts = args.operands[1].shape()[1];
+  const std::int64_t experts = args.operands[1].shape()[0];
   const std::int64_t ranks = ranks_of(args, args.operands[2].shape()[1] - 1);
   std::vector<PartCounts> parts;
   for (std::size_t i = 1; i < args.operands.size(); i += 2) {
-    const ir::RouteLayout layout{args.operands[i].shape()[0], experts};
-    PartCounts part{{}, layout.begin(args.operands[i].data), args.operands[i + 1].as<std::int32_t>(), false};
+    PartCounts part{{}, args.operands[i].as<std::int32_t>(), args.operands[i + 1].as<std::int32_t>(), false};
     if (args.notes)
       if (const auto it = args.notes->find(args.instruction->operands[i + 1].value); it != args.notes->end())
         part.host = std::static_pointer_cast<HostCounts>(it->second);
@@ -200,7 +196,7 @@ Kernel bind_rows(const KernelArgs& args) {
   const auto segments = std::make_shared<ExchangeSegments>(args, there, ranks, parts.size());
   return [=]() -> Status {
     for (const PartCounts& part : parts)
-      if (part.made_here) LANCET_TRY(part.host->copy(*args.stream, part.route_begin, part.rows));
+      if (part.made_here) LANCET_TRY(part.host->copy(*args.stream, part.filled, part.rows));
     for (std::size_t p = 0; p < parts.size(); ++p) {
       LANCET_ASSIGN(const ExchangePart counts, parts[p].host->wait(*args.stream));
       segments->lay_out(p, counts);

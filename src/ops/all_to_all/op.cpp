@@ -1,57 +1,53 @@
 // The irregular all-to-all (Lancet, section 6 and Fig. 10) in two phases: the counts, once per layer and part; then the
 // filled slots, to the experts' ranks and back, in the forward and the backward pass.
-//   all_to_all_counts(route [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the rows of
-//       each source rank begin in its buffer; the last entry is their end. A part begins where the part before ended.
-//   all_to_all(slots [E,C,D], route, rows) -> [E/W, W*C, D], rows packed without gaps
-//   all_to_all_back(buffer [E/W,W*C,D], route, rows) -> slots [E,C,D], the inverse
-// An unsplit all-to-all of a layer that was split in parts names the route and rows of every part: (slots, route, rows,
-// route, rows). Attribute tokens: the expected number of filled slots of this rank.
+//   all_to_all_counts(filled i32[E,2] [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the
+//       rows of each source rank begin in its buffer; the last entry is their end. A part begins where the part before
+//       ended.
+//   all_to_all(slots [E,C,D], filled, rows) -> [E/W, W*C, D], rows packed without gaps
+//   all_to_all_back(buffer [E/W,W*C,D], filled, rows) -> slots [E,C,D], the inverse
+// An unsplit all-to-all of a layer that was split in parts names the filled slots and rows of every part: (slots,
+// filled, rows, filled, rows). Attribute tokens: the expected number of filled slots of this rank.
 #include "ops/describe.h"
 
 namespace lancet::ops {
 namespace {
 
 Inferred infer_counts(const OpInput& in) {
-  const TensorType& route = in.operands[0];
-  const std::int64_t ranks = in.attributes.integer("ranks");
-  if (route.dtype != DType::route || ranks < 1 || route.shape[1] % ranks)
-    return expected("a route over experts that the ranks divide");
-  const TensorType rows{DType::i32, {route.shape[1] / ranks, ranks + 1}};
+  const TensorType& filled = in.operands[0];
+  const std::int64_t experts = filled.shape[0], ranks = in.attributes.integer("ranks");
+  if (!is_filled(filled, experts) || ranks < 1 || experts % ranks)
+    return expected("filled i32[E,2] of experts that the ranks divide");
+  const TensorType rows{DType::i32, {experts / ranks, ranks + 1}};
   if (in.operands.size() > 1 && in.operands[1] != rows) return expected("the rows of the part before");
   return Types{rows};
 }
 
-Status check_route(const TensorType& route, const TensorType& rows, const TensorType& buffer) {
-  if (!is_activation(buffer.dtype) || buffer.shape.rank() != 3) return expected("a buffer of rows of f32 or bf16");
-  if (route.dtype != DType::route) return expected("a route");
-  if (rows.dtype != DType::i32 || rows.shape.rank() != 2 || rows.shape[0] * (rows.shape[1] - 1) != route.shape[1])
-    return expected("rows i32[E/W,W+1]");
-  return {};
-}
-
-// Checks the operands after the first: a route and rows for each part.
+// Checks the operands: the buffer, and filled slots and rows for each part.
 Status check_parts(const OpInput& in) {
-  if (in.operands.size() % 2 == 0) return expected("a route and rows for each part");
-  for (std::size_t i = 1; i < in.operands.size(); i += 2) {
-    LANCET_TRY(check_route(in.operands[i], in.operands[i + 1], in.operands[0]));
-    if (in.operands[i + 1] != in.operands[2]) return expected("rows of one type");
-  }
+  const TensorType &buffer = in.operands[0], &filled = in.operands[1], &rows = in.operands[2];
+  if (!is_activation(buffer.dtype) || buffer.shape.rank() != 3) return expected("a buffer of rows of f32 or bf16");
+  if (!is_filled(filled, filled.shape[0])) return expected("filled i32[E,2]");
+  if (rows.dtype != DType::i32 || rows.shape.rank() != 2 || rows.shape[0] * (rows.shape[1] - 1) != filled.shape[0])
+    return expected("rows i32[E/W,W+1]");
+  if (in.operands.size() % 2 == 0) return expected("filled slots and rows for each part");
+  for (std::size_t i = 1; i < in.operands.size(); i += 2)
+    if (in.operands[i] != filled || in.operands[i + 1] != rows) return expected("parts of one type");
   return {};
 }
 
 Inferred infer_there(const OpInput& in) {
-  const TensorType &slots = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
+  const TensorType &slots = in.operands[0], &filled = in.operands[1], &rows = in.operands[2];
   LANCET_TRY(check_parts(in));
-  if (slots.shape[0] != route.shape[1]) return expected("slots [E,C,D]");
+  if (slots.shape[0] != filled.shape[0]) return expected("slots [E,C,D]");
   return Types{{slots.dtype, {rows.shape[0], (rows.shape[1] - 1) * slots.shape[1], slots.shape[2]}}};
 }
 
 Inferred infer_back(const OpInput& in) {
-  const TensorType &buffer = in.operands[0], &route = in.operands[1], &rows = in.operands[2];
+  const TensorType &buffer = in.operands[0], &filled = in.operands[1], &rows = in.operands[2];
   LANCET_TRY(check_parts(in));
   const std::int64_t ranks = rows.shape[1] - 1;
   if (buffer.shape[0] != rows.shape[0] || buffer.shape[1] % ranks) return expected("rows [E/W,W*C,D]");
-  return Types{{buffer.dtype, {route.shape[1], buffer.shape[1] / ranks, buffer.shape[2]}}};
+  return Types{{buffer.dtype, {filled.shape[0], buffer.shape[1] / ranks, buffer.shape[2]}}};
 }
 
 void gradient_as(GradientContext& g, std::string_view op) {
@@ -67,7 +63,7 @@ Work work(const OpInput& in) {
   const TensorType& buffer = in.operands[0];
   return {0, double(expected_rows(in, buffer.shape.rows()) * buffer.shape[2]) * size_of(buffer.dtype)};
 }
-Work work_counts(const OpInput& in) { return {0, 4.0 * double(in.operands[0].shape[1])}; }
+Work work_counts(const OpInput& in) { return {0, 4.0 * double(in.operands[0].shape[0])}; }
 
 const OpDef table[] = {
     {.name = "all_to_all_counts",
@@ -76,10 +72,10 @@ const OpDef table[] = {
      .infer = infer_counts,
      .work = work_counts,
      .partition = {{{irregular, irregular}, {irregular}}},
-     .samples = {{{route({16, 4})}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
+     .samples = {{{filled_of(4)}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::counts,
-     .sequential_parts = true},
+     .continued = 0},
     {.name = "all_to_all",
      .required = 3,
      .most = any_number,
@@ -87,8 +83,8 @@ const OpDef table[] = {
      .gradient = gradient_there,
      .work = work,
      .partition = {{{irregular, irregular, irregular}, {irregular}}},
-     .samples = {{{f32({4, 4, 24}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}},
-                 {{bf16({4, 4, 8}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
+     .samples = {{{f32({4, 4, 24}), filled_of(4), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}},
+                 {{bf16({4, 4, 8}), filled_of(4), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::all_to_all,
      .to_experts = true},
@@ -99,7 +95,7 @@ const OpDef table[] = {
      .gradient = gradient_back,
      .work = work,
      .partition = {{{irregular, irregular, irregular}, {irregular}}},
-     .samples = {{{f32({4, 4, 24}), route({16, 4}), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
+     .samples = {{{f32({4, 4, 24}), filled_of(4), i32({4, 2}, Fill::rows)}, {{"capacity", 4}, {"tokens", 16}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::all_to_all},
 };

@@ -18,10 +18,11 @@ namespace lancet::ops::device {
 // `there`: filled slots are copied to the buffers of the experts' ranks; otherwise back. Addresses are this rank's, in
 // its window.
 struct RowPush {
-  // One part of a batch: it owns the slots [begin[e], end[e]) of each expert e. `rows` holds the first row of each
-  // source rank in the buffer of each local expert, i32[experts / ranks, ranks + 1].
+  // One part of a batch. filled i32[experts, 2]: the slots of each expert that it fills, the first and the one after
+  // the last. `rows` holds the first row of each source rank in the buffer of each local expert, i32[experts / ranks,
+  // ranks + 1].
   struct Part {
-    const std::int32_t *begin, *end, *rows;
+    const std::int32_t *filled, *rows;
   };
   static constexpr int most_parts = 16;
 
@@ -129,15 +130,15 @@ struct PushRows {
   // The message from this rank's slots to the peer's expert.
   LANCET_HD Found sent(const Message& s) const {
     const RowPush::Part& part = x.part[s.part];
-    const std::int32_t begin = part.begin[s.expert];
+    const std::int32_t begin = part.filled[2 * s.expert];
     return {begin, window.peers.at(part.rows, s.peer)[s.local * (x.ranks + 1) + window.peers.rank],
-            part.end[s.expert] - begin};
+            part.filled[2 * s.expert + 1] - begin};
   }
   // The message that the peer has sent to this rank's expert.
   LANCET_HD Found sent_back(const Message& s) const {
     const RowPush::Part& part = x.part[s.part];
     const std::int32_t* rows = part.rows + s.local * (x.ranks + 1) + s.peer;
-    return {rows[0], window.peers.at(part.begin, s.peer)[s.expert], rows[1] - rows[0]};
+    return {rows[0], window.peers.at(part.filled, s.peer)[2 * s.expert], rows[1] - rows[0]};
   }
 
   struct alignas(16) Sixteen {

@@ -9,10 +9,11 @@
 
 namespace lancet::ops {
 
-// The counts of a part, in host memory: the slots of each expert that it owns, and where each source rank's rows begin.
+// The counts of a part, in host memory: the slots of each expert that it fills, and where each source rank's rows
+// begin.
 struct ExchangePart {
-  const std::int32_t *begin, *end;  // [E]
-  const std::int32_t* rows;         // [E/W, W+1]
+  const std::int32_t* filled;  // [E, 2]
+  const std::int32_t* rows;    // [E/W, W+1]
 };
 
 struct ExchangeSegments {
@@ -20,7 +21,7 @@ struct ExchangeSegments {
 
   // For an all_to_all (there) or an all_to_all_back of `parts` parts on `ranks` ranks.
   ExchangeSegments(const KernelArgs& args, bool there, std::int64_t ranks, std::size_t parts)
-      : there_(there), ranks_(ranks), experts_(args.operands[1].shape()[1]), local_(experts_ / ranks) {
+      : there_(there), ranks_(ranks), experts_(args.operands[1].shape()[0]), local_(experts_ / ranks) {
     const TensorView &slots = there ? args.operands[0] : args.results[0],
                      &buffer = there ? args.results[0] : args.operands[0];
     slots_ = slots.as<std::byte>();
@@ -36,10 +37,12 @@ struct ExchangeSegments {
   void lay_out(std::size_t number, const ExchangePart& part) {
     const std::size_t first = number * std::size_t(experts_);
     std::vector<comm::Segment>&at_slots = there_ ? sends : receives, &at_buffer = there_ ? receives : sends;
-    for (std::int64_t e = 0; e < experts_; ++e)
-      at_slots[first + std::size_t(e)] = {
-          int(e / local_), slots_ + std::size_t(e) * slot_stride_ + std::size_t(part.begin[e]) * row_bytes_,
-          std::size_t(part.end[e] - part.begin[e]) * row_bytes_};
+    for (std::int64_t e = 0; e < experts_; ++e) {
+      const std::int32_t begin = part.filled[2 * e], end = part.filled[2 * e + 1];
+      at_slots[first + std::size_t(e)] = {int(e / local_),
+                                          slots_ + std::size_t(e) * slot_stride_ + std::size_t(begin) * row_bytes_,
+                                          std::size_t(end - begin) * row_bytes_};
+    }
     for (std::int64_t s = 0; s < ranks_; ++s)
       for (std::int64_t e = 0; e < local_; ++e) {
         const std::int32_t* row = part.rows + e * (ranks_ + 1) + s;

@@ -20,11 +20,11 @@ float dot(const T* a, const T* b, std::int64_t n) {
 
 template <class T>
 Kernel combine(const KernelArgs& args) {
-  const SlotRows rows(args.operands[1], args.operands[0]);
+  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0]);
+  const float* weight = args.operands[3].as<float>();
   const T* slots = args.operands[0].as<T>();
   T* y = args.results[0].as<T>();
   return [=]() -> Status {
-    const float* weight = rows.layout.weight(rows.route);
     rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
       T* out = y + t * width;
       if (row >= 0)
@@ -38,12 +38,12 @@ Kernel combine(const KernelArgs& args) {
 
 template <class T>
 Kernel combine_dx(const KernelArgs& args) {
-  const SlotRows rows(args.operands[2], args.results[0]);
+  const SlotRows rows(args.operands[2], args.operands[3], args.results[0]);
+  const float* weight = args.operands[4].as<float>();
   const T* dy = args.operands[0].as<T>();
   T* slots = args.results[0].as<T>();  // in: the experts' results; out: their gradients
   float* dweight = args.results[1].as<float>();
   return [=]() -> Status {
-    const float* weight = rows.layout.weight(rows.route);
     rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
       const T* in = dy + t * width;
       dweight[t] = row >= 0 ? dot(in, slots + row * width, width) : 0.f;

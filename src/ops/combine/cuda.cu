@@ -18,6 +18,7 @@ template <class T>
 struct Combine {
   static constexpr int threads = TokenRows::threads;
   TokenRows rows;
+  const float* weights;  // [T]
   const T* slots;
   T* y;
   std::int64_t width;
@@ -26,9 +27,9 @@ struct Combine {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = rows.token(block);
-    if (t >= rows.layout.tokens) return;
-    const std::int64_t row = rows.row(t);
-    const float weight = row < 0 ? 0.f : rows.weight(t);
+    if (t >= rows.at.tokens) return;
+    const std::int64_t row = rows.at.row(t);
+    const float weight = row < 0 ? 0.f : weights[t];
     for_row<T>(block, width, [&](std::int64_t start, Part part) {
       store(y + t * width + start, row < 0 ? Pack<T>{} : scaled(load(slots + row * width + start, part, wide), weight),
             part, wide);
@@ -42,6 +43,7 @@ template <class T>
 struct CombineDx {
   static constexpr int threads = TokenRows::threads;
   TokenRows rows;
+  const float* weights;  // [T]
   const T* dy;
   T* slots;
   float* dweight;
@@ -51,11 +53,11 @@ struct CombineDx {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = rows.token(block);
-    if (t >= rows.layout.tokens) return;
-    const std::int64_t row = rows.row(t);
+    if (t >= rows.at.tokens) return;
+    const std::int64_t row = rows.at.row(t);
     float dot = 0;
     if (row >= 0) {
-      const float weight = rows.weight(t);
+      const float weight = weights[t];
       for_row<T>(block, width, [&](std::int64_t start, Part part) {
         const Pack<T> g = load(dy + t * width + start, part, wide);
         T* slot = slots + row * width + start;
@@ -71,24 +73,27 @@ struct CombineDx {
 };
 
 Kernel bind(const KernelArgs& args) {
-  const TokenRows rows(args.operands[1], args.operands[0]);
+  const TokenRows rows(args.operands[1], args.operands[2], args.operands[0]);
+  const float* weights = args.operands[3].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     const T* slots = args.operands[0].as<T>();
     T* y = args.results[0].as<T>();
     const std::int64_t width = args.operands[0].shape().back();
-    return run_steps(args.stream, Step{rows.blocks(),
-                                       Combine<T>{rows, slots, y, width, aligned_rows<T>(width) && aligned(slots, y)}});
+    return run_steps(args.stream, Step{rows.blocks(), Combine<T>{rows, weights, slots, y, width,
+                                                                 aligned_rows<T>(width) && aligned(slots, y)}});
   });
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const TokenRows rows(args.operands[2], args.results[0]);
+  const TokenRows rows(args.operands[2], args.operands[3], args.results[0]);
+  const float* weights = args.operands[4].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     const T* dy = args.operands[0].as<T>();
     T* slots = args.results[0].as<T>();
     const std::int64_t width = args.operands[0].shape().back();
-    return run_steps(args.stream, Step{rows.blocks(), CombineDx<T>{rows, dy, slots, args.results[1].as<float>(), width,
-                                                                   aligned_rows<T>(width) && aligned(dy, slots)}});
+    return run_steps(args.stream,
+                     Step{rows.blocks(), CombineDx<T>{rows, weights, dy, slots, args.results[1].as<float>(), width,
+                                                      aligned_rows<T>(width) && aligned(dy, slots)}});
   });
 }
 

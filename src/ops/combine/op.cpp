@@ -1,36 +1,47 @@
-// combine(slots, route) -> y copies the experts' results back to the tokens, times the gate's probability:
-// y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection carries on.
-// combine_dx(dy, slots, route) -> dslots, in the memory of the slots, and dweight, of each token's probability.
+// combine(slots, expert, slot, weight, filled) -> y copies the experts' results back to the tokens, times the gate's
+// probability: y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection
+// carries on.
+// combine_dx(dy, slots, expert, slot, weight, filled) -> dslots, in the memory of the slots, and dweight.
 #include "ops/describe.h"
 
 namespace lancet::ops {
 namespace {
 
+// Checks expert, slot, weight and filled, which are operands from `first` on.
+Status check_choices(const OpInput& in, std::size_t first, std::int64_t experts) {
+  const TensorType& expert = in.operands[first];
+  const std::int64_t tokens = expert.shape[0];
+  if (!is_of_tokens(expert, tokens) || in.operands[first + 1] != expert) return expected("expert and slot i32[B*S,1]");
+  if (in.operands[first + 2] != TensorType{DType::f32, {tokens, 1}}) return expected("weight f32[B*S,1]");
+  if (!is_filled(in.operands[first + 3], experts)) return expected("filled i32[E,2]");
+  return {};
+}
+
 Inferred infer(const OpInput& in) {
-  const TensorType &slots = in.operands[0], &route = in.operands[1];
+  const TensorType& slots = in.operands[0];
   if (!is_activation(slots.dtype) || slots.shape.rank() != 3) return expected("slots [E,C,D] of f32 or bf16");
-  const std::int64_t batch = in.attributes.integer("batch");
-  if (route.dtype != DType::route || route.shape[1] != slots.shape[0] || batch < 1 || route.shape[0] % batch)
-    return expected("route[B*S,E]");
-  return Types{{slots.dtype, {batch, route.shape[0] / batch, slots.shape[2]}}};
+  LANCET_TRY(check_choices(in, 1, slots.shape[0]));
+  const std::int64_t tokens = in.operands[1].shape[0], batch = in.attributes.integer("batch");
+  if (batch < 1 || tokens % batch) return expected("tokens that the batch divides");
+  return Types{{slots.dtype, {batch, tokens / batch, slots.shape[2]}}};
 }
 
 Inferred infer_dx(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &slots = in.operands[1], &route = in.operands[2];
+  const TensorType &dy = in.operands[0], &slots = in.operands[1];
   if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [B,S,D] of f32 or bf16");
-  if (route.dtype != DType::route || route.shape[0] != dy.shape.rows()) return expected("route[B*S,E]");
-  if (slots.dtype != dy.dtype || slots.shape.rank() != 3 || slots.shape[0] != route.shape[1] ||
-      slots.shape[2] != dy.shape[2])
+  if (slots.dtype != dy.dtype || slots.shape.rank() != 3 || slots.shape[2] != dy.shape[2])
     return expected("slots [E,C,D] of dy's type");
-  return Types{slots, {DType::f32, {dy.shape[0], dy.shape[1]}}};
+  LANCET_TRY(check_choices(in, 2, slots.shape[0]));
+  if (in.operands[2].shape[0] != dy.shape.rows()) return expected("an expert for each token of dy");
+  return Types{slots, in.operands[4]};
 }
 
 void gradient(GradientContext& g) {
-  const ir::Instruction& forward = g.instruction();
-  const auto results =
-      g.emit("combine_dx", {g.result_gradient(0), forward.operands[0], forward.operands[1]}, {}, ir::Role::dx);
+  std::vector<TensorId> operands = g.instruction().operands;
+  operands.insert(operands.begin(), g.result_gradient(0));
+  const auto results = g.emit("combine_dx", std::move(operands), {}, ir::Role::dx);
   g.add(0, results[0]);
-  g.add(1, results[1]);
+  g.add(3, results[1]);
 }
 
 Work work(const OpInput& in) {  // counts tokens, not slots
@@ -44,22 +55,27 @@ Work work_dx(const OpInput& in) {
   return {2 * bytes, 3 * bytes};
 }
 
+Attributes sample_of(std::int64_t slots, std::int64_t batch) {
+  return {{"capacity", slots}, {"tokens", 16}, {"batch", batch}};
+}
+
 const OpDef table[] = {
     {.name = "combine",
-     .required = 2,
+     .required = 5,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{irregular, irregular}, {0}}},
-     .samples = {{{f32({4, 4, 24}), route({16, 4})}, {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
-                 {{bf16({4, 6, 24}), route({16, 4})}, {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
+     .partition = {{{irregular, 0, 0, 0, irregular}, {0}}},
+     .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(4, 2)},
+                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)}}},
     {.name = "combine_dx",
-     .required = 3,
+     .required = 6,
      .infer = infer_dx,
      .work = work_dx,
      .aliases = {{0, 1}},
-     .partition = {{{0, irregular, irregular}, {irregular, 0}}},
-     .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), route({16, 4})}, {{"capacity", 5}, {"tokens", 16}}}}},
+     .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}}},
+     .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
+                  sample_of(5, 2)}}},
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ struct Move {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = rows.token(block);
-    if (t >= rows.layout.tokens) return;
-    const std::int64_t row = rows.row(t);
+    if (t >= rows.at.tokens) return;
+    const std::int64_t row = rows.at.row(t);
     if (!back && row < 0) return;
     const T* in = from + (back ? row : t) * width;
     T* out = to + (back ? t : row) * width;
@@ -32,7 +32,7 @@ struct Move {
 template <bool back>
 Kernel bind(const KernelArgs& args) {
   const TensorView &in = args.operands[0], &out = args.results[0];
-  const TokenRows rows(args.operands[1], back ? in : out);
+  const TokenRows rows(args.operands[1], args.operands[2], back ? in : out);
   return by_dtype(in.dtype(), [&]<class T>(T) {
     const T* from = in.as<T>();
     T* to = out.as<T>();

@@ -1,31 +1,34 @@
-// dispatch copies tokens into their experts' slots, [B,S,D] -> [E,C,D]. Slots without a token are not written, and no
-// op reads them. dispatch_dx copies the gradients of the slots back to the tokens; that of a dropped token is zero.
+// dispatch(x, expert, slot, filled) copies tokens into their experts' slots, [B,S,D] -> [E,C,D], where C is the
+// attribute `slots`. Slots without a token are not written, and no op reads them. dispatch_dx(dslots, expert, slot)
+// copies the gradients of the slots back to the tokens; that of a dropped token is zero.
 #include "ops/describe.h"
 
 namespace lancet::ops {
 namespace {
 
 Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &route = in.operands[1];
+  const TensorType &x = in.operands[0], &filled = in.operands[3];
   if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
-  if (route.dtype != DType::route || route.shape[0] != x.shape.rows()) return expected("route[B*S,E]");
-  const TensorType slots{x.dtype, {route.shape[1], in.attributes.integer("capacity"), x.shape[2]}};
-  return Types{slots};
+  if (!is_of_tokens(in.operands[1], x.shape.rows()) || !is_of_tokens(in.operands[2], x.shape.rows()))
+    return expected("expert and slot i32[B*S,1]");
+  if (filled.shape.rank() != 2 || !is_filled(filled, filled.shape[0])) return expected("filled i32[E,2]");
+  return Types{{x.dtype, {filled.shape[0], in.attributes.integer("slots"), x.shape[2]}}};
 }
 
 Inferred infer_dx(const OpInput& in) {
-  const TensorType &slots = in.operands[0], &route = in.operands[1];
+  const TensorType &slots = in.operands[0], &expert = in.operands[1];
   if (!is_activation(slots.dtype) || slots.shape.rank() != 3) return expected("dslots [E,C,D] of f32 or bf16");
-  const std::int64_t batch = in.attributes.integer("batch");
-  if (route.dtype != DType::route || route.shape[1] != slots.shape[0] || batch < 1 || route.shape[0] % batch)
-    return expected("route[B*S,E]");
-  return Types{{slots.dtype, {batch, route.shape[0] / batch, slots.shape[2]}}};
+  const std::int64_t tokens = expert.shape[0], batch = in.attributes.integer("batch");
+  if (!is_of_tokens(expert, tokens) || in.operands[2] != expert || batch < 1 || tokens % batch)
+    return expected("expert and slot i32[B*S,1]");
+  return Types{{slots.dtype, {batch, tokens / batch, slots.shape[2]}}};
 }
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   const std::int64_t batch = g.type(forward.operands[0]).shape[0];
-  g.add(0, g.emit("dispatch_dx", {g.result_gradient(0), forward.operands[1]}, {{"batch", batch}}, ir::Role::dx)[0]);
+  g.add(0, g.emit("dispatch_dx", {g.result_gradient(0), forward.operands[1], forward.operands[2]}, {{"batch", batch}},
+                  ir::Role::dx)[0]);
 }
 
 // Each token's row is read and written once; the size of the buffer does not matter.
@@ -35,22 +38,26 @@ Work work(const OpInput& in) {
   return {0, 2 * double(rows * first.shape.back()) * size_of(first.dtype)};
 }
 
+Attributes sample_of(std::int64_t slots, std::int64_t batch) {
+  return {{"capacity", slots}, {"slots", slots}, {"experts", 4}, {"batch", batch}};
+}
+
 const OpDef table[] = {
     {.name = "dispatch",
-     .required = 2,
+     .required = 4,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, irregular}, {irregular}}},
-     .samples = {{{f32({2, 8, 24}), route({16, 4})}, {{"capacity", 4}, {"tokens", 16}}},
-                 {{bf16({4, 4, 17}), route({16, 3})}, {{"capacity", 16}, {"tokens", 16}}}}},
+     .partition = {{{0, 0, 0, irregular}, {irregular}}},
+     .samples = {{{f32({2, 8, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(4, 2)},
+                 {{bf16({4, 4, 17}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(16, 4)}}},
     {.name = "dispatch_dx",
-     .required = 2,
+     .required = 3,
      .infer = infer_dx,
      .work = work,
-     .partition = {{{irregular, irregular}, {0}}},
-     .samples = {{{f32({4, 4, 24}), route({16, 4})}, {{"capacity", 4}, {"tokens", 16}, {"batch", 2}}},
-                 {{bf16({4, 6, 24}), route({16, 4})}, {{"capacity", 6}, {"tokens", 16}, {"batch", 4}}}}},
+     .partition = {{{irregular, 0, 0}, {0}}},
+     .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16)}, sample_of(4, 2)},
+                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16)}, sample_of(6, 4)}}},
 };
 
 }  // namespace

@@ -1,11 +1,16 @@
 // Top-1 gates: from router logits [B,S,E] to each token's expert and slot. A token gets the same slot in a part of a
 // batch as in the whole batch.
-//   switch_gate(logits [, route of the part before]) (Fedus et al.): slots in token order. A part begins where the part
-//       before ended.
+//   switch_gate(logits [, counts of the part before]) (Fedus et al.): keeps tokens in their order. A part continues
+//       where the part before ended.
 //   batch_prioritized_gate (Riquelme et al.): keeps the tokens of the highest gate probabilities in the whole batch.
-//       They too get their slots in token order, so that a range of tokens owns a range of each expert's slots.
-// Results: route[T,E]; probabilities f32[B,S,E]; load f32[2,E], the number of tokens that chose each expert and of
-// those that were kept.
+// The tokens of the whole batch form `groups` groups of neighbours, and an expert keeps at most `capacity` tokens of
+// each group. The kept tokens of an expert get its slots in token order, group after group, so that a range of tokens
+// fills a range of each expert's slots. Results, of T = B*S tokens with K = 1 choices each and G groups:
+//   expert i32[T,K], slot i32[T,K] (-1: dropped), weight f32[T,K]: the choices, and the gate's probabilities of them
+//   counts i32[G,E]: the tokens of each group that each expert keeps, those of the parts before included
+//   filled i32[E,2]: the slots that the tokens fill: of each expert the first and the one after the last
+//   probabilities f32[B,S,E]
+//   load f32[2,E]: the number of tokens that chose each expert and of those that were kept
 #include <algorithm>
 #include <cmath>
 
@@ -18,27 +23,35 @@ Inferred infer_gate(const OpInput& in) {
   const TensorType& logits = in.operands[0];
   if (logits.dtype != DType::f32 || logits.shape.rank() != 3) return expected("logits f32[B,S,E]");
   if (in.attributes.integer("capacity") < 1) return expected("a capacity of at least 1");
-  const std::int64_t experts = logits.shape[2];
-  if (in.operands.size() > 1 && (in.operands[1].dtype != DType::route || in.operands[1].shape[1] != experts))
-    return expected("the route of the part before");
-  return Types{{DType::route, {logits.shape.rows(), experts}}, logits, {DType::f32, {2, experts}}};
+  const std::int64_t tokens = logits.shape.rows(), experts = logits.shape[2];
+  const std::int64_t groups = in.attributes.integer("groups");
+  if (groups < 1 || tokens * in.attributes.integer("parts", 1) % groups) return expected("groups of equal size");
+  const TensorType choices{DType::i32, {tokens, 1}}, counts{DType::i32, {groups, experts}};
+  if (in.operands.size() > 1 && in.operands[1] != counts) return expected("the counts i32[G,E] of the part before");
+  return Types{choices,
+               choices,
+               {DType::f32, {tokens, 1}},
+               counts,
+               {DType::i32, {experts, 2}},
+               logits,
+               {DType::f32, {2, experts}}};
 }
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
-  std::vector<TensorId> operands{g.result_gradient(0), forward.results[0], forward.results[1]};
-  if (const TensorId shared = g.result_gradient(1); shared.valid()) operands.push_back(shared);
+  std::vector<TensorId> operands{g.result_gradient(2), forward.results[0], forward.results[5]};
+  if (const TensorId shared = g.result_gradient(5); shared.valid()) operands.push_back(shared);
   g.add(0, g.emit("gate_dx", operands, {}, ir::Role::dx)[0]);
 }
 
-// gate_dx(dweight, route, probabilities [, dprobability]): dweight f32[B,S] is the gradient of the chosen expert's
+// gate_dx(dweight, expert, probabilities [, dprobability]): dweight f32[T,K] is the gradient of the chosen expert's
 // probability, dprobability f32[E] that of all probabilities, the same for every token (the auxiliary loss).
 Inferred infer_dx(const OpInput& in) {
-  const TensorType &dweight = in.operands[0], &route = in.operands[1], &probabilities = in.operands[2];
+  const TensorType &dweight = in.operands[0], &expert = in.operands[1], &probabilities = in.operands[2];
   if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
   const Shape& p = probabilities.shape;
-  if (dweight != TensorType{DType::f32, {p[0], p[1]}}) return expected("dweight f32[B,S]");
-  if (route != TensorType{DType::route, {p.rows(), p[2]}}) return expected("route[B*S,E]");
+  if (dweight != TensorType{DType::f32, {p.rows(), 1}}) return expected("dweight f32[B*S,1]");
+  if (!is_of_tokens(expert, p.rows())) return expected("expert i32[B*S,1]");
   if (in.operands.size() > 3 && !is_vector(in.operands[3], p[2])) return expected("dprobability f32[E]");
   return Types{probabilities};
 }
@@ -57,9 +70,10 @@ Work prioritized_work(const OpInput& in) {
 }
 
 std::vector<Sample> gate_samples() {
-  return {{{f32({2, 8, 4})}, {{"capacity", 5}}},
-          {{f32({4, 3, 5})}, {{"capacity", 1}}},
-          {{f32({2, 1, 3})}, {{"capacity", 4}}}};
+  return {{{f32({2, 8, 4})}, {{"capacity", 5}, {"groups", 1}}},
+          {{f32({4, 3, 5})}, {{"capacity", 1}, {"groups", 1}}},
+          {{f32({2, 1, 3})}, {{"capacity", 4}, {"groups", 1}}},
+          {{f32({4, 6, 3})}, {{"capacity", 4}, {"groups", 2}}}};
 }
 
 const OpDef table[] = {
@@ -69,23 +83,25 @@ const OpDef table[] = {
      .infer = infer_gate,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, irregular}, {irregular, 0, partial}}},
+     .partition = {{{0, irregular}, {0, 0, 0, cumulative, irregular, 0, partial}}},
      .samples = gate_samples(),
-     .sequential_parts = true},
+     .kind = Kind::gate,
+     .continued = 3},
     {.name = "batch_prioritized_gate",
      .required = 1,
      .infer = infer_gate,
      .gradient = gradient,
      .work = prioritized_work,
-     .samples = gate_samples()},
+     .samples = gate_samples(),
+     .kind = Kind::gate},
     {.name = "gate_dx",
      .required = 3,
      .most = 4,
      .infer = infer_dx,
      .work = work,
-     .partition = {{{0, irregular, 0, none}, {0}}},
-     .samples = {{{f32({2, 8}), route({16, 4}), f32({2, 8, 4}, Fill::positive), f32({4})},
-                  {{"capacity", 8}, {"tokens", 16}}}}},
+     .partition = {{{0, 0, 0, none}, {0}}},
+     .samples = {{{f32({16, 1}), expert_of(16), f32({2, 8, 4}, Fill::positive), f32({4})},
+                  {{"capacity", 8}, {"experts", 4}}}}},
 };
 
 }  // namespace

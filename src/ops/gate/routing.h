@@ -2,15 +2,16 @@
 //
 // A gate routes in two or three steps. softmax() finds a token's expert and its probability. A batch-prioritised gate
 // then sorts the tokens by probability (prioritize). assign_slots() serves the tokens in that order, or as they come:
-// an expert keeps the first `capacity` of its tokens and drops the others. Which tokens are kept depends on the order,
-// but the kept tokens always get their slots in token order. The GPU kernels (cuda.cu) make the same route in parallel.
+// an expert keeps the first `capacity` of its tokens of each group and drops the others. Which tokens are kept depends
+// on the order, but the kept tokens always get their slots in token order. The GPU kernels (cuda.cu) decide the same in
+// parallel.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
+#include "decision.h"
 #include "lancet/base/math.h"
-#include "lancet/ir/route_layout.h"
 #include "math.h"
 
 namespace lancet::ops::routing {
@@ -52,27 +53,27 @@ inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
   std::sort(keys.begin(), keys.end());
 }
 
-// Serves the tokens in the order of `order` (see prioritize; empty: as they come), so that a range of tokens owns a
-// range of slots. Reads route.expert and sets slot, begin and end. Slots begin at `before` [E], the `end` of the part
-// before, or at 0 if it is null. Sets load f32[2,E] to the number of this part's tokens that chose each expert, and of
-// those that were kept.
-inline void assign_slots(const ir::RouteLayout& layout, void* route, std::int64_t capacity,
-                         std::span<const std::uint64_t> order, const std::int32_t* before, float* load) {
-  const std::int32_t* expert = layout.expert(route);
-  std::int32_t *slot = layout.slot(route), *begin = layout.begin(route), *end = layout.end(route);
-  for (std::int64_t e = 0; e < layout.experts; ++e) begin[e] = end[e] = before ? before[e] : 0;
-  std::fill_n(load, 2 * layout.experts, 0.f);
-  for (std::int64_t i = 0; i < layout.tokens; ++i) {
+// Serves the tokens in the order of `order` (see prioritize; empty: as they come), so that a range of tokens fills a
+// range of slots. Reads expert and sets slot, counts, filled and load.
+inline void assign_slots(const Decision& d, std::span<const std::uint64_t> order) {
+  std::fill_n(d.load, 2 * d.experts, 0.f);
+  std::fill_n(d.filled, 2 * d.experts, 0);
+  for (std::int64_t g = 0; g < d.groups; ++g)
+    for (std::int64_t e = 0; e < d.experts; ++e) {
+      d.counts[g * d.experts + e] = d.kept_before(g, e);
+      d.filled[2 * e] += d.kept_before(g, e);
+    }
+  for (std::int64_t i = 0; i < d.tokens; ++i) {
     const std::int64_t t = order.empty() ? i : std::int64_t(std::uint32_t(order[std::size_t(i)]));
-    const std::int32_t e = expert[t];
-    slot[t] = end[e] < capacity ? end[e]++ : ir::RouteLayout::dropped;
-    load[e] += 1.f;  // exact up to 2^24 tokens
+    const std::int32_t e = d.expert[t];
+    std::int32_t& kept = d.counts[d.group(t) * d.experts + e];
+    d.slot[t] = kept < d.capacity ? kept++ : dropped;
+    d.load[e] += 1.f;  // exact up to 2^24 tokens
   }
-  for (std::int64_t e = 0; e < layout.experts; ++e) load[layout.experts + e] = float(end[e] - begin[e]);
-  if (order.empty()) return;
-  std::copy_n(begin, layout.experts, end);
-  for (std::int64_t t = 0; t < layout.tokens; ++t)
-    if (slot[t] != ir::RouteLayout::dropped) slot[t] = end[expert[t]]++;
+  for (std::int64_t e = 0; e < d.experts; ++e) d.filled[2 * e + 1] = d.filled[2 * e];
+  for (std::int64_t t = 0; t < d.tokens; ++t)
+    if (d.slot[t] != dropped) d.slot[t] = d.filled[2 * d.expert[t] + 1]++;
+  for (std::int64_t e = 0; e < d.experts; ++e) d.load[d.experts + e] = float(d.filled[2 * e + 1] - d.filled[2 * e]);
 }
 
 }  // namespace lancet::ops::routing

@@ -32,7 +32,7 @@ Kernel bind_merge_slots(const KernelArgs& args) {
   };
   std::vector<Part> parts;
   for (std::size_t i = 0; i < args.operands.size(); i += 2)
-    parts.push_back({static_cast<const std::byte*>(args.operands[i].data), filled_of(args.operands[i + 1])});
+    parts.push_back({static_cast<const std::byte*>(args.operands[i].data), Filled(args.operands[i + 1])});
   auto* whole = static_cast<std::byte*>(args.results[0].data);
   const Shape& shape = args.results[0].shape();
   const std::int64_t experts = shape[0], row = shape[2] * size_of(args.results[0].dtype()), expert = shape[1] * row;

@@ -89,7 +89,7 @@ Kernel bind_merge_slots(const KernelArgs& args) {
       const T* from = static_cast<const T*>(args.operands[i].data);
       T* to = static_cast<T*>(args.results[0].data);
       parts.push_back(
-          {from, to, filled_of(args.operands[i + 1]), shape[1], shape[2], blocks_per_expert, aligned(from, to)});
+          {from, to, Filled(args.operands[i + 1]), shape[1], shape[2], blocks_per_expert, aligned(from, to)});
     }
     return run_each(args, shape[0] * blocks_per_expert, std::move(parts));
   });

@@ -4,8 +4,8 @@
 //   concat(part...) -> the parts one after another along the first axis
 //   merge_slots(buffer, filled, buffer, filled, ...) -> buffer: the filled rows of the experts' buffers of all parts,
 //   in
-//       their order. Each part has a buffer of full size; `filled` is its route, or rows i32[E,W+1]. Attribute tokens:
-//       the expected number of filled rows of all parts.
+//       their order. Each part has a buffer of full size; `filled` is its filled slots i32[E,2], or rows i32[E,W+1].
+//       Attribute tokens: the expected number of filled rows of all parts.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -29,9 +29,7 @@ Inferred infer_concat(const OpInput& in) {
 
 // True if `filled` says which rows of each of `experts` experts a part has filled.
 bool names_rows(const TensorType& filled, std::int64_t experts) {
-  if (filled.shape.rank() != 2) return false;
-  return filled.dtype == DType::route ? filled.shape[1] == experts
-                                      : filled.dtype == DType::i32 && filled.shape[0] == experts;
+  return filled.dtype == DType::i32 && filled.shape.rank() == 2 && filled.shape[0] == experts && filled.shape[1] > 1;
 }
 
 Inferred infer_merge_slots(const OpInput& in) {
@@ -40,7 +38,7 @@ Inferred infer_merge_slots(const OpInput& in) {
     return expected("a buffer [E,R,D] of f32 or bf16 and its filled rows for each part");
   for (std::size_t i = 0; i < in.operands.size(); i += 2)
     if (in.operands[i] != buffer || !names_rows(in.operands[i + 1], buffer.shape[0]))
-      return expected("buffers of one type, each with a route over its experts or their rows");
+      return expected("buffers of one type, each with the filled slots or rows of its experts");
   return Types{buffer};
 }
 
@@ -71,7 +69,7 @@ const OpDef table[] = {
      .infer = infer_merge_slots,
      .work = work_merge_slots,
      .samples = {{{f32({4, 8, 7}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 24}), route({16, 4})}, sample_route}},
+                 {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, sample_route}},
      .kind = Kind::part_helper},
 };
 

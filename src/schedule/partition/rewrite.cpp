@@ -3,17 +3,19 @@
 // - axis 0: slice p of the tensor. The slices are views of one memory if something reads the tensor whole or in another
 //   number of parts; otherwise each part's value has memory of its own.
 // - irregular (slots of the experts): a view of the whole buffer, marked with the part, since slots are global.
-// - routes and rows: one tensor per part, joined by join_route or join_rows if something reads the whole. A route that
-//   was made whole is split by split_route, split_capacity or split_peers.
-// - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before.
-// With pipelines (Split), slices and views become copies: `copy` makes the parts of a tensor from outside, `concat`,
-// for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops with
-// sequential_parts take the first result of the part before as a further operand.
+// - filled slots and rows, irregular of i32: one tensor per part, joined by join_rows if something reads the whole.
+//   Filled slots that were made whole are split by split_filled, split_capacity or split_peers.
+// - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
+//   cumulative: the last part's is the whole's.
+// With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
+// outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
+// with a continued result take that of the part before as a further operand.
 #include "lancet/schedule/partition/rewrite.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "lancet/ops/catalogue.h"
@@ -49,8 +51,17 @@ class Rewriter {
   }
 
  private:
-  bool is_route(TensorId id) const { return source_.type(id).dtype == DType::route; }
+  // True for filled slots and rows: what says which slots or rows a part works on.
+  bool names_rows(TensorId id, Axis axis) const {
+    return axis == ops::irregular && source_.type(id).dtype == DType::i32;
+  }
   bool copies() const { return !split_.pipeline.empty(); }
+  // What a gate says of each token stays in slices: a copy of so few bytes is not worth an instruction.
+  bool copies(TensorId id) const { return copies() && !is_per_token(id); }
+  bool is_per_token(TensorId id) const {
+    const Shape& shape = source_.type(id).shape;
+    return shape.rank() == 2 && shape[1] == 1;
+  }
   int pipeline(std::size_t instruction) const { return copies() ? split_.pipeline[instruction] : 0; }
 
   // Finds the tensors that something reads as a whole, in another number of parts than they are made in, or in another
@@ -62,9 +73,10 @@ class Rewriter {
       const Instruction& at = source_.instructions[i];
       for (std::size_t o = 0; o < at.operands.size(); ++o) {
         const TensorId id = at.operands[o];
-        const bool whole = split_.parts[i] == 1 ? !(is_all_to_all(at) && o > 0)  // it takes routes and rows in parts
-                                                : split_.rows[i]->operands[o] == ops::none ||
-                                                      split_.rows[i]->operands[o] == ops::accumulated;
+        const bool whole =
+            split_.parts[i] == 1
+                ? !(is_all_to_all(at) && o > 0)  // it takes filled slots and rows in parts
+                : split_.rows[i]->operands[o] == ops::none || split_.rows[i]->operands[o] == ops::accumulated;
         if (whole || split_.parts[i] != made_in[id.index()] || pipeline(i) != pipeline_of[id.index()])
           whole_users_[id.index()] = true;
       }
@@ -91,24 +103,25 @@ class Rewriter {
     emit(std::move(instruction), origin_);
   }
 
-  // The operands of a whole all-to-all: its buffer, and the route and rows of every part that its layer is split in.
+  // The operands of a whole all-to-all: its buffer, and the filled slots and rows of every part that its layer is split
+  // in.
   std::vector<TensorId> all_pairs(const Instruction& all_to_all) const {
-    const auto routes = parts_.find(all_to_all.operands[1].value), rows = parts_.find(all_to_all.operands[2].value);
+    const auto filled = parts_.find(all_to_all.operands[1].value), rows = parts_.find(all_to_all.operands[2].value);
     if (rows == parts_.end()) return all_to_all.operands;
-    LANCET_CHECK(routes != parts_.end() && routes->second.size() == rows->second.size(),
-                 "the rows of {} are in parts, its route is not", all_to_all.label);
+    LANCET_CHECK(filled != parts_.end() && filled->second.size() == rows->second.size(),
+                 "the rows of {} are in parts, its filled slots are not", all_to_all.label);
     std::vector<TensorId> operands{all_to_all.operands[0]};
     for (std::size_t p = 0; p < rows->second.size(); ++p) {
-      operands.push_back(routes->second[p]);
+      operands.push_back(filled->second[p]);
       operands.push_back(rows->second[p]);
     }
     return operands;
   }
 
   void split(const Instruction& whole, const ops::PartitionRow& row, int parts) {
-    for (std::size_t o = 0; o < whole.operands.size(); ++o)
-      if (row.operands[o] == ops::irregular && is_route(whole.operands[o])) ensure_route_parts(whole, o, parts);
     whole_ = &whole;
+    for (std::size_t o = 0; o < whole.operands.size(); ++o)
+      if (names_rows(whole.operands[o], row.operands[o])) ensure_filled_parts(whole.operands[o], parts);
     std::vector<std::vector<TensorId>> made(whole.results.size()), filled(whole.results.size());
     for (int p = 0; p < parts; ++p) {
       Instruction part = whole;
@@ -124,22 +137,23 @@ class Rewriter {
       for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
         made[r].push_back(part.results[r]);
-        if (row.results[r] == ops::irregular) filled[r].push_back(filled_rows(part, source_.type(whole.results[r])));
+        if (row.results[r] == ops::irregular)
+          filled[r].push_back(filled_rows(part, row, source_.type(whole.results[r])));
       }
       previous_ = part.results;
       emit(std::move(part), origin_);
     }
     for (std::size_t r = 0; r < whole.results.size(); ++r)
-      if (row.results[r] != ops::accumulated) finish(whole, r, row.results[r], made[r], filled[r]);
+      if (row.results[r] != ops::accumulated && row.results[r] != ops::cumulative)
+        finish(whole, r, row.results[r], made[r], filled[r]);
   }
 
-  // The operand, a route or rows, that says which slots of the buffer the part fills. A counts op has no buffer.
-  TensorId filled_rows(const Instruction& part, const ir::TensorType& buffer) const {
-    for (TensorId id : part.operands) {
-      const ir::TensorType& type = result_.program.type(id);
-      if (type.dtype == DType::i32 && type.shape[0] == buffer.shape[0]) return id;
-      if (type.dtype == DType::route && type.shape[1] == buffer.shape[0]) return id;
-    }
+  // The operand that says which slots or rows of the buffer the part fills. A counts op has no buffer.
+  TensorId filled_rows(const Instruction& part, const ops::PartitionRow& row, const ir::TensorType& buffer) const {
+    for (std::size_t o = 0; o < whole_->operands.size(); ++o)
+      if (names_rows(whole_->operands[o], row.operands[o]) &&
+          source_.type(whole_->operands[o]).shape[0] == buffer.shape[0])
+        return part.operands[o];
     return {};
   }
 
@@ -171,7 +185,8 @@ class Rewriter {
 
   // A gate continues the counts of the part before, and rows begin where those of the part before end (rule 1).
   void add_predecessor(Instruction& part, int p) const {
-    if (ops::op(part.op).sequential_parts && p > 0) part.operands.push_back(previous_[0]);
+    if (const auto continued = ops::op(part.op).continued; continued && p > 0)
+      part.operands.push_back(previous_[*continued]);
   }
 
   ir::TensorType slice_type(TensorId id, int parts) const {
@@ -186,11 +201,9 @@ class Rewriter {
     if (axis == ops::none || axis == ops::accumulated) return id;
     std::vector<TensorId>& known = parts_[id.value];
     if (known.size() == std::size_t(parts) && in_this_pipeline(id)) return known[std::size_t(p)];
-    LANCET_CHECK(axis == 0 || source_.type(id).dtype != DType::i32, "rows in {} parts are needed in {}", known.size(),
-                 parts);
-    LANCET_CHECK(!is_route(id), "a route in {} parts is needed in {}", known.size(), parts);
+    LANCET_CHECK(!names_rows(id, axis), "filled rows in {} parts are needed in {}", known.size(), parts);
     // The whole exists: all its views are made at once.
-    if (copies() && axis == 0) {
+    if (copies(id) && axis == 0) {
       known = split_copies(id, parts);
       copied_[id.value] = pipeline(std::size_t(origin_));
       return known[std::size_t(p)];
@@ -224,9 +237,9 @@ class Rewriter {
   TensorId result(TensorId id, Axis axis, int p, int parts) {
     ir::Program& program = result_.program;
     const ir::TensorType& type = source_.type(id);
-    if (axis == ops::partial || type.dtype == DType::i32) return program.add_value(type);
-    if (is_route(id)) return program.add_value({DType::route, {type.shape[0] / parts, type.shape[1]}});
-    if (copies() || (axis == 0 && !whole_users_[id.index()])) {
+    if (axis == ops::cumulative && p + 1 == parts) return id;
+    if (axis == ops::partial || axis == ops::cumulative || names_rows(id, axis)) return program.add_value(type);
+    if (copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
       return program.add_value(axis == 0 ? slice_type(id, parts) : type,
                                storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
@@ -241,16 +254,19 @@ class Rewriter {
               const std::vector<TensorId>& filled) {
     const TensorId id = whole.results[r];
     parts_[id.value] = made;
-    if (copies()) copied_[id.value] = pipeline(std::size_t(origin_));
+    if (copies(id)) copied_[id.value] = pipeline(std::size_t(origin_));
     if (!whole_users_[id.index()]) return;
     if (axis == ops::partial)
       join("sum", whole, id, made);
-    else if (is_route(id))
-      join_route(whole, id, made);
-    else if (source_.type(id).dtype == DType::i32)
-      join("join_rows", whole, id, made);
-    else if (copies())
+    else if (names_rows(id, axis))
+      join_filled(whole, id, made);
+    else if (copies(id))
       join_copies(whole, id, axis, made, filled);
+  }
+
+  void join_filled(const Instruction& whole, TensorId id, const std::vector<TensorId>& made) {
+    join("join_rows", whole, id, made);
+    if (split_.all_helpers && ops::kind(whole) == ops::Kind::gate) split_filled(id, int(made.size()));
   }
 
   // The whole tensor, in memory of its own.
@@ -263,64 +279,87 @@ class Rewriter {
       return;
     }
     std::vector<TensorId> operands;
-    std::int64_t tokens = 0;  // of the routes, if the instruction has no attribute that says how many rows it fills
-    for (std::size_t p = 0; p < made.size(); ++p) {
-      operands.insert(operands.end(), {made[p], filled[p]});
-      if (is_new_route(filled[p])) tokens += result_.program.type(filled[p]).shape[0];
-    }
+    for (std::size_t p = 0; p < made.size(); ++p) operands.insert(operands.end(), {made[p], filled[p]});
     join("merge_slots", whole, id, operands);
-    result_.program.instructions.back().attributes = {{"tokens", whole.attributes.integer("tokens", tokens)}};
+    result_.program.instructions.back().attributes = {{"tokens", filled_by(whole)}};
   }
-  bool is_new_route(TensorId id) const { return result_.program.type(id).dtype == DType::route; }
 
-  void join_route(const Instruction& gate, TensorId id, const std::vector<TensorId>& parts) {
-    join("join_route", gate, id, parts);
-    if (split_.all_helpers) split_route(id, gate, int(parts.size()));
+  // The expected number of slots that the instruction fills: that of the tokens which it reads, if no attribute says
+  // it.
+  std::int64_t filled_by(const Instruction& whole) const {
+    if (whole.attributes.has("tokens")) return whole.attributes.integer("tokens");
+    const auto choices = std::ranges::find_if(whole.operands, [&](TensorId id) { return is_per_token(id); });
+    return source_.type(*choices).shape[0];
   }
 
   void join(const char* op, const Instruction& whole, TensorId id, const std::vector<TensorId>& parts) {
     emit({op, parts, {id}, {}, {}, ir::Stream::compute, whole.role, whole.label}, -1);
   }
 
-  // Splits a route that was made whole, unless that is done already.
-  void ensure_route_parts(const Instruction& user, std::size_t o, int parts) {
-    const TensorId route = user.operands[o];
-    std::vector<TensorId>& known = parts_[route.value];
+  // Splits filled slots that were made whole, unless that is done already.
+  void ensure_filled_parts(TensorId filled, int parts) {
+    const std::vector<TensorId>& known = parts_[filled.value];
     if (known.size() == std::size_t(parts)) return;
-    LANCET_CHECK(known.empty(), "the route of {} is needed in {} parts and in {}", user.label, known.size(), parts);
-    known = split_route(route, user, parts);
+    LANCET_CHECK(known.empty(), "the filled slots of {} are needed in {} parts and in {}", whole_->label, known.size(),
+                 parts);
+    std::vector<TensorId> made = split_filled(filled, parts);
+    parts_[filled.value] = std::move(made);
   }
 
-  std::vector<TensorId> split_route(TensorId route, const Instruction& user, int parts) {
-    const std::int64_t tokens = source_.type(route).shape[0], experts = source_.type(route).shape[1];
-    const bool batch = split_.cut == Cut::batch, peers = split_.cut == Cut::peers;
+  std::vector<TensorId> split_filled(TensorId filled, int parts) {
     std::vector<TensorId> made;
-    for (std::int64_t p = 0; p < parts; ++p) {
-      const char* op = batch ? "split_route" : peers ? "split_peers" : "split_capacity";
-      Instruction split{
-          op, {route}, {}, {}, {}, ops::op(op).stream, user.role, fmt::format("{}.route/{}", layer(user.label), p)};
-      if (batch) {
-        split.attributes = {{"first", p * (tokens / parts)}, {"tokens", tokens / parts}};
-        if (p > 0) split.operands.push_back(made.back());
-      } else if (peers) {
-        split.attributes = {{"ranks", attribute(route, "ranks")}};
-      } else {
-        split.attributes = {{"capacity", attribute(route, "capacity")}};
-      }
-      split.attributes.set("part", p);
+    for (int p = 0; p < parts; ++p) {
+      Instruction split = split_.cut == Cut::batch   ? split_by_tokens(filled, made, p, parts)
+                          : split_.cut == Cut::peers ? split_by("split_peers", "ranks", filled)
+                                                     : split_by("split_capacity", "slots", filled);
+      split.stream = ops::op(split.op).stream;
+      split.role = whole_->role;
+      split.label = fmt::format("{}.filled/{}", layer(whole_->label), p);
+      split.attributes.set("part", std::int64_t(p));
       split.attributes.set("parts", std::int64_t(parts));
-      split.results = {result_.program.add_value({DType::route, {batch ? tokens / parts : 0, experts}})};
+      split.results = {result_.program.add_value(source_.type(filled))};
       made.push_back(split.results[0]);
       emit(std::move(split), -1);
     }
     return made;
   }
 
-  // An attribute of the instructions that use the route: the number of ranks, or the capacity C of the layer.
-  std::int64_t attribute(TensorId route, std::string_view name) const {
+  // before: the parts before part p.
+  Instruction split_by_tokens(TensorId filled, const std::vector<TensorId>& before, int p, int parts) {
+    Instruction split;
+    split.op = "split_filled";
+    split.attributes = {{"experts", source_.type(filled).shape[0]}};
+    for (TensorId choices : choices_of(filled)) split.operands.push_back(operand(choices, 0, p, parts));
+    if (p > 0) split.operands.push_back(before.back());
+    return split;
+  }
+
+  Instruction split_by(const char* op, const char* attribute_of_layer, TensorId filled) const {
+    Instruction split;
+    split.op = op;
+    split.operands = {filled};
+    split.attributes = {{attribute_of_layer, attribute(filled, attribute_of_layer)}};
+    return split;
+  }
+
+  // The experts and slots of the tokens that fill the slots: operands of the layer's dispatch.
+  std::vector<TensorId> choices_of(TensorId filled) const {
+    for (const Instruction& at : source_.instructions) {
+      if (std::ranges::count(at.operands, filled) == 0) continue;
+      std::vector<TensorId> choices;
+      std::ranges::copy_if(at.operands, std::back_inserter(choices),
+                           [&](TensorId id) { return is_per_token(id) && source_.type(id).dtype == DType::i32; });
+      if (!choices.empty()) return choices;
+    }
+    LANCET_CHECK(false, "no tokens fill the slots {}", source_.display(filled));
+    return {};
+  }
+
+  // An attribute of the instructions that read the filled slots: the number of ranks, or of slots of an expert.
+  std::int64_t attribute(TensorId filled, std::string_view name) const {
     for (const Instruction& at : source_.instructions)
-      if (at.attributes.has(name) && std::ranges::count(at.operands, route) > 0) return at.attributes.integer(name);
-    LANCET_CHECK(false, "nothing uses the route {} with a {}", source_.display(route), name);
+      if (at.attributes.has(name) && std::ranges::count(at.operands, filled) > 0) return at.attributes.integer(name);
+    LANCET_CHECK(false, "nothing reads the filled slots {} with {}", source_.display(filled), name);
     return 0;
   }
 

@@ -8,7 +8,6 @@
 #include <limits>
 #include <set>
 
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
 #include "ops/device/partial_sums.h"
@@ -70,7 +69,7 @@ TEST_CASE("emulated device kernels against references in double on every sample"
 TEST_CASE("emulated device kernels at the edges of their shapes") {
   using ops::Fill;
   using ops::Sample;
-  constexpr DType f32 = DType::f32, bf = DType::bf16, i32 = DType::i32, route = DType::route;
+  constexpr DType f32 = DType::f32, bf = DType::bf16, i32 = DType::i32;
   std::vector<std::pair<std::string_view, Sample>> cases;
   for (const DType t : {f32, bf})
     for (const std::int64_t d : {1, 7, 1000, 2049, 9001}) {
@@ -111,12 +110,17 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     cases.push_back({"take_row", {{{{t, {3, 4, 2500}}}, {{i32, {2}}, Fill::tokens}}, {{"vocabulary", 4}}}});
     cases.push_back({"gelu", {{{{t, {5, 40, 7}}}, {{i32, {5, 2}}, Fill::rows}}, {{"capacity", 40}, {"tokens", 150}}}});
     cases.push_back({"combine_dx",
-                     {{{{t, {3, 50, 1}}}, {{t, {5, 40, 1}}}, {{route, {150, 5}}, Fill::route}},
-                      {{"capacity", 40}, {"tokens", 150}}}});
+                     {{{{t, {3, 50, 1}}},
+                       {{t, {5, 40, 1}}},
+                       {{i32, {150, 1}}, Fill::expert},
+                       {{i32, {150, 1}}, Fill::slot},
+                       {{f32, {150, 1}}, Fill::weight},
+                       {{i32, {5, 2}}, Fill::rows}},
+                      {{"capacity", 40}}}});
   }
   for (const std::int64_t experts : {1, 8, 33, 300}) {
     for (const char* gate : gates)
-      cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}}}});
+      cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}, {"groups", 1}}}});
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
                       {{"load_tokens", 40}, {"total_tokens", 80}, {"coefficient", 0.5}}}});
@@ -200,38 +204,54 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
           if (t % 50 == 6) row[0] = -0.f, row[experts - 1] = 0.f;
         }
         const ops::OpDef& op = ops::op(name);
-        const ir::Attributes attributes{{"capacity", std::max<std::int64_t>(1, tokens / experts / 2)}};
-        const Outcome expected = run(op, {logits}, attributes), found = run_emulated(op, {logits}, attributes, 5);
-        CHECK(found.faults.empty());
-        const ir::RouteLayout layout{tokens, experts};
-        const void *a = expected.results[0].data(), *b = found.results[0].data();
-        CHECK(std::equal(layout.expert(a), layout.expert(a) + tokens, layout.expert(b)));
-        CHECK(std::equal(layout.slot(a), layout.slot(a) + tokens, layout.slot(b)));
-        CHECK(std::equal(layout.begin(a), layout.begin(a) + 2 * experts, layout.begin(b)));
-        CHECK(found.results[2].same_bytes(expected.results[2]));
-        int differ = 0;
-        for (std::int64_t i = 0; i < tokens * experts; ++i) {
-          const float p = expected.results[1].as<float>()[i], q = found.results[1].as<float>()[i];
-          differ += !(std::memcmp(&p, &q, 4) == 0 || (std::isnan(p) && std::isnan(q)));
+        for (const std::int64_t groups : {1, 7}) {
+          if (tokens % groups != 0) continue;
+          const std::int64_t capacity = std::max<std::int64_t>(1, tokens / experts / 2 / groups);
+          const ir::Attributes attributes{{"capacity", capacity}, {"groups", groups}};
+          const Outcome expected = run(op, {logits}, attributes), found = run_emulated(op, {logits}, attributes, 5);
+          CHECK(found.faults.empty());
+          const Decision a(expected.results), b(found.results);
+          CHECK(b.expert.same_bytes(a.expert));
+          CHECK(b.slot.same_bytes(a.slot));
+          CHECK(b.counts.same_bytes(a.counts));
+          CHECK(b.filled.same_bytes(a.filled));
+          CHECK(b.load.same_bytes(a.load));
+          int differ = 0;
+          for (std::int64_t i = 0; i < tokens * experts; ++i) {
+            const float p = a.probabilities.as<float>()[i], q = b.probabilities.as<float>()[i];
+            differ += !(std::memcmp(&p, &q, 4) == 0 || (std::isnan(p) && std::isnan(q)));
+          }
+          CHECK(differ == 0);
         }
-        CHECK(differ == 0);
       }
 }
 
 TEST_CASE("an emulated gate's part continues from the end of the part before") {
   const ops::OpDef& op = ops::op("switch_gate");
-  const ir::Attributes attributes{{"capacity", 40}};
   GuardedTensor logits({DType::f32, {1, 300, 5}});
   fill_normal(logits, 9, 1);
-  const GuardedTensor first = slice(logits, 1, 0, 130), second = slice(logits, 1, 130, 300);
-  const Outcome a = run_emulated(op, {first}, attributes, 1),
-                b = run_emulated(op, {second, a.results[0]}, attributes, 1);
-  const Outcome whole = run_emulated(op, {logits}, attributes, 1);
-  const ir::RouteLayout parts[] = {{130, 5}, {170, 5}}, all{300, 5};
-  const void *pa = a.results[0].data(), *pb = b.results[0].data(), *w = whole.results[0].data();
-  CHECK(std::equal(parts[0].slot(pa), parts[0].slot(pa) + 130, all.slot(w)));
-  CHECK(std::equal(parts[1].slot(pb), parts[1].slot(pb) + 170, all.slot(w) + 130));
-  CHECK(std::equal(all.end(w), all.end(w) + 5, parts[1].end(pb)));
+  for (const auto& [groups, parts] : {std::pair<std::int64_t, std::int64_t>{1, 2}, {2, 3}, {3, 2}, {2, 6}, {6, 2}}) {
+    INFO(groups << " groups in " << parts << " parts");
+    ir::Attributes attributes{{"capacity", 40 / groups}, {"groups", groups}};
+    const Decision whole(run_emulated(op, {logits}, attributes, 1).results);
+    std::vector<GuardedTensor> slots, before;
+    std::int32_t ends[5] = {};
+    for (std::int64_t p = 0; p < parts; ++p) {
+      attributes.set("part", p);
+      attributes.set("parts", parts);
+      std::vector<GuardedTensor> operands{slice(logits, 1, 300 * p / parts, 300 * (p + 1) / parts)};
+      if (p > 0) operands.push_back(before.back());
+      const Decision part(run_emulated(op, operands, attributes, 1).results);
+      slots.push_back(part.slot);
+      before.push_back(part.counts);
+      for (int e = 0; e < 5; ++e) {
+        CHECK(part.filled.as<std::int32_t>()[2 * e] == ends[e]);
+        ends[e] = part.filled.as<std::int32_t>()[2 * e + 1];
+      }
+    }
+    CHECK(join(slots, 0).same_bytes(whole.slot));
+    CHECK(before.back().same_bytes(whole.counts));
+  }
 }
 
 TEST_CASE("tokens and targets outside of the vocabulary give NaN, without invalid reads or writes") {

@@ -9,7 +9,6 @@
 
 #include "emulated_ranks.h"
 #include "lancet/comm/launch.h"
-#include "lancet/ir/route_layout.h"
 #include "lancet/ops/kernel.h"
 
 using namespace lancet;
@@ -18,7 +17,7 @@ namespace emulated = ops::device::emulated;
 
 namespace {
 
-constexpr std::int64_t capacity = 6, tokens = 12;
+constexpr std::int64_t capacity = 6;
 constexpr int most_blocks = 8;
 
 struct PushCase {
@@ -29,13 +28,14 @@ struct PushCase {
   int parts;
 };
 
-// Every tensor at the same offset on all ranks: slots, buffer, and for each part a route and rows. The signals follow.
+// Every tensor at the same offset on all ranks: slots, buffer, and for each part filled slots and rows. The signals
+// follow.
 struct Arena {
   explicit Arena(const PushCase& c) : ranks(c.ranks), local(c.local) {
     const auto& [_, __, dtype, width, parts] = c;
     types = {{dtype, {ranks * local, capacity, width}}, {dtype, {local, ranks * capacity, width}}};
     for (int p = 0; p < parts; ++p) {
-      types.push_back({DType::route, {tokens, ranks * local}});
+      types.push_back({DType::i32, {ranks * local, 2}});
       types.push_back({DType::i32, {local, ranks + 1}});
     }
     for (const ir::TensorType& type : types) {
@@ -48,9 +48,7 @@ struct Arena {
   void clear_signals() { std::memset(start() + signals, 0, bytes.size() * 16 - signals); }
   std::byte* start() { return reinterpret_cast<std::byte*>(bytes.data()); }
   ops::TensorView view(std::size_t i) { return {start() + offsets[i], types[i]}; }
-  ir::RouteLayout layout() const { return {tokens, ranks * local}; }
-  std::int32_t* begin(int part) { return layout().begin(view(std::size_t(2 + 2 * part)).data); }
-  std::int32_t* end(int part) { return layout().end(view(std::size_t(2 + 2 * part)).data); }
+  std::int32_t* filled(int part) { return view(std::size_t(2 + 2 * part)).as<std::int32_t>(); }
   std::int32_t* rows(int part) { return view(std::size_t(3 + 2 * part)).as<std::int32_t>(); }
 
   struct alignas(16) Unit {
@@ -77,9 +75,9 @@ std::vector<Arena> make_ranks(const PushCase& c, unsigned seed) {
     for (std::int64_t e = 0; e < ranks * local; ++e) {
       std::int32_t at = 0;
       for (int p = 0; p < parts; ++p) {
-        arena.begin(p)[e] = at;
+        arena.filled(p)[2 * e] = at;
         if (r != 1 || e != 0) at += std::int32_t(random() % (std::uint64_t(capacity - at) + 1));  // rank 1 sends none
-        arena.end(p)[e] = at;
+        arena.filled(p)[2 * e + 1] = at;
       }
     }
   }
@@ -92,7 +90,7 @@ std::vector<Arena> make_ranks(const PushCase& c, unsigned seed) {
           Arena& source = all[std::size_t(s)];
           const std::int64_t global = owner * local + e;
           row[s] = at;
-          at += source.end(p)[global] - source.begin(p)[global];
+          at += source.filled(p)[2 * global + 1] - source.filled(p)[2 * global];
         }
         row[ranks] = at;
       }
@@ -112,7 +110,7 @@ device::RowPush row_push(Arena& arena, bool there, int parts) {
                        .row_bytes = slots.shape()[2] * size_of(slots.dtype()),
                        .parts = parts,
                        .part = {}};
-  for (int p = 0; p < parts; ++p) push.part[p] = {arena.begin(p), arena.end(p), arena.rows(p)};
+  for (int p = 0; p < parts; ++p) push.part[p] = {arena.filled(p), arena.rows(p)};
   return push;
 }
 

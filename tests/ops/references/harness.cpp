@@ -9,14 +9,11 @@
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/random.h"
-#include "lancet/ir/route_layout.h"
 
 namespace lancet::test {
 namespace {
 
 constexpr std::byte guard{0xa5}, fresh{0xff};
-
-ir::RouteLayout layout_of(const ir::TensorType& route) { return {route.shape[0], route.shape[1]}; }
 
 double element(const GuardedTensor& tensor, std::int64_t i) {
   switch (tensor.type().dtype) {
@@ -28,21 +25,15 @@ double element(const GuardedTensor& tensor, std::int64_t i) {
       return tensor.as<std::int32_t>()[i];
     case DType::i64:
       return double(tensor.as<std::int64_t>()[i]);
-    case DType::route:
     case DType::signals:
       break;
   }
-  const ir::RouteLayout layout = layout_of(tensor.type());
-  const bool weight = i >= 2 * layout.tokens && i < 3 * layout.tokens;
-  return weight ? double(tensor.as<float>()[i]) : double(tensor.as<std::int32_t>()[i]);
+  LANCET_CHECK(false, "only numbers are read, not {}", ir::to_string(tensor.type()));
+  return 0;
 }
 
-std::int64_t elements(const ir::TensorType& type) {
-  return type.dtype == DType::route ? layout_of(type).bytes() / 4 : type.shape.elements();
-}
-std::size_t element_size(const ir::TensorType& type) {
-  return type.dtype == DType::route ? 4 : std::size_t(size_of(type.dtype));
-}
+std::int64_t elements(const ir::TensorType& type) { return type.shape.elements(); }
+std::size_t element_size(const ir::TensorType& type) { return std::size_t(size_of(type.dtype)); }
 
 void store(GuardedTensor& tensor, std::int64_t i, double value) {
   switch (tensor.type().dtype) {
@@ -70,12 +61,11 @@ struct Cut {
 };
 
 // Puts NaN in the rows of each expert that hold no token: x is [E, C, ...] or [E, W*C, ...] of one rank.
-void poison_unfilled(GuardedTensor& tensor, const GuardedTensor& route) {
-  const ir::RouteLayout layout = layout_of(route.type());
+void poison_unfilled(GuardedTensor& tensor, const GuardedTensor& filled_slots) {
   const std::size_t row = std::size_t(tensor.shape()[2]) * element_size(tensor.type()),
                     rows = std::size_t(tensor.shape()[1]);
-  for (std::int64_t e = 0; e < layout.experts; ++e) {
-    const std::size_t filled = std::size_t(layout.end(route.data())[e]);
+  for (std::int64_t e = 0; e < tensor.shape()[0]; ++e) {
+    const std::size_t filled = std::size_t(filled_slots.as<std::int32_t>()[2 * e + 1]);
     std::memset(tensor.data() + (std::size_t(e) * rows + filled) * row, int(fresh), (rows - filled) * row);
   }
 }
@@ -297,8 +287,7 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
       continue;
     }
     const DType dtype = got.type().dtype;
-    const std::int64_t T = got.shape().rank() ? got.shape()[0] : 0;
-    const bool exact = dtype == DType::i32 || (dtype == DType::route && (i < 2 * T || i >= 3 * T));
+    const bool exact = dtype == DType::i32;
     const double scale = std::abs(expected) + (terms.empty() ? norm : terms[std::size_t(i)]);
     // A sum of `length` terms in f32 has a rounding error of about the root of its length, in units of the terms' size.
     double tolerance = exact ? 0 : (4 + 2 * std::sqrt(length)) * 0x1p-23 * scale;
@@ -314,10 +303,11 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 
 SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
   for (const ops::SampleOperand& operand : sample.operands) {
-    if (operand.fill == ops::Fill::route) tokens_ = operand.type.shape[0], experts_ = operand.type.shape[1];
+    if (operand.fill == ops::Fill::expert) tokens_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
   }
+  if (experts_ == 0 && tokens_ > 0) experts_ = sample.attributes.integer("experts");
   if (experts_ == 0) return;
   if (tokens_ == 0) tokens_ = sample.attributes.integer("tokens");
   capacity_ = sample.attributes.integer("capacity");
@@ -326,28 +316,36 @@ SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
     logits_.push_back(random.normal(std::uint64_t(i)) + (i % experts_ == 0 ? 0.7f : 0.f));
 }
 
-std::vector<GuardedTensor> SampleRoute::gate(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const {
+Decision SampleRoute::part(std::int64_t begin, std::int64_t end, const Decision* before) const {
   GuardedTensor logits({DType::f32, {1, end - begin, experts_}});
   std::copy_n(logits_.begin() + begin * experts_, (end - begin) * experts_, logits.as<float>());
   std::vector<GuardedTensor> operands{logits};
-  if (before) operands.push_back(*before);
-  return run(ops::op("switch_gate"), operands, {{"capacity", capacity_}}).results;
+  if (before) operands.push_back(before->counts);
+  return Decision(run(ops::op("switch_gate"), operands, {{"capacity", capacity_}, {"groups", 1}}).results);
 }
 
-GuardedTensor SampleRoute::part(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const {
-  return gate(begin, end, before)[0];
-}
+Decision::Decision(const std::vector<GuardedTensor>& results)
+    : expert(results[0]),
+      slot(results[1]),
+      weight(results[2]),
+      counts(results[3]),
+      filled(results[4]),
+      probabilities(results[5]),
+      load(results[6]) {}
 
-GuardedTensor SampleRoute::load() const { return gate(0, tokens_, nullptr)[2]; }
-
-GuardedTensor rows_of(const GuardedTensor& route) {
-  const ir::RouteLayout layout = layout_of(route.type());
-  GuardedTensor rows({DType::i32, {layout.experts, 2}});
-  for (std::int64_t e = 0; e < layout.experts; ++e) {
-    rows.as<std::int32_t>()[2 * e] = layout.begin(route.data())[e];
-    rows.as<std::int32_t>()[2 * e + 1] = layout.end(route.data())[e];
+const GuardedTensor& Decision::of(ops::Fill fill) const {
+  switch (fill) {
+    case ops::Fill::expert:
+      return expert;
+    case ops::Fill::slot:
+      return slot;
+    case ops::Fill::weight:
+      return weight;
+    case ops::Fill::load:
+      return load;
+    default:
+      return filled;
   }
-  return rows;
 }
 
 void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream) {
@@ -377,14 +375,8 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
       case ops::Fill::tokens:
         each([&](std::uint64_t j) { return random.below(j, std::uint64_t(sample.attributes.integer("vocabulary"))); });
         break;
-      case ops::Fill::route:
-        tensor = route.whole();
-        break;
-      case ops::Fill::rows:
-        tensor = rows_of(route.whole());
-        break;
-      case ops::Fill::load:
-        tensor = route.load();
+      default:
+        tensor = route.whole().of(operand.fill);
         break;
     }
     LANCET_CHECK(tensor.type() == operand.type, "operand {} is {}, expected {}", i, ir::to_string(tensor.type()),
@@ -392,7 +384,7 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
     const Shape& shape = operand.type.shape;
     const bool buffer = operand.fill == ops::Fill::normal && route.exists() && shape.rank() == 3 &&
                         shape[0] == route.experts() && shape[1] == route.capacity();
-    if (buffer) poison_unfilled(tensor, route.whole());
+    if (buffer) poison_unfilled(tensor, route.whole().filled);
     operands.push_back(std::move(tensor));
   }
   return operands;

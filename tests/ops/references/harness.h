@@ -106,7 +106,7 @@ std::vector<ops::Sample> samples_of(const ops::OpDef& op);
 int storage_operand(const ops::OpDef& op, int result, int operands);
 
 // Compares `got` with the reference: each element within the rounding of its type and of sums of `length` terms (see
-// ReferenceCall::terms); integers and a route's decisions exactly. Where the reference is NaN, the bytes must equal
+// ReferenceCall::terms); integers exactly. Where the reference is NaN, the bytes must equal
 // those of `before`. Returns the first fault.
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
                                    double length, const std::vector<double>& terms = {});
@@ -116,6 +116,14 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected);
 
+// The results of a gate (src/ops/gate/op.cpp).
+struct Decision {
+  GuardedTensor expert, slot, weight, counts, filled, probabilities, load;
+  explicit Decision(const std::vector<GuardedTensor>& results);
+  // The operand of a sample that is one of these.
+  const GuardedTensor& of(ops::Fill fill) const;
+};
+
 // The routing that a sample's operands share: random logits, uneven so that an expert overflows if capacity is scarce.
 class SampleRoute {
  public:
@@ -124,19 +132,14 @@ class SampleRoute {
   std::int64_t tokens() const { return tokens_; }
   std::int64_t experts() const { return experts_; }
   std::int64_t capacity() const { return capacity_; }
-  // The route of tokens [begin, end), after the part whose route is `before` (null: the first), and the load.
-  GuardedTensor part(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const;
-  GuardedTensor whole() const { return part(0, tokens_, nullptr); }
-  GuardedTensor load() const;
+  // What a gate decides on tokens [begin, end), after the part whose decision is `before` (null: the first).
+  Decision part(std::int64_t begin, std::int64_t end, const Decision* before) const;
+  Decision whole() const { return part(0, tokens_, nullptr); }
 
  private:
-  std::vector<GuardedTensor> gate(std::int64_t begin, std::int64_t end, const GuardedTensor* before) const;
   std::int64_t tokens_ = 0, experts_ = 0, capacity_ = 0;
   std::vector<float> logits_;
 };
-
-// rows i32[E,2] of one rank that received the tokens of the route.
-GuardedTensor rows_of(const GuardedTensor& route);
 
 // The operands of a sample. Slots or rows without a token are NaN: nothing may read them.
 std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const SampleRoute& route, std::uint64_t seed);

@@ -9,9 +9,15 @@ namespace {
 using ops::Fill;
 using ops::Sample;
 
-constexpr DType f32 = DType::f32, i32 = DType::i32, route = DType::route;
+constexpr DType f32 = DType::f32, i32 = DType::i32;
 
-const ir::Attributes routed{{"capacity", 40}, {"tokens", 150}};
+const ir::Attributes routed{{"capacity", 40}, {"slots", 40}, {"tokens", 150}, {"batch", 3}, {"experts", 5}};
+
+// The operands that describe a decision about `tokens` tokens: their experts, slots and weights, and the rows of 5
+// experts.
+ops::SampleOperand expert(std::int64_t tokens) { return {{i32, {tokens, 1}}, Fill::expert}; }
+const ops::SampleOperand slot{{i32, {150, 1}}, Fill::slot}, weight{{f32, {150, 1}}, Fill::weight},
+    rows{{i32, {5, 2}}, Fill::rows};
 
 void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
@@ -44,21 +50,18 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
 
 void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
-      {"all_to_all", {{{{t, {5, 40, 96}}}, {{route, {150, 5}}, Fill::route}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"combine", {{{{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, {{"capacity", 40}, {"batch", 3}}}},
-      {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, routed}},
-      {"dispatch", {{{{t, {3, 50, 203}}}, {{route, {150, 5}}, Fill::route}}, routed}},
-      {"dispatch_dx", {{{{t, {5, 40, 203}}}, {{route, {150, 5}}, Fill::route}}, {{"capacity", 40}, {"batch", 3}}}},
-      {"expert_linear",
-       {{{{t, {5, 40, 70}}}, {{t, {5, 130, 70}}}, {{f32, {5, 130}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"expert_linear_dw", {{{{t, {5, 40, 130}}}, {{t, {5, 40, 70}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"expert_linear_dx", {{{{t, {5, 40, 70}}}, {{t, {5, 70, 130}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"expert_linear_gelu",
-       {{{{t, {5, 40, 72}}}, {{t, {5, 136, 72}}}, {{f32, {5, 136}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"expert_linear_dx_gelu",
-       {{{{t, {5, 40, 72}}}, {{t, {5, 72, 136}}}, {{t, {5, 40, 136}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"gelu", {{{{t, {5, 40, 96}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
-      {"gelu_dx", {{{{t, {5, 40, 96}}}, {{t, {5, 40, 96}}}, {{i32, {5, 2}}, Fill::rows}}, routed}},
+      {"all_to_all", {{{{t, {5, 40, 96}}}, rows, rows}, routed}},
+      {"combine", {{{{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
+      {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
+      {"dispatch", {{{{t, {3, 50, 203}}}, expert(150), slot, rows}, routed}},
+      {"dispatch_dx", {{{{t, {5, 40, 203}}}, expert(150), slot}, routed}},
+      {"expert_linear", {{{{t, {5, 40, 70}}}, {{t, {5, 130, 70}}}, {{f32, {5, 130}}}, rows}, routed}},
+      {"expert_linear_dw", {{{{t, {5, 40, 130}}}, {{t, {5, 40, 70}}}, rows}, routed}},
+      {"expert_linear_dx", {{{{t, {5, 40, 70}}}, {{t, {5, 70, 130}}}, rows}, routed}},
+      {"expert_linear_gelu", {{{{t, {5, 40, 72}}}, {{t, {5, 136, 72}}}, {{f32, {5, 136}}}, rows}, routed}},
+      {"expert_linear_dx_gelu", {{{{t, {5, 40, 72}}}, {{t, {5, 72, 136}}}, {{t, {5, 40, 136}}}, rows}, routed}},
+      {"gelu", {{{{t, {5, 40, 96}}}, rows}, routed}},
+      {"gelu_dx", {{{{t, {5, 40, 96}}}, {{t, {5, 40, 96}}}, rows}, routed}},
   });
 }
 
@@ -74,12 +77,13 @@ std::multimap<std::string_view, Sample> make_large_samples() {
   adamw.push_back({{f32, {4}}, Fill::positive});
   table.insert({
       {"adamw", {adamw, {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}}},
-      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}}}},
+      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}, {"groups", 1}}}},
+      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 50}, {"groups", 4}}}},
       {"gate_dx",
-       {{{{f32, {3, 500}}}, {{route, {1500, 6}}, Fill::route}, {{f32, {3, 500, 6}}, Fill::positive}},
-        {{"capacity", 200}}}},
+       {{{{f32, {1500, 1}}}, expert(1500), {{f32, {3, 500, 6}}, Fill::positive}}, {{"capacity", 200}, {"experts", 6}}}},
       {"squared_norm", {{{{f32, {70000}}}, {{f32, {5}}}, {{f32, {40, 999}}}}, {}}},
-      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}}}},
+      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}, {"groups", 1}}}},
+      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 50}, {"groups", 4}}}},
   });
   return table;
 }

@@ -12,119 +12,115 @@ namespace {
 
 using Index = std::int64_t;
 
-// A route[T,E] in the layout of the references.
-struct Route {
-  Index T, E;
-  explicit Route(const DoubleTensor& route) : T(route.shape()[0]), E(route.shape()[1]) {}
-  Index expert(Index t) const { return t; }
-  Index slot(Index t) const { return T + t; }
-  Index weight(Index t) const { return 2 * T + t; }
-  Index begin(Index e) const { return 3 * T + e; }
-  Index end(Index e) const { return 3 * T + E + e; }
-};
-
 // Calls f(t, row) with the row of token t in [E*C], or -1.
 template <class F>
-void for_tokens(const DoubleTensor& route, Index capacity, F f) {
-  const Route at(route);
-  for (Index t = 0; t < at.T; ++t)
-    f(t, route[at.slot(t)] < 0 ? Index{-1} : Index(route[at.expert(t)]) * capacity + Index(route[at.slot(t)]));
+void for_tokens(const DoubleTensor& expert, const DoubleTensor& slot, Index capacity, F f) {
+  for (Index t = 0; t < expert.shape()[0]; ++t)
+    f(t, slot[t] < 0 ? Index{-1} : Index(expert[t]) * capacity + Index(slot[t]));
+}
+
+// The probabilities of the tokens, the expert of the largest, and that probability.
+void choose_experts(ReferenceCall& c) {
+  const auto& logits = c.operands[0];
+  auto& probabilities = c.results[5];
+  const Index T = logits.shape().rows(), E = logits.shape()[2];
+  for (Index t = 0; t < T; ++t) {
+    double sum = 0;
+    for (Index e = 0; e < E; ++e) sum += std::exp(logits[t * E + e]);
+    for (Index e = 0; e < E; ++e) probabilities[t * E + e] = std::exp(logits[t * E + e]) / sum;
+    const auto row = probabilities.values.begin() + t * E;
+    c.results[0][t] = double(std::max_element(row, row + E) - row);
+    c.results[2][t] = *std::max_element(row, row + E);
+  }
 }
 
 void gate(ReferenceCall& c, bool prioritized) {
-  const auto& logits = c.operands[0];
-  auto &route = c.results[0], &probabilities = c.results[1], &load = c.results[2];
-  const Route at(route);
-  c.length = double(at.E);
-  std::vector<Index> order(static_cast<std::size_t>(at.T));
+  choose_experts(c);
+  auto &expert = c.results[0], &slot = c.results[1], &weight = c.results[2], &counts = c.results[3],
+       &filled = c.results[4], &load = c.results[6];
+  const Index T = expert.shape()[0], G = counts.shape()[0], E = counts.shape()[1];
+  const Index parts = c.attributes.integer("parts", 1), first = T * c.attributes.integer("part", 0);
+  c.length = double(E);
+  std::vector<Index> order(static_cast<std::size_t>(T));
   std::iota(order.begin(), order.end(), 0);
-  for (Index t = 0; t < at.T; ++t) {
-    double sum = 0;
-    for (Index e = 0; e < at.E; ++e) sum += std::exp(logits[t * at.E + e]);
-    for (Index e = 0; e < at.E; ++e) probabilities[t * at.E + e] = std::exp(logits[t * at.E + e]) / sum;
-    const auto row = probabilities.values.begin() + t * at.E;
-    route[at.expert(t)] = double(std::max_element(row, row + at.E) - row);
-    route[at.weight(t)] = *std::max_element(row, row + at.E);
-  }
   if (prioritized)
-    std::stable_sort(order.begin(), order.end(),
-                     [&](Index a, Index b) { return route[at.weight(a)] > route[at.weight(b)]; });
+    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return weight[a] > weight[b]; });
   std::fill(load.values.begin(), load.values.end(), 0.0);
-  for (Index e = 0; e < at.E; ++e) {
-    route[at.begin(e)] = c.has(1) ? c.operands[1][Route(c.operands[1]).end(e)] : 0;
-    route[at.end(e)] = route[at.begin(e)];
-  }
+  for (Index i = 0; i < G * E; ++i) counts[i] = c.has(1) ? c.operands[1][i] : 0;
+  auto kept_of = [&](Index e) {
+    double kept = 0;
+    for (Index g = 0; g < G; ++g) kept += counts[g * E + e];
+    return kept;
+  };
+  for (Index e = 0; e < E; ++e) filled[2 * e] = kept_of(e);
   for (Index t : order) {
-    const Index e = Index(route[at.expert(t)]);
+    const Index e = Index(expert[t]), group = (first + t) * G / (T * parts);
     load[e] += 1;
-    route[at.slot(t)] = -1;
-    if (route[at.end(e)] >= double(c.attributes.integer("capacity"))) continue;
-    route[at.slot(t)] = 0;  // kept
-    route[at.end(e)] += 1;
-    load[at.E + e] += 1;
+    slot[t] = -1;
+    if (counts[group * E + e] >= double(c.attributes.integer("capacity"))) continue;
+    slot[t] = 0;  // kept
+    counts[group * E + e] += 1;
+    load[E + e] += 1;
   }
-  for (Index t = 0; t < at.T; ++t) {  // a slot's number counts the earlier kept tokens of its expert
-    if (route[at.slot(t)] < 0) continue;
-    const double e = route[at.expert(t)];
-    route[at.slot(t)] = route[at.begin(Index(e))];
+  for (Index e = 0; e < E; ++e) filled[2 * e + 1] = kept_of(e);
+  for (Index t = 0; t < T; ++t) {  // a slot's number counts the earlier kept tokens of its expert
+    if (slot[t] < 0) continue;
+    slot[t] = filled[2 * Index(expert[t])];
     for (Index s = 0; s < t; ++s)
-      if (route[at.expert(s)] == e && route[at.slot(s)] >= 0) route[at.slot(t)] += 1;
+      if (expert[s] == expert[t] && slot[s] >= 0) slot[t] += 1;
   }
 }
 void switch_gate(ReferenceCall& c) { gate(c, false); }
 void batch_prioritized_gate(ReferenceCall& c) { gate(c, true); }
 
-void gate_dx(ReferenceCall& c) {  // dweight [T], route, probabilities [T,E] [, dprobability [E]]
-  const auto &dweight = c.operands[0], &route = c.operands[1], &p = c.operands[2];
-  const Route at(route);
-  c.length = double(at.E);
-  for (Index t = 0; t < at.T; ++t) {
-    auto dp = [&](Index e) {
-      return (c.has(3) ? c.operands[3][e] : 0.0) + (Index(route[at.expert(t)]) == e ? dweight[t] : 0.0);
-    };
+void gate_dx(ReferenceCall& c) {  // dweight [T,1], expert, probabilities [B,S,E] [, dprobability [E]]
+  const auto &dweight = c.operands[0], &expert = c.operands[1], &p = c.operands[2];
+  const Index T = expert.shape()[0], E = p.shape()[2];
+  c.length = double(E);
+  for (Index t = 0; t < T; ++t) {
+    auto dp = [&](Index e) { return (c.has(3) ? c.operands[3][e] : 0.0) + (Index(expert[t]) == e ? dweight[t] : 0.0); };
     // The whole Jacobian: d p_f / d logit_e = p_f * ((e == f) - p_e)
-    for (Index e = 0; e < at.E; ++e) {
+    for (Index e = 0; e < E; ++e) {
       double sum = 0;
-      for (Index f = 0; f < at.E; ++f) sum += dp(f) * p[t * at.E + f] * ((e == f ? 1 : 0) - p[t * at.E + e]);
-      c.results[0][t * at.E + e] = sum;
+      for (Index f = 0; f < E; ++f) sum += dp(f) * p[t * E + f] * ((e == f ? 1 : 0) - p[t * E + e]);
+      c.results[0][t * E + e] = sum;
     }
   }
 }
 
-void dispatch(ReferenceCall& c) {
+void dispatch(ReferenceCall& c) {  // x, expert, slot, filled
   const auto& x = c.operands[0];
   const Index D = x.shape()[2];
-  for_tokens(c.operands[1], c.results[0].shape()[1], [&](Index t, Index row) {
+  for_tokens(c.operands[1], c.operands[2], c.results[0].shape()[1], [&](Index t, Index row) {
     for (Index d = 0; d < D && row >= 0; ++d) c.results[0][row * D + d] = x[t * D + d];
   });
 }
 
-void dispatch_dx(ReferenceCall& c) {
+void dispatch_dx(ReferenceCall& c) {  // dslots, expert, slot
   const auto& slots = c.operands[0];
   const Index D = slots.shape()[2];
-  for_tokens(c.operands[1], slots.shape()[1], [&](Index t, Index row) {
+  for_tokens(c.operands[1], c.operands[2], slots.shape()[1], [&](Index t, Index row) {
     for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : slots[row * D + d];
   });
 }
 
-void combine(ReferenceCall& c) {
-  const auto &slots = c.operands[0], &route = c.operands[1];
+void combine(ReferenceCall& c) {  // slots, expert, slot, weight, filled
+  const auto &slots = c.operands[0], &weight = c.operands[3];
   const Index D = slots.shape()[2];
-  for_tokens(route, slots.shape()[1], [&](Index t, Index row) {
-    for (Index d = 0; d < D; ++d)
-      c.results[0][t * D + d] = row < 0 ? 0 : route[Route(route).weight(t)] * slots[row * D + d];
+  for_tokens(c.operands[1], c.operands[2], slots.shape()[1], [&](Index t, Index row) {
+    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : weight[t] * slots[row * D + d];
   });
 }
 
-void combine_dx(ReferenceCall& c) {  // dy, slots, route -> dslots, dweight
-  const auto &dy = c.operands[0], &slots = c.operands[1], &route = c.operands[2];
+void combine_dx(ReferenceCall& c) {  // dy, slots, expert, slot, weight, filled -> dslots, dweight
+  const auto &dy = c.operands[0], &slots = c.operands[1], &weight = c.operands[4];
   const Index D = slots.shape()[2];
   c.length = double(D);
-  for_tokens(route, slots.shape()[1], [&](Index t, Index row) {
+  for_tokens(c.operands[2], c.operands[3], slots.shape()[1], [&](Index t, Index row) {
     c.results[1][t] = 0;
     for (Index d = 0; d < D && row >= 0; ++d) {
       c.results[1][t] += dy[t * D + d] * slots[row * D + d];
-      c.results[0][row * D + d] = dy[t * D + d] * route[Route(route).weight(t)];
+      c.results[0][row * D + d] = dy[t * D + d] * weight[t];
     }
   });
 }
@@ -288,32 +284,21 @@ void expert_linear_dx_gelu(ReferenceCall& c) {  // dy, w, h, rows
 // ---- all-to-alls of one rank: slot i of an expert is its row i (of this part and those before)
 
 void all_to_all_counts(ReferenceCall& c) {
-  const auto& route = c.operands[0];
-  const Route at(route);
-  for (Index e = 0; e < at.E; ++e) {
+  const auto& filled = c.operands[0];
+  for (Index e = 0; e < filled.shape()[0]; ++e) {
     c.results[0][2 * e] = c.has(1) ? c.operands[1][2 * e + 1] : 0;
-    c.results[0][2 * e + 1] = c.results[0][2 * e] + route[at.end(e)] - route[at.begin(e)];
+    c.results[0][2 * e + 1] = c.results[0][2 * e] + filled[2 * e + 1] - filled[2 * e];
   }
 }
 
-void filled_rows(ReferenceCall& c) {
-  const auto& route = c.operands[0];
-  const Route at(route);
-  for (Index e = 0; e < at.E; ++e) {
-    c.results[0][2 * e] = route[at.begin(e)];
-    c.results[0][2 * e + 1] = route[at.end(e)];
-  }
-}
-
-// Slots [begin, end) of each part become rows [rows[e,0], rows[e,1]), or the reverse.
-void move_part(ReferenceCall& c, const DoubleTensor& route, const DoubleTensor& rows, bool there) {
+// The filled slots of each part become rows [rows[e,0], rows[e,1]), or the reverse.
+void move_part(ReferenceCall& c, const DoubleTensor& filled, const DoubleTensor& rows, bool there) {
   const auto& in = c.operands[0];
-  const Route at(route);
   const Index D = in.shape()[2], in_rows = in.shape()[1], out_rows = c.results[0].shape()[1];
-  for (Index e = 0; e < at.E; ++e)
-    for (Index i = 0; i < Index(route[at.end(e)] - route[at.begin(e)]); ++i)
+  for (Index e = 0; e < filled.shape()[0]; ++e)
+    for (Index i = 0; i < Index(filled[2 * e + 1] - filled[2 * e]); ++i)
       for (Index d = 0; d < D; ++d) {
-        const Index slot = Index(route[at.begin(e)]) + i, row = Index(rows[2 * e]) + i;
+        const Index slot = Index(filled[2 * e]) + i, row = Index(rows[2 * e]) + i;
         c.results[0][(e * out_rows + (there ? row : slot)) * D + d] = in[(e * in_rows + (there ? slot : row)) * D + d];
       }
 }
@@ -323,69 +308,41 @@ void move_rows(ReferenceCall& c, bool there) {
 void all_to_all(ReferenceCall& c) { move_rows(c, true); }
 void all_to_all_back(ReferenceCall& c) { move_rows(c, false); }
 
-// ---- parts of routes
+// ---- parts of filled slots
 
-void split_route(ReferenceCall& c) {
-  const DoubleTensor& whole = c.operands[0];
-  DoubleTensor& part = c.results[0];
-  const Route all(whole), at(part);
-  const Index first = c.attributes.integer("first");
-  for (Index e = 0; e < at.E; ++e) {
-    part[at.begin(e)] = c.has(1) ? c.operands[1][Route(c.operands[1]).end(e)] : 0;
-    part[at.end(e)] = part[at.begin(e)];
-  }
-  for (Index t = 0; t < at.T; ++t) {
-    part[at.expert(t)] = whole[all.expert(first + t)];
-    part[at.slot(t)] = whole[all.slot(first + t)];
-    part[at.weight(t)] = whole[all.weight(first + t)];
-    if (part[at.slot(t)] >= 0) part[at.end(Index(part[at.expert(t)]))] += 1;  // one slot per kept token
-  }
+void split_filled(ReferenceCall& c) {  // expert, slot [, part before]
+  const auto &expert = c.operands[0], &slot = c.operands[1];
+  auto& part = c.results[0];
+  for (Index e = 0; e < part.shape()[0]; ++e) part[2 * e] = part[2 * e + 1] = c.has(2) ? c.operands[2][2 * e + 1] : 0;
+  for (Index t = 0; t < expert.shape()[0]; ++t)
+    if (slot[t] >= 0) part[2 * Index(expert[t]) + 1] += 1;  // one slot per kept token
 }
 
 void split_capacity(ReferenceCall& c) {
-  const Route all(c.operands[0]), at(c.results[0]);
-  const Index C = c.attributes.integer("capacity"), parts = c.attributes.integer("parts"),
+  const auto& whole = c.operands[0];
+  const Index C = c.attributes.integer("slots"), parts = c.attributes.integer("parts"),
               part = c.attributes.integer("part");
-  for (Index e = 0; e < at.E; ++e) {
+  for (Index e = 0; e < whole.shape()[0]; ++e) {
     // The filled slots in [part * C / parts, (part + 1) * C / parts), counted one by one.
     Index before = 0, mine = 0;
-    for (Index slot = Index(c.operands[0][all.begin(e)]); slot < Index(c.operands[0][all.end(e)]); ++slot) {
+    for (Index slot = Index(whole[2 * e]); slot < Index(whole[2 * e + 1]); ++slot) {
       before += slot < C * part / parts;
       mine += slot >= C * part / parts && slot < C * (part + 1) / parts;
     }
-    c.results[0][at.begin(e)] = c.operands[0][all.begin(e)] + double(before);
-    c.results[0][at.end(e)] = c.results[0][at.begin(e)] + double(mine);
+    c.results[0][2 * e] = whole[2 * e] + double(before);
+    c.results[0][2 * e + 1] = c.results[0][2 * e] + double(mine);
   }
 }
 
 // On rank 0, group g of the ranks is `g` groups away.
 void split_peers(ReferenceCall& c) {
-  const Route all(c.operands[0]), at(c.results[0]);
-  const Index ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts"),
+  const auto& whole = c.operands[0];
+  const Index E = whole.shape()[0], ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts"),
               part = c.attributes.integer("part");
-  for (Index e = 0; e < at.E; ++e) {
-    const Index owner = e / (at.E / ranks);
-    c.results[0][at.begin(e)] = c.operands[0][all.begin(e)];
-    c.results[0][at.end(e)] = c.operands[0][owner / (ranks / parts) == part ? all.end(e) : all.begin(e)];
-  }
-}
-
-void join_route(ReferenceCall& c) {
-  DoubleTensor& whole = c.results[0];
-  const Route all(whole);
-  Index first = 0;
-  for (const DoubleTensor& part : c.operands) {
-    const Route at(part);
-    for (Index t = 0; t < at.T; ++t) {
-      whole[all.expert(first + t)] = part[at.expert(t)];
-      whole[all.slot(first + t)] = part[at.slot(t)];
-      whole[all.weight(first + t)] = part[at.weight(t)];
-    }
-    first += at.T;
-  }
-  for (Index e = 0; e < all.E; ++e) {
-    whole[all.begin(e)] = c.operands.front()[Route(c.operands.front()).begin(e)];
-    whole[all.end(e)] = c.operands.back()[Route(c.operands.back()).end(e)];
+  for (Index e = 0; e < E; ++e) {
+    const Index owner = e / (E / ranks);
+    c.results[0][2 * e] = whole[2 * e];
+    c.results[0][2 * e + 1] = owner / (ranks / parts) == part ? whole[2 * e + 1] : whole[2 * e];
   }
 }
 
@@ -417,10 +374,8 @@ void merge_slots(ReferenceCall& c) {
   for (std::size_t p = 0; p < c.operands.size(); p += 2) {
     const DoubleTensor &buffer = c.operands[p], &filled = c.operands[p + 1];
     for (Index e = 0; e < shape[0]; ++e) {
-      const bool route = filled.type.dtype == DType::route;
       const Index width = filled.shape()[1];
-      const auto begin = Index(filled[route ? Route(filled).begin(e) : e * width]);
-      const auto end = Index(filled[route ? Route(filled).end(e) : (e + 1) * width - 1]);
+      const auto begin = Index(filled[e * width]), end = Index(filled[(e + 1) * width - 1]);
       for (Index i = (e * shape[1] + begin) * shape[2]; i < (e * shape[1] + end) * shape[2]; ++i)
         c.results[0][i] = buffer[i];
     }
@@ -447,18 +402,16 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
-                {"filled_rows", filled_rows},
                 {"gate_dx", gate_dx},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},
                 {"linear_gelu", linear_gelu},
-                {"join_route", join_route},
                 {"join_rows", join_rows},
                 {"merge_slots", merge_slots},
                 {"split_capacity", split_capacity},
                 {"split_peers", split_peers},
-                {"split_route", split_route},
+                {"split_filled", split_filled},
                 {"sum", sum},
                 {"switch_gate", switch_gate}});
 }

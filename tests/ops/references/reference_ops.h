@@ -10,8 +10,7 @@ namespace lancet::test {
 
 struct DoubleTensor {
   ir::TensorType type;
-  // Row-major. A route[T,E] is expert[T], slot[T] (-1: dropped), weight[T], begin[E], end[E].
-  std::vector<double> values;
+  std::vector<double> values;  // row-major
 
   const Shape& shape() const { return type.shape; }
   double& operator[](std::int64_t i) { return values[std::size_t(i)]; }

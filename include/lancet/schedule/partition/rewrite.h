@@ -29,7 +29,7 @@ struct Split {
   AxisRows rows;
   std::vector<int> parts;  // per instruction; 1: whole. Greater than 1 only where `rows` has a row
   Cut cut = Cut::batch;
-  bool all_helpers = false;  // also makes helpers (joins, split routes, copies) that nothing reads, to find their costs
+  bool all_helpers = false;  // also makes helpers (joins, split slots, copies) that nothing reads, to find their costs
   // Of a cut along the batch, per instruction: the number of its pipeline. If given, the parts of a pipeline have
   // memory of their own: copies split what they read from outside of it, and copies join what is read there (Lancet,
   // Fig. 8a). If empty, the parts of a tensor that something reads whole are slices of it, and nothing is copied.

@@ -1,9 +1,8 @@
-// Splitting a route into parts, and joining parts of a route.
+// Splitting filled slots into parts, and joining parts.
 #include <catch2/catch.hpp>
 #include <set>
 #include <vector>
 
-#include "lancet/ir/route_layout.h"
 #include "ops/references/harness.h"
 
 using namespace lancet;
@@ -18,7 +17,7 @@ using Bounds = std::vector<std::int64_t>;
 const std::vector<Bounds> cuts{{0, 24}, {0, 12, 24}, {0, 1, 24}, {0, 23, 24}, {0, 5, 6, 19, 24}};
 
 ops::Sample sample_of(std::int64_t capacity) {
-  return {{{{DType::route, {tokens, experts}}, ops::Fill::route}}, {{"capacity", capacity}, {"tokens", tokens}}};
+  return {{{{DType::i32, {tokens, 1}}, ops::Fill::expert}}, {{"capacity", capacity}, {"experts", experts}}};
 }
 
 // The kernel's result, compared with the reference.
@@ -34,86 +33,89 @@ GuardedTensor checked(std::string_view name, std::vector<GuardedTensor> operands
   return result;
 }
 
-std::vector<GuardedTensor> split(const GuardedTensor& whole, const Bounds& bounds) {
+std::vector<GuardedTensor> split(const Decision& whole, const Bounds& bounds) {
   std::vector<GuardedTensor> parts;
   for (std::size_t p = 0; p + 1 < bounds.size(); ++p) {
-    std::vector<GuardedTensor> operands{whole};
+    std::vector<GuardedTensor> operands{slice(whole.expert, 0, bounds[p], bounds[p + 1]),
+                                        slice(whole.slot, 0, bounds[p], bounds[p + 1])};
     if (p) operands.push_back(parts.back());
-    parts.push_back(checked("split_route", operands, {{"first", bounds[p]}, {"tokens", bounds[p + 1] - bounds[p]}}));
+    parts.push_back(checked("split_filled", operands, {{"experts", experts}}));
   }
   return parts;
 }
 
 // The kept tokens of each part have the slots [begin, end) of their expert, each once, and the parts are consecutive.
-void check_owned(const std::vector<GuardedTensor>& parts, const GuardedTensor& whole) {
-  const ir::RouteLayout all{tokens, experts};
+void check_filled(const std::vector<GuardedTensor>& parts, const Decision& whole, const Bounds& bounds) {
+  const std::int32_t *all = whole.filled.as<std::int32_t>(), *expert = whole.expert.as<std::int32_t>(),
+                     *slot = whole.slot.as<std::int32_t>();
   for (std::int64_t e = 0; e < experts; ++e) {
-    std::int32_t next = all.begin(whole.data())[e];
-    for (const GuardedTensor& part : parts) {
-      const ir::RouteLayout at{part.shape()[0], experts};
-      std::set<std::int32_t> slots, owned;
-      for (std::int64_t t = 0; t < at.tokens; ++t)
-        if (at.expert(part.data())[t] == e && at.slot(part.data())[t] >= 0) slots.insert(at.slot(part.data())[t]);
-      CHECK(at.begin(part.data())[e] == next);
-      for (; next < at.end(part.data())[e]; ++next) owned.insert(next);
-      CHECK(slots == owned);
+    std::int32_t next = all[2 * e];
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const std::int32_t* part = parts[p].as<std::int32_t>() + 2 * e;
+      std::set<std::int32_t> slots, filled;
+      for (std::int64_t t = bounds[p]; t < bounds[p + 1]; ++t)
+        if (expert[t] == e && slot[t] >= 0) slots.insert(slot[t]);
+      CHECK(part[0] == next);
+      for (; next < part[1]; ++next) filled.insert(next);
+      CHECK(slots == filled);
     }
-    CHECK(next == all.end(whole.data())[e]);
+    CHECK(next == all[2 * e + 1]);
   }
 }
 
-GuardedTensor prioritized_route(std::int64_t capacity) {
+Decision prioritized(std::int64_t capacity, std::int64_t groups) {
   GuardedTensor logits({DType::f32, {4, tokens / 4, experts}});
   fill_normal(logits, route_seed, 1);
-  return run(ops::op("batch_prioritized_gate"), {logits}, {{"capacity", capacity}}).results[0];
+  return Decision(
+      run(ops::op("batch_prioritized_gate"), {logits}, {{"capacity", capacity}, {"groups", groups}}).results);
 }
 
 }  // namespace
 
-TEST_CASE("split_route gives the routes that the gate makes in parts") {
+TEST_CASE("split_filled gives the slots that the gate fills in parts") {
   for (std::int64_t capacity : {1, 5, 24}) {
     const SampleRoute route(sample_of(capacity), route_seed);
     for (const Bounds& bounds : cuts) {
       const std::vector<GuardedTensor> parts = split(route.whole(), bounds);
-      std::vector<GuardedTensor> made;
+      std::vector<Decision> made;
       for (std::size_t p = 0; p < parts.size(); ++p) {
         made.push_back(route.part(bounds[p], bounds[p + 1], p ? &made.back() : nullptr));
-        CHECK(parts[p].same_bytes(made[p]));
+        CHECK(parts[p].same_bytes(made[p].filled));
       }
-      check_owned(parts, route.whole());
+      check_filled(parts, route.whole(), bounds);
+      CHECK(checked("join_rows", parts, {}).same_bytes(route.whole().filled));
     }
   }
 }
 
-TEST_CASE("a batch-prioritized route splits like any other") {
+TEST_CASE("the slots of a batch-prioritized gate split like any others") {
   for (std::int64_t capacity : {1, 5, 24})
-    for (const Bounds& bounds : cuts)
-      check_owned(split(prioritized_route(capacity), bounds), prioritized_route(capacity));
-}
-
-TEST_CASE("join_route undoes split_route") {
-  for (const GuardedTensor& whole : {SampleRoute(sample_of(5), route_seed).whole(), prioritized_route(5)})
-    for (const Bounds& bounds : cuts) CHECK(checked("join_route", split(whole, bounds), {}).same_bytes(whole));
+    for (std::int64_t groups : {1, 2})
+      for (const Bounds& bounds : cuts) {
+        const Decision whole = prioritized(capacity, groups);
+        check_filled(split(whole, bounds), whole, bounds);
+      }
 }
 
 TEST_CASE("split_capacity covers each filled slot once") {
   for (std::int64_t capacity : {1, 5, 7, 24})
     for (std::int64_t parts : {1, 2, 3, 8}) {
-      const GuardedTensor whole = SampleRoute(sample_of(capacity), route_seed).whole();
-      const ir::RouteLayout all{tokens, experts}, at{0, experts};
-      std::vector<std::int32_t> next(all.begin(whole.data()), all.begin(whole.data()) + experts);
+      const GuardedTensor whole = SampleRoute(sample_of(capacity), route_seed).whole().filled;
+      const std::int32_t* all = whole.as<std::int32_t>();
+      std::vector<std::int32_t> next(experts), ends(experts);
+      for (std::size_t e = 0; e < next.size(); ++e) next[e] = all[2 * e], ends[e] = all[2 * e + 1];
       for (std::int64_t p = 0; p < parts; ++p) {
         const GuardedTensor part =
-            checked("split_capacity", {whole}, {{"part", p}, {"parts", parts}, {"capacity", capacity}});
+            checked("split_capacity", {whole}, {{"part", p}, {"parts", parts}, {"slots", capacity}});
         for (std::size_t e = 0; e < next.size(); ++e) {
-          const std::int32_t begin = at.begin(part.data())[e], end = at.end(part.data())[e];
+          const std::int32_t begin = part.as<std::int32_t>()[2 * e], end = part.as<std::int32_t>()[2 * e + 1];
           CHECK(begin == next[e]);
           CHECK(end >= begin);
           if (end > begin) CHECK((begin >= capacity * p / parts && end <= capacity * (p + 1) / parts));
           next[e] = end;
         }
       }
-      CHECK(next == std::vector<std::int32_t>(all.end(whole.data()), all.end(whole.data()) + experts));
+      CHECK(next == ends);
     }
 }
 
@@ -161,20 +163,19 @@ TEST_CASE("inputs that do not fit are refused") {
     const auto result = ops::op(name).infer({types, attributes});
     return !result.ok();
   };
-  const ir::TensorType route{DType::route, {8, 4}}, other{DType::route, {8, 2}}, rows{DType::i32, {4, 2}},
-      buffer{DType::f32, {4, 3, 2}};
-  CHECK(refused("split_route", {route}, {{"first", 5}, {"tokens", 4}}));
-  CHECK(refused("split_route", {route}, {{"first", -1}, {"tokens", 4}}));
-  CHECK(refused("split_route", {route, other}, {{"first", 0}, {"tokens", 4}}));
-  CHECK_FALSE(refused("split_route", {route, route}, {{"first", 4}, {"tokens", 4}}));
-  CHECK(refused("split_capacity", {route}, {{"part", 2}, {"parts", 2}, {"capacity", 4}}));
-  CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}, {"capacity", 4}}));
-  CHECK(refused("join_route", {route, other}, {}));
-  CHECK(refused("join_rows", {rows, {DType::i32, {4, 3}}}, {}));
+  const ir::TensorType choices{DType::i32, {8, 1}}, filled{DType::i32, {4, 2}}, other{DType::i32, {2, 2}},
+      rows{DType::i32, {2, 3}}, buffer{DType::f32, {4, 3, 2}};
+  const ir::Attributes experts_of_4{{"experts", 4}};
+  CHECK(refused("split_filled", {choices, {DType::i32, {7, 1}}}, experts_of_4));
+  CHECK(refused("split_filled", {choices, choices, other}, experts_of_4));
+  CHECK_FALSE(refused("split_filled", {choices, choices, filled}, experts_of_4));
+  CHECK(refused("split_capacity", {filled}, {{"part", 2}, {"parts", 2}, {"slots", 4}}));
+  CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}, {"slots", 4}}));
+  CHECK(refused("join_rows", {filled, {DType::i32, {4, 3}}}, {}));
   CHECK(refused("sum", {buffer, {DType::f32, {4, 3, 1}}}, {}));
-  CHECK(refused("sum", {rows, rows}, {}));
-  CHECK(refused("all_to_all", {buffer, route, rows, route}, {}));
-  CHECK(refused("all_to_all", {buffer, route, rows, route, {DType::i32, {2, 3}}}, {}));
-  CHECK(refused("all_to_all_back", {buffer, route, rows, other, rows}, {}));
-  CHECK_FALSE(refused("all_to_all", {buffer, route, rows, route, rows}, {}));
+  CHECK(refused("sum", {filled, filled}, {}));
+  CHECK(refused("all_to_all", {buffer, filled, rows, filled}, {}));
+  CHECK(refused("all_to_all", {buffer, filled, rows, filled, filled}, {}));
+  CHECK(refused("all_to_all_back", {buffer, filled, rows, other, rows}, {}));
+  CHECK_FALSE(refused("all_to_all", {buffer, filled, rows, filled, rows}, {}));
 }

@@ -1,0 +1,90 @@
+"""Runs `lancet bench policies` on emulated devices, and says whether a result that is there is still of now.
+
+A result is the folder of a call. Its policies.json holds the program's commit, the rounds and steps, the config and, of
+each policy, a hash of the schedule that ran (`plan`) and the times of its rounds.
+"""
+import json
+import os
+import shutil
+from typing import NamedTuple
+
+from bench import run
+
+CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
+CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
+MOST_LATE = 2  # percent of a step; results whose messages are later are of a machine that did not keep up
+
+
+class Setting(NamedTuple):
+    """What a result is of."""
+    policies: list
+    ranks: int
+    fields: dict  # of the config, "SECTION.NAME": value
+
+    def words(self):
+        return run.sets(["device=emulated", *(f"{field}={value}" for field, value in self.fields.items())])
+
+
+class Effort(NamedTuple):
+    rounds: int
+    steps: int  # of a policy in a round, after one of warm-up
+
+
+class Cluster:
+    """An emulated cluster while it is up; gives the words that start a rank on each host. up: options of `up`."""
+
+    def __init__(self, name, *up):
+        self.name, self.up = name, up
+
+    def __enter__(self):
+        os.environ["LANCET_CLUSTER"] = self.name
+        run.call([CLUSTER, "down"])  # a cluster of a run that was killed
+        run.call([CLUSTER, "up", *self.up])
+        return [CLUSTER, "run", "--"]
+
+    def __exit__(self, *_):
+        run.call([CLUSTER, "down"])
+
+
+def links(hosts, hardware, scale, dilation, ranks_a_host=1):
+    """Returns the options of `up` for links as a hardware file declares them."""
+    return ["--hosts", hosts, "--hardware", hardware, "--scale", scale, "--dilation", dilation,
+            "--ranks-per-host", ranks_a_host]
+
+
+def fields_of(hardware, scale, dilation, routing="even"):
+    """Returns the fields of a config that describe its emulated devices."""
+    return {"emulated.hardware": hardware, "emulated.scale": scale, "emulated.dilation": dilation,
+            "emulated.routing": routing}
+
+
+def compare(lancet, launcher, setting, effort, out):
+    """Runs the policies in turns; the result is in the folder `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    run.call([*launcher, lancet, "bench", "policies", CONFIG, "--policies", ",".join(setting.policies), "--repeats",
+              effort.rounds, "--steps", effort.steps, "--out", out, *setting.words()])
+
+
+def has_fields(config, fields):
+    """Returns True if the config has these values. config: sections by name."""
+    names = {field: field.split(".") for field in fields}
+    return {field: config[section][name] for field, (section, name) in names.items()} == fields
+
+
+def read(out, setting):
+    """Returns the policies.json of a folder, or None: there is none, or it is of another setting."""
+    path = out / "policies.json"
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text())
+    if "config" not in found:  # of a program that did not write it yet
+        return None
+    is_of = (found["ranks"] == setting.ranks and [each["policy"] for each in found["policies"]] == setting.policies and
+             has_fields(found["config"], setting.fields))
+    return found if is_of else None
+
+
+def is_done(out, setting, effort, commit):
+    """Returns True if the folder has a result of this setting, effort and commit of the program."""
+    found = read(out, setting)
+    return found is not None and (found["rounds"], found["steps"], found["commit"]) == (*effort, commit)

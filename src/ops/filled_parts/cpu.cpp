@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu.h"
+#include "ops/token_slots.h"
+
+namespace lancet::ops {
+namespace {
+
+Kernel bind_split(const KernelArgs& args) {
+  const std::int64_t tokens = args.operands[0].shape()[0], experts = args.results[0].shape()[0];
+  const auto *expert = args.operands[0].as<std::int32_t>(), *slot = args.operands[1].as<std::int32_t>();
+  const std::int32_t* before = args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr;
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) part[2 * e] = part[2 * e + 1] = before ? before[2 * e + 1] : 0;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      std::int32_t& end = part[2 * expert[t] + 1];
+      if (slot[t] != dropped) end = std::max(end, slot[t] + 1);
+    }
+    return {};
+  };
+}
+
+Kernel bind_split_capacity(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[0];
+  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part"),
+                     slots = args.attributes.integer("slots");
+  const auto first = std::int32_t(slots * p / parts), last = std::int32_t(slots * (p + 1) / parts);
+  const auto* whole = args.operands[0].as<std::int32_t>();
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      part[2 * e] = std::clamp(first, whole[2 * e], whole[2 * e + 1]);
+      part[2 * e + 1] = std::clamp(last, whole[2 * e], whole[2 * e + 1]);
+    }
+    return {};
+  };
+}
+
+Kernel bind_split_peers(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[0];
+  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
+  const std::int64_t group = ranks / parts, rank = args.comm ? args.comm->rank() : 0;
+  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
+  const std::int64_t first = theirs * group * (experts / ranks), last = first + experts / parts;
+  const auto* whole = args.operands[0].as<std::int32_t>();
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const bool mine = e >= first && e < last;
+      part[2 * e] = whole[2 * e];
+      part[2 * e + 1] = mine ? whole[2 * e + 1] : whole[2 * e];
+    }
+    return {};
+  };
+}
+
+Kernel bind_join_rows(const KernelArgs& args) {
+  const std::int32_t *first = args.operands.front().as<std::int32_t>(), *last = args.operands.back().as<std::int32_t>();
+  auto* whole = args.results[0].as<std::int32_t>();
+  const std::int64_t experts = args.results[0].shape()[0], width = args.results[0].shape()[1];
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      whole[e * width] = first[e * width];
+      std::fill_n(whole + e * width + 1, width - 1, last[e * width + width - 1]);
+    }
+    return {};
+  };
+}
+
+Kernel bind_sum(const KernelArgs& args) {
+  std::vector<const float*> parts;
+  for (const TensorView& part : args.operands) parts.push_back(part.as<float>());
+  float* sum = args.results[0].as<float>();
+  const std::int64_t n = args.results[0].elements();
+  return [=]() -> Status {
+    std::memcpy(sum, parts[0], std::size_t(n) * sizeof(float));
+    for (std::size_t p = 1; p < parts.size(); ++p)
+      for (std::int64_t i = 0; i < n; ++i) sum[i] += parts[p][i];
+    return {};
+  };
+}
+
+const CpuKernel table[] = {{"split_filled", bind_split},
+                           {"split_capacity", bind_split_capacity},
+                           {"split_peers", bind_split_peers},
+                           {"join_rows", bind_join_rows},
+                           {"sum", bind_sum}};
+
+}  // namespace
+
+std::span<const CpuKernel> filled_parts_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,177 @@
+#include <memory>
+#include <vector>
+
+#include "ops/device/pack.h"
+#include "ops/token_slots.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// Sets the part's slots to empty ranges that begin where those of the part before end, or at 0.
+struct Begin {
+  static constexpr int threads = 128;
+  const std::int32_t* before;  // [E, 2], or null
+  std::int32_t* part;          // [E, 2]
+  std::int64_t experts;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e < experts) part[2 * e] = part[2 * e + 1] = before ? before[2 * e + 1] : 0;
+  }
+};
+
+// An expert's slots end after its last kept token. Bytes: 8 per token, read.
+struct Split {
+  static constexpr int threads = 256;
+  const std::int32_t *expert, *slot;  // [T]
+  std::int64_t tokens;
+  std::int32_t* part;  // [E, 2]
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t t = block.index() * threads + block.thread();
+    if (t >= tokens || slot[t] == dropped) return;
+    std::int32_t* end = part + 2 * expert[t] + 1;
+    // Slots rise with the tokens, so reading the end first saves most atomics if an expert has many tokens in a row.
+    if (*end <= slot[t]) block.atomic_max(end, slot[t] + 1);
+  }
+};
+
+Kernel bind_split(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[0], tokens = args.operands[0].shape()[0];
+  auto* part = args.results[0].as<std::int32_t>();
+  const Begin begin{args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr, part, experts};
+  const Split split{args.operands[0].as<std::int32_t>(), args.operands[1].as<std::int32_t>(), tokens, part};
+  return run_steps(args.stream, Step{divide_up(experts, Begin::threads), begin},
+                   Step{divide_up(tokens, Split::threads), split});
+}
+
+struct SplitCapacity {
+  static constexpr int threads = 128;
+  const std::int32_t* whole;  // [E, 2]
+  std::int32_t* part;         // [E, 2]
+  std::int64_t experts;
+  std::int32_t first, last;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e >= experts) return;
+    const std::int32_t low = whole[2 * e], high = whole[2 * e + 1];
+    part[2 * e] = clamp(first, low, high);
+    part[2 * e + 1] = clamp(last, low, high);
+  }
+  LANCET_DEVICE static std::int32_t clamp(std::int32_t v, std::int32_t low, std::int32_t high) {
+    return v < low ? low : (v > high ? high : v);
+  }
+};
+
+Kernel bind_split_capacity(const KernelArgs& args) {
+  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part"),
+                     slots = args.attributes.integer("slots");
+  const SplitCapacity kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                             args.results[0].shape()[0], std::int32_t(slots * p / parts),
+                             std::int32_t(slots * (p + 1) / parts)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, SplitCapacity::threads), kernel});
+}
+
+// The slots of the experts [first, last); empty ranges for the other experts.
+struct SplitPeers {
+  static constexpr int threads = 128;
+  const std::int32_t* whole;  // [E, 2]
+  std::int32_t* part;         // [E, 2]
+  std::int64_t experts, first, last;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e >= experts) return;
+    const std::int32_t begin = whole[2 * e];
+    part[2 * e] = begin;
+    part[2 * e + 1] = e >= first && e < last ? whole[2 * e + 1] : begin;
+  }
+};
+
+Kernel bind_split_peers(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[0];
+  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
+  const std::int64_t group = ranks / parts, rank = args.device_comm ? args.device_comm->rank() : 0;
+  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
+  const std::int64_t first = theirs * group * (experts / ranks);
+  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(), experts, first,
+                          first + experts / parts};
+  return run_steps(args.stream, Step{divide_up(experts, SplitPeers::threads), kernel});
+}
+
+struct JoinRows {
+  static constexpr int threads = 128;
+  const std::int32_t *first, *last;  // [E, width]
+  std::int32_t* whole;
+  std::int64_t n, width;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t i = block.index() * threads + block.thread();
+    if (i >= n) return;
+    const std::int64_t row = i / width * width;
+    whole[i] = i == row ? first[i] : last[row + width - 1];
+  }
+};
+
+Kernel bind_join_rows(const KernelArgs& args) {
+  const TensorView& whole = args.results[0];
+  const JoinRows kernel{args.operands.front().as<std::int32_t>(), args.operands.back().as<std::int32_t>(),
+                        whole.as<std::int32_t>(), whole.elements(), whole.shape()[1]};
+  return run_steps(args.stream, Step{divide_up(kernel.n, JoinRows::threads), kernel});
+}
+
+// The number of parts that one launch adds; their addresses are arguments of the kernel.
+constexpr int parts_per_launch = 32;
+
+// Bytes: each part and the sum once.
+struct Sum {
+  static constexpr int threads = 256;
+  const float* parts[parts_per_launch];
+  int count;
+  bool accumulate;  // onto the sum of earlier launches
+  float* sum;
+  std::int64_t n;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t i = block.index() * threads + block.thread();
+    if (i >= n) return;
+    float total = accumulate ? sum[i] : parts[0][i];
+#pragma unroll 4
+    for (int p = accumulate ? 0 : 1; p < count; ++p) total += parts[p][i];
+    sum[i] = total;
+  }
+};
+
+Kernel bind_sum(const KernelArgs& args) {
+  std::vector<Sum> sums;
+  for (std::size_t p = 0; p < args.operands.size(); ++p) {
+    if (p % parts_per_launch == 0)
+      sums.push_back({{}, 0, p > 0, args.results[0].as<float>(), args.results[0].elements()});
+    sums.back().parts[sums.back().count++] = args.operands[p].as<float>();
+  }
+  return [stream = args.stream, sums = std::make_shared<const std::vector<Sum>>(std::move(sums))]() -> Status {
+    for (const Sum& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, Sum::threads), sum));
+    return {};
+  };
+}
+
+const DeviceKernel table[] = {{"split_filled", bind_split},
+                              {"split_capacity", bind_split_capacity},
+                              {"split_peers", bind_split_peers},
+                              {"join_rows", bind_join_rows},
+                              {"sum", bind_sum}};
+
+}  // namespace
+
+std::span<const DeviceKernel> filled_parts_cuda() { return table; }
+
+}  // namespace lancet::ops

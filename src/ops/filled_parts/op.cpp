@@ -1,0 +1,92 @@
+// Helpers around the parts of an MoE layer that is split in time (Lancet, sections 5.2 and 6). A part fills a range of
+// each expert's slots. There are three ways to split filled slots i32[E,2], as a gate makes them of a whole batch:
+//   split_filled(expert, slot [, part before]) {experts}: by tokens. The part's tokens fill the slots after those of
+//       the part before.
+//   split_capacity(filled) {part, parts, slots}: the slots [part * C / parts, (part + 1) * C / parts) of every expert,
+//       where C is the attribute `slots`.
+//   split_peers(filled) {part, parts, ranks}: the slots of the experts on one group of ranks. The ranks form `parts`
+//       groups of neighbours. Part p is the p-th group counted from the rank's own, modulo `parts`, so part 0 stays
+//       within the group, and in every part each group sends to one other group (the all-to-alls by groups of workers
+//       of FasterMoE). It is on the expert stream, because it depends on the rank.
+// The others join what parts have made:
+//   join_rows(rows of each part...) -> where each expert's rows, or filled slots, begin and end, over all parts
+//   sum(part...) -> the sum of partial results, added in order
+#include "ops/describe.h"
+
+namespace lancet::ops {
+namespace {
+
+Inferred infer_split(const OpInput& in) {
+  const TensorType filled{DType::i32, {in.attributes.integer("experts"), 2}};
+  if (!is_of_tokens(in.operands[0], in.operands[0].shape[0]) || in.operands[1] != in.operands[0])
+    return expected("expert and slot i32[T,1]");
+  if (in.operands.size() > 2 && in.operands[2] != filled)
+    return expected("the filled slots i32[E,2] of the part before");
+  return Types{filled};
+}
+
+// True if the operand is i32[E,2] and the attributes name one of its parts.
+bool is_part_of_filled(const OpInput& in) {
+  const std::int64_t part = in.attributes.integer("part");
+  return is_filled(in.operands[0], in.operands[0].shape[0]) && part >= 0 && part < in.attributes.integer("parts");
+}
+
+Inferred infer_split_capacity(const OpInput& in) {
+  if (!is_part_of_filled(in) || in.attributes.integer("slots") < 1)
+    return expected("filled slots i32[E,2] and one of their parts");
+  return Types{in.operands[0]};
+}
+
+Inferred infer_split_peers(const OpInput& in) {
+  const std::int64_t ranks = in.attributes.integer("ranks");
+  if (!is_part_of_filled(in) || ranks < 1 || ranks % in.attributes.integer("parts") || in.operands[0].shape[0] % ranks)
+    return expected("filled slots i32[E,2], one of their parts and ranks that divide E and that the parts divide");
+  return Types{in.operands[0]};
+}
+
+Inferred infer_same(const OpInput& in, DType dtype, std::string_view what) {
+  for (const TensorType& part : in.operands)
+    if (part.dtype != dtype || part != in.operands[0]) return expected(what);
+  return Types{in.operands[0]};
+}
+Inferred infer_join_rows(const OpInput& in) { return infer_same(in, DType::i32, "rows i32[E/W,W+1] of one type"); }
+Inferred infer_sum(const OpInput& in) { return infer_same(in, DType::f32, "f32 tensors of one type"); }
+
+const OpDef table[] = {
+    {.name = "split_filled",
+     .required = 2,
+     .most = 3,
+     .infer = infer_split,
+     .samples = {{{expert_of(16), slot_of(16)}, {{"capacity", 16}, {"experts", 4}}}},
+     .kind = Kind::part_helper},
+    {.name = "split_capacity",
+     .required = 1,
+     .infer = infer_split_capacity,
+     .samples = {{{filled_of(4)}, {{"capacity", 5}, {"slots", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
+     .kind = Kind::part_helper},
+    {.name = "split_peers",
+     .required = 1,
+     .infer = infer_split_peers,
+     .samples = {{{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
+                 {{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
+     .stream = ir::Stream::expert,
+     .kind = Kind::part_helper},
+    {.name = "join_rows",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_join_rows,
+     .samples = {{{i32({4, 2}, Fill::rows)}, {{"capacity", 5}, {"tokens", 16}}}},
+     .kind = Kind::part_helper},
+    {.name = "sum",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_sum,
+     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}},
+     .kind = Kind::part_helper},
+};
+
+}  // namespace
+
+std::span<const OpDef> filled_parts_ops() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,27 @@
+// Where the rows of tokens are among the slots of their experts, for kernels of host and device.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/hd.h"
+#include "lancet/ops/kernel.h"
+
+namespace lancet::ops {
+
+inline constexpr std::int32_t dropped = -1;  // the slot of a token that found none
+
+// expert i32[T,1] and slot i32[T,1] as a gate gives them, and the slots [E,C,D] of the experts.
+struct TokenSlots {
+  std::int64_t tokens, capacity;
+  const std::int32_t *expert, *slot;
+
+  TokenSlots(const TensorView& of_expert, const TensorView& of_slot, const TensorView& slots)
+      : tokens(of_expert.shape()[0]),
+        capacity(slots.shape()[1]),
+        expert(of_expert.as<std::int32_t>()),
+        slot(of_slot.as<std::int32_t>()) {}
+
+  // The row of [E*C] that holds token t; -1 if the token was dropped.
+  LANCET_HD std::int64_t row(std::int64_t t) const { return slot[t] == dropped ? -1 : expert[t] * capacity + slot[t]; }
+};
+
+}  // namespace lancet::ops

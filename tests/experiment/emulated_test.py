@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Tests the numbers of `bench emulated` and `bench emulated --check` on made-up results of `lancet bench policies`, and
+which results are not run again.
+
+    emulated_test.py
+"""
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from bench import emulated, emulated_checks, emulated_errors, policies  # noqa: E402
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def near(found, wanted, what):
+    if abs(found - wanted) > 1e-9:
+        sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def policy(name, plan, predicted, steps, late=0.5, exposed=0):
+    return {"policy": name, "ran": name, "plan": plan, "predicted_ms": predicted, "predicted_exposed_ms": exposed,
+            "step_ms": steps, "late_pct": late}
+
+
+def document(setting, found, rounds=3, steps=1, commit="0123456789"):
+    config = {}
+    for field, value in setting.fields.items():
+        section, name = field.split(".")
+        config.setdefault(section, {})[name] = float(value) if isinstance(value, int) else value
+    return {"commit": commit, "ranks": setting.ranks, "rounds": rounds, "steps": steps, "config": config,
+            "policies": found}
+
+
+# The plans of tutel and fastermoe are one, those of dw and partition are two of the same prediction.
+FOUND = [policy("sequential", "a", 100, [100, 110, 104]), policy("tutel", "b", 90, [100, 88, 96]),
+         policy("fastermoe", "b", 90, [90, 92, 94], late=1.5), policy("flowmoe", "c", 88, [80, 82, 81], late=2.5),
+         policy("dw", "d", 80, [84, 80, 90]), policy("partition", "e", 80, [100, 99, 101]),
+         policy("lancet_paper", "f", 92, [80, 80, 80]), policy("lancet", "a", 100, [104, 100, 100])]
+
+
+def plans():
+    rows = {row["policy"]: row for row in emulated_errors.rows_of("v100-4", document(
+        emulated.CASES["v100-4"].setting(), FOUND))}
+    expect(list(rows), emulated.POLICIES, "a row for each policy")
+    tutel = rows["tutel"]
+    # Rounds of both: 88 90 92 94 96 100; ratios to sequential: 1, 1.25, 104/96, 100/90, 110/92, 104/94.
+    expect((tutel["rounds"], tutel["step_ms"], tutel["least_ms"], tutel["most_ms"]), (6, 93, 88, 100), "pooled rounds")
+    near(tutel["speed_up"], (104 / 94 + 100 / 90) / 2, "the speed-up: the median of the ratios within rounds")
+    near(tutel["error_pct"], 100 * (90 / 93 - 1), "the error: predicted / step - 1")
+    near(tutel["speed_up_error_pct"], 100 * (100 / 90 / tutel["speed_up"] - 1), "the error of the speed-up")
+    expect(tutel["late_pct"], 1.5, "the latest of the pooled policies")
+    expect({name for name in tutel if tutel[name] != rows["fastermoe"][name]}, {"policy", "ran"}, "what a plan's rows share")
+    expect((rows["sequential"]["rounds"], rows["sequential"]["step_ms"]), (6, 102), "the base's rounds are pooled, too")
+    expect((rows["dw"]["rounds"], rows["dw"]["step_ms"], rows["partition"]["step_ms"]), (3, 84, 100),
+           "plans of one prediction are two plans")
+    return list(rows.values())
+
+
+def summaries(rows):
+    expect([row["policy"] for row in emulated_errors.on_time(rows)],
+           ["sequential", "tutel", "dw", "partition", "lancet_paper"], "one row for each plan that was not late")
+    errors = emulated_errors.speed_up_errors(rows)
+    expect(len(errors), 4, "speed-ups of plans other than the base's")
+    # Predictions of more than 3% between them: 100 against 90, 80, 80, 92; 90 against 80, 80; 92 against 80, 80. Measured
+    # 102, 93, 84, 100, 80: lancet_paper's against dw and partition and tutel's against partition are wrong.
+    expect(emulated_errors.pairs_in_order(rows), (8, 5), "pairs, and those in order")
+    low, high = emulated_errors.interval([1, 1, 1, 1])
+    expect((low, high), (1, 1), "the interval of one value")
+    low, high = emulated_errors.interval([0, 1] * 50)
+    expect(0.38 < low < 0.42 and 0.58 < high < 0.62, True, f"the interval of a coin: {low}, {high}")
+    lines = emulated_errors.summary([rows, rows])
+    # Errors: 100/102, 90/93, 80/84, 80/100, 92/80, each - 1: 1.96, 3.23, 4.76, 20, 15%; with signs their mean is -2.99.
+    expect(lines[0].startswith("- error of the predicted step: 9.0% in the mean (95% confidence: "), True, lines[0])
+    expect(lines[0].endswith(", 20.0% at worst, 10 plans"), True, lines[0])
+    expect(lines[1], "- bias: steps were 3.0% longer than predicted in the mean", "the bias")
+    expect(lines[3], "- order: right in 10 of the 16 pairs of plans whose predictions differ by more than 3%", "the order")
+    expect(lines[4], "- left out of these numbers: 2 of 12 plans, since they were late by more than 2% of a step",
+           "what is left out")
+    faster = [{**row, "error_pct": -row["error_pct"]} for row in rows]
+    expect(emulated_errors.summary([faster])[1], "- bias: steps were 3.0% shorter than predicted in the mean", "the bias")
+    late = [{**row, "late_pct": 3.0} if row["plan"] == "a" else row for row in rows]
+    expect(emulated_errors.speed_up_errors(late), [], "speed-ups over a base that was late")
+    all_late = [{**row, "late_pct": 3.0} for row in rows]
+    expect(emulated_errors.summary([all_late]), [
+        "- order: right in 0 of the 0 pairs of plans whose predictions differ by more than 3%",
+        "- left out of these numbers: 6 of 6 plans, since they were late by more than 2% of a step"], "all are late")
+
+
+def pages():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case, commit in (("v100-4", "aaaaaaaaaa"), ("v100-32", "bbbbbbbbbb and changes")):
+            (folder / case).mkdir()
+            (folder / case / "policies.json").write_text(json.dumps(
+                document(emulated.CASES[case].setting(), FOUND, commit=commit)))
+        other = emulated.CASES["v100-8"]._replace(dilation=12).setting()
+        (folder / "v100-8").mkdir()
+        (folder / "v100-8/policies.json").write_text(json.dumps(document(other, FOUND)))
+        emulated.write(folder, folder / "out")
+        text = (folder / "out/emulated.md").read_text()
+        # The longest median, 102 ms of the pooled base apart: sequential's own 104 times the dilation of 12 and 48.
+        expect("| v100-4 | p3dn-v100 | even | 4 | 1 | 100 | 12 | 4 | 8 | 1.2 | 3 | 1 | aaaaaaaaaa |" in text, True,
+               f"a case, its length here and its commit: {text}")
+        expect("| 5.0 | 3 | 1 | bbbbbbbbbb and changes |" in text, True, f"another commit: {text}")
+        expect("| v100-8 |" in text, False, "a case that ran with another dilation")
+        expect("Steps of v100-32 take more than 3 s here." in text, True, f"the long steps: {text}")
+        expect("| v100-4 | tutel, fastermoe | 6 | 90.0 | 93.0 | 88.0 | 100.0 | -3.2% | 1.109 | 1.111 | 1.5 |" in text, True,
+               f"a plan of two policies: {text}")
+        expect("| 2.5, left out |" in text, True, f"the mark of a plan that was late: {text}")
+        rows = emulated.read(folder / "out/emulated.csv")
+        expect([(row["policy"], row["plan"], row["step_ms"], row["hardware"]) for row in rows[1:3]],
+               [("tutel", "b", 93.0, "p3dn-v100"), ("fastermoe", "b", 93.0, "p3dn-v100")], "rows of emulated.csv")
+        with open(folder / "out/emulated.csv") as file:
+            expect(len(list(csv.DictReader(file))), 16, "a row for each policy of both cases")
+
+
+def done():
+    setting, effort = emulated.CASES["v100-4-zipf"].setting(), policies.Effort(3, 1)
+    expect(setting.fields["emulated.routing"], "zipf:1", "a case of uneven routing")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def is_done(found, **changes):
+            (folder / "policies.json").write_text(json.dumps(found))
+            wanted = {"effort": effort, "commit": "0123456789", "setting": setting, **changes}
+            return policies.is_done(folder, wanted["setting"], wanted["effort"], wanted["commit"])
+
+        expect(policies.is_done(folder, setting, effort, "0123456789"), False, "no result")
+        mine = document(setting, FOUND)
+        expect(is_done(mine), True, "the same")
+        expect(is_done(mine, commit="9876543210"), False, "another commit")
+        expect(is_done(mine, effort=policies.Effort(5, 1)), False, "other rounds")
+        expect(is_done(mine, effort=policies.Effort(3, 2)), False, "other steps")
+        for field, value in {"emulated.scale": 50, "emulated.routing": "even", "model.n_layer": 2}.items():
+            other = setting._replace(fields={**setting.fields, field: value})
+            expect(is_done(mine, setting=other), False, f"another {field}")
+        expect(is_done(document(setting, FOUND[:-1])), False, "other policies")
+        expect(is_done({key: mine[key] for key in ("ranks", "rounds", "steps", "policies")}), False,
+               "a program that wrote no config")
+
+
+# Makes the result of the setting that it is called with; its steps take as long as the rounds are many.
+LANCET = """#!/usr/bin/env python3
+import json, pathlib, subprocess, sys
+words = sys.argv[1:]
+option = lambda name: words[words.index(name) + 1]
+config = {}
+for word in words:
+    field, separator, value = word.partition("=")
+    section, dot, name = field.partition(".")
+    if separator and dot:
+        config.setdefault(section, {})[name] = float(value) if value.isdigit() else value
+names = option("--policies").split(",")
+git = lambda *rest: subprocess.run(["git", "-C", ROOT, *rest], capture_output=True, text=True).stdout.strip()
+changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
+folder = pathlib.Path(option("--out"))
+folder.mkdir(parents=True)
+(folder / "policies.json").write_text(json.dumps({
+    "commit": git("rev-parse", "--short=10", "HEAD") + (" and changes" if changed else ""), "ranks": 4, "config": config,
+    "rounds": int(option("--repeats")), "steps": int(option("--steps")),
+    "policies": [{"policy": name, "ran": name, "plan": name, "predicted_ms": 100, "predicted_exposed_ms": 10,
+                  "step_ms": [100] * int(option("--repeats")), "late_pct": 0} for name in names]}))
+open(CALLS, "a").write(option("--repeats") + "\\n")
+"""
+# Stands for scripts/emulate-cluster.sh: runs the command on this machine.
+CLUSTER = """#!/bin/sh
+[ "$1" = run ] || exit 0
+shift 2
+exec "$@"
+"""
+
+
+def resumed():
+    """A second call runs nothing; more rounds run the case again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lancet, cluster, calls = folder / "lancet", folder / "cluster", folder / "calls"
+        lancet.write_text(LANCET.replace("ROOT", repr(str(ROOT))).replace("CALLS", repr(str(calls))))
+        cluster.write_text(CLUSTER)
+        for program in (lancet, cluster):
+            program.chmod(0o755)
+        script = f"""import sys
+sys.path.insert(0, {str(ROOT / 'scripts')!r})
+import argparse
+from pathlib import Path
+from bench import emulated, policies
+policies.CLUSTER = Path({str(cluster)!r})
+parser = argparse.ArgumentParser()
+emulated.add_arguments(parser)
+emulated.main(parser.parse_args(sys.argv[1:]))
+"""
+        for rounds in (3, 3, 5, 3):
+            ended = subprocess.run([sys.executable, "-c", script, "--cases", "v100-4", "--rounds", str(rounds), "--lancet",
+                                    lancet, "--folder", folder / "runs", "--out", folder / "out"],
+                                   capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            expect(ended.returncode, 0, f"exit code, {ended.stderr}")
+        expect(calls.read_text().split(), ["3", "5", "3"], "rounds of the calls that ran the case")
+
+
+def checks():
+    def of(case, steps, predicted=100, exposed=40, late=0.1):
+        found = [policy(name, name, predicted, [step - 1, step, step + 9], late, exposed)
+                 for name, step in zip(emulated_checks.POLICIES, steps)]
+        return document(emulated_checks.CASES[case].setting(), found)
+
+    found = {name: of(name, [100] * 4) for name in emulated_checks.CASES}
+    expect(sorted(found), ["infinite-links", "no-computation", "scale-100-dilation-12", "scale-100-dilation-24",
+                           "scale-200-dilation-12", "scale-200-dilation-24", "scale-50-dilation-12",
+                           "scale-50-dilation-24"], "the cases")
+    # 60 ms of computation and 40 of the network, of a predicted 100.
+    found["infinite-links"] = of("infinite-links", [60, 60.5, 60.7, 59.3])
+    found["no-computation"] = of("no-computation", [40, 41, 41.3, 38.9], late=1.2)
+    found["scale-200-dilation-24"] = of("scale-200-dilation-24", [100, 101.9, 103, 97])
+    lines = emulated_checks.checked(found)
+    expect([line.holds() for line in lines[:4]], [True, True, False, False], "infinite links, within 1%")
+    expect([line.holds() for line in lines[4:8]], [True, True, False, True], "no computation, within 3%")
+    expect([line.holds() for line in lines[8:]], [True, True, False, False] * 2, "scales and dilations, within 2%")
+    near(lines[2].difference, 60.7 / 60 - 1, "the difference from the declared computation")
+    near(lines[7].difference, 38.9 / 40 - 1, "the difference from the network's time")
+    expect((lines[10].expected, lines[10].found), ("scale-50-dilation-24: 100.0 ms", "scale-200-dilation-24: 103.0 ms"),
+           "the two scales that differ most")
+    expect((lines[14].expected, lines[14].found), ("scale-200-dilation-12: 100.0 ms", "scale-200-dilation-24: 103.0 ms"),
+           "the two dilations that differ most")
+    text = emulated_checks.page(found)
+    expect("9 of 16 hold. The latest messages were 1.2% of a step late." in text, True, f"the summary: {text}")
+    expect("| no computation: step and network's time | `lancet_paper` | 40.0 ms | 41.3 ms | +3.2% | 3% | no |" in text, True,
+           f"a line of the page: {text}")
+    infinite = emulated_checks.CASES["infinite-links"]
+    expect(infinite.up(), ["--hosts", 4, "--rate", "20gbit"], "links without a limit that messages meet")
+    expect(infinite.setting().fields["emulated.hardware"].startswith("p3dn-v100:network.nic_gbit_per_s=1e6,"), True,
+           "infinite links on the declared side")
+    expect(emulated_checks.CASES["scale-50-dilation-24"].up()[:8],
+           ["--hosts", 4, "--hardware", "p3dn-v100", "--scale", 50, "--dilation", 24], "declared links")
+
+
+if __name__ == "__main__":
+    summaries(plans())
+    for test in (pages, done, resumed, checks):
+        test()
+        print(f"{test.__name__}: as expected")
