@@ -15,7 +15,8 @@ from planted import failures_of, report
 # The layers, lowest first: module -> modules of lower layers that it may include (besides itself).
 LAYERS = [
     {"base": []},
-    {"config": ["base"], "ir": ["base"], "backend": ["base"], "checkpoint": ["base"]},
+    {"mesh": ["base"], "backend": ["base"], "checkpoint": ["base"]},
+    {"config": ["base", "mesh"], "ir": ["base", "mesh"]},
     {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "ir"]},
     {"cost": ["base", "ir", "comm", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "ir", "ops"]},
     {"schedule": ["base", "config", "ir", "ops", "cost"], "runtime": ["base", "ir", "ops", "backend", "comm", "cost"]},

@@ -25,7 +25,7 @@ HARDWARE = ROOT / "configs/hardware/p3dn-v100.json"
 
 def command(*words, **environment):
     return subprocess.run([SCRIPT, *words], capture_output=True, text=True, env={**ENVIRONMENT, **environment},
-                          timeout=60)
+                          timeout=300)
 
 
 def refused(words, beginning, code=2, **environment):
@@ -97,7 +97,17 @@ def ranks_of_a_killed_script():
         assert len(processes_with(str(run), LANCET)) == 2
         script.kill()
         script.wait()
-        assert wait_until(lambda: not processes_with(str(run), LANCET), 10), "ranks live on after the script was killed"
+        assert wait_until(lambda: not processes_with(str(run), LANCET)), "ranks live on after the script was killed"
+
+
+def paced_kbit(*devices):
+    """The rates of the cluster's links, in kbit/s."""
+    rates = []
+    for device in devices:
+        shown = subprocess.run(["ip", "netns", "exec", f"{NAME}-head", "tc", "qdisc", "show", "dev", device],
+                               capture_output=True, text=True, check=True).stdout
+        rates.append(float(re.search(r"rate (\d+)Kbit", shown).group(1)))
+    return rates
 
 
 def rates_of_a_hardware_file():
@@ -108,14 +118,15 @@ def rates_of_a_hardware_file():
             "512 Mbit/s within a host")
     assert up.stderr == f"cluster '{NAME}': {what}\n", up
     assert command("status").stdout.splitlines()[0] == f"cluster '{NAME}': {what}"
+    assert all(33_330 < rate < 35_500 for rate in paced_kbit("data0", "data1")), paced_kbit("data0", "data1")
     hosts = command("run", "--", "hostname").stdout.split()
     assert sorted(hosts) == [f"{NAME}0", f"{NAME}0", f"{NAME}1", f"{NAME}1"], hosts
 
     bench = command("run", "--", LANCET, *"bench network --min-mb 0.25 --max-mb 0.25 --gaps 0,200".split())
     rows = [line.split() for line in bench.stdout.splitlines()[1:]]
     assert [row[1] for row in rows] == ["0", "200"], bench
-    for row in rows:  # 333 KB a host, in 80 ms; a busy machine takes longer
-        assert 0.7 * 33.33 < float(row[5]) < 1.02 * 33.33, bench.stdout
+    for row in rows:  # 333 KB a host take 80 ms, or longer on a busy machine
+        assert float(row[5]) < 1.02 * 33.33, bench.stdout
         assert float(row[2]) >= 78.5, bench.stdout
     for space, device in ((f"{NAME}0", "data"), (f"{NAME}0", "lo"), (f"{NAME}-head", "data1")):
         shown = subprocess.run(["ip", "netns", "exec", space, "tc", "-s", "qdisc", "show", "dev", device],
@@ -132,11 +143,7 @@ def unlike_hosts():
     up = command("up", *"--hosts 2 --hardware p3dn-v100;p4de-a100 --scale 100 --dilation 12".split())
     assert up.returncode == 0, up
     assert up.stderr == f"cluster '{NAME}': 2 hosts, unlike hosts at scale 100 and dilation 12, ranks a host: 1\n", up
-    rates = []
-    for device in ("data0", "data1"):
-        shown = subprocess.run(["ip", "netns", "exec", f"{NAME}-head", "tc", "qdisc", "show", "dev", device],
-                               capture_output=True, text=True, check=True).stdout
-        rates.append(float(re.search(r"rate (\d+)Kbit", shown).group(1)))
+    rates = paced_kbit("data0", "data1")
     assert 8_000 < rates[0] < 9_000 and rates[1] > 1.5 * rates[0], rates
     assert command("down").returncode == 0
 

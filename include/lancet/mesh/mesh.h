@@ -1,0 +1,61 @@
+// Mesh: the ranks as a grid with named axes (GShard, section 3.3; each axis is one kind of parallelism).
+//
+// Rank r has one coordinate on each axis. Axes stand outermost first: neighbouring ranks differ in `tensor`, then in
+// `expert`, `data`, `stage`, so that groups of an inner axis lie within a host where they fit. On a mesh of data 2,
+// expert 2, tensor 2, rank 5 = 4 + 1 has the coordinates data 1, expert 0, tensor 1.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lancet::mesh {
+
+// stage: the pipeline stage. data, expert: the batch is split over both, and the experts over `expert`. tensor: dense
+// weights are split over it.
+enum class Axis : std::uint8_t { stage, data, expert, tensor };
+inline constexpr int axis_count = 4;
+inline constexpr std::array<Axis, axis_count> all_axes = {Axis::stage, Axis::data, Axis::expert, Axis::tensor};
+std::string_view name(Axis axis);
+std::optional<Axis> parse_axis(std::string_view text);
+
+// Some of a mesh's axes, without an order.
+class Axes {
+ public:
+  constexpr Axes() = default;
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) add(axis);
+  }
+  constexpr bool has(Axis axis) const { return (bits_ >> int(axis) & 1) != 0; }
+  constexpr void add(Axis axis) { bits_ |= std::uint8_t(1 << int(axis)); }
+  constexpr void remove(Axis axis) { bits_ &= std::uint8_t(~(1 << int(axis))); }
+  constexpr bool empty() const { return bits_ == 0; }
+  friend constexpr bool operator==(Axes, Axes) = default;
+  friend constexpr auto operator<=>(Axes, Axes) = default;
+
+ private:
+  std::uint8_t bits_ = 0;
+};
+std::string to_string(Axes axes);                        // "data,expert", outermost first
+std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
+
+struct Mesh {
+  std::array<int, axis_count> sizes = {1, 1, 1, 1};
+
+  int operator[](Axis axis) const { return sizes[std::size_t(axis)]; }
+  int& operator[](Axis axis) { return sizes[std::size_t(axis)]; }
+  int ranks() const { return size({Axis::stage, Axis::data, Axis::expert, Axis::tensor}); }
+  int size(Axes axes) const;  // the ranks of one group of these axes
+  Axes wide() const;          // the axes that have more than one coordinate
+  int coordinate(int rank, Axis axis) const;
+  // The ranks that have rank's coordinates on all other axes, ascending; rank is one of them.
+  std::vector<int> group(int rank, Axes axes) const;
+  // The place of `rank` in its group: 0 to size(axes) - 1.
+  int place(int rank, Axes axes) const;
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+std::string to_string(const Mesh& mesh);  // "data 2 x expert 4": axes of more than one coordinate; "1 rank" without
+
+}  // namespace lancet::mesh

@@ -1,0 +1,37 @@
+// Sharding: how a tensor of the logical Program is spread over a mesh (GShard, section 3.3).
+//
+// A dimension is split by axes, outermost first: 64{data,expert} on a mesh of data 2 and expert 4 is eight shards of 8,
+// and shard 5 is on the ranks with the coordinates data 1, expert 1. A dimension that is several things side by side is
+// split block by block: 3x256{tensor} has the 768 features of queries, keys and values, and each rank has a share of
+// all three. A tensor that is partial over axes is the sum of the tensors on the ranks of one group of these axes.
+// Axes that are named nowhere hold copies.
+//     bf16[64{data,expert},512,768]      f32[3072{tensor},768] partial{data,expert}      f32[3x256{tensor}]
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/shape.h"
+#include "lancet/mesh/mesh.h"
+
+namespace lancet::mesh {
+
+struct Split {
+  std::vector<Axis> axes = {};  // outermost first; empty: the dimension is whole
+  std::int64_t blocks = 1;      // 1 where axes is empty
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+struct Sharding {
+  std::vector<Split> dimensions = {};  // one for each dimension of the shape
+  Axes partial = {};
+
+  static Sharding whole(std::size_t dimensions) { return {std::vector<Split>(dimensions), {}}; }
+  bool is_whole() const;  // no axis is named
+  Axes used() const;      // all axes that are named
+  friend bool operator==(const Sharding&, const Sharding&) = default;
+};
+
+}  // namespace lancet::mesh

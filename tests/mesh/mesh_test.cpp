@@ -1,0 +1,52 @@
+// Coordinates and groups of ranks, and the text of axes.
+#include "lancet/mesh/mesh.h"
+
+using namespace lancet;
+using mesh::Axes;
+using mesh::Axis;
+using mesh::Mesh;
+
+TEST_CASE("mesh: coordinates stand with the tensor axis innermost") {
+  const Mesh mesh{{1, 2, 2, 2}};
+  CHECK(mesh.ranks() == 8);
+  CHECK(mesh.coordinate(5, Axis::data) == 1);
+  CHECK(mesh.coordinate(5, Axis::expert) == 0);
+  CHECK(mesh.coordinate(5, Axis::tensor) == 1);
+  CHECK(mesh.coordinate(5, Axis::stage) == 0);
+}
+
+TEST_CASE("mesh: a group has the ranks that differ on its axes only") {
+  const Mesh mesh{{1, 2, 3, 2}};
+  CHECK(mesh.group(7, {Axis::tensor}) == std::vector{6, 7});
+  CHECK(mesh.group(7, {Axis::expert}) == std::vector{7, 9, 11});
+  CHECK(mesh.group(7, {Axis::data}) == std::vector{1, 7});
+  CHECK(mesh.group(7, {Axis::data, Axis::expert}) == std::vector{1, 3, 5, 7, 9, 11});
+  CHECK(mesh.group(7, {}) == std::vector{7});
+}
+
+TEST_CASE("mesh: each rank's place is its index in its group, on every mesh of up to 24 ranks") {
+  for (int stage = 1; stage <= 2; ++stage)
+    for (int data = 1; data <= 3; ++data)
+      for (int expert = 1; expert <= 2; ++expert)
+        for (int tensor = 1; tensor <= 2; ++tensor) {
+          const Mesh mesh{{stage, data, expert, tensor}};
+          for (const Axes axes : {Axes{}, Axes{Axis::data}, Axes{Axis::data, Axis::expert},
+                                  Axes{Axis::stage, Axis::tensor}, Axes{Axis::data, Axis::expert, Axis::tensor}})
+            for (int rank = 0; rank < mesh.ranks(); ++rank) {
+              const std::vector<int> group = mesh.group(rank, axes);
+              REQUIRE(int(group.size()) == mesh.size(axes));
+              REQUIRE(group[std::size_t(mesh.place(rank, axes))] == rank);
+            }
+        }
+}
+
+TEST_CASE("mesh: texts of axes and meshes") {
+  CHECK(to_string(Axes{Axis::expert, Axis::data}) == "data,expert");
+  CHECK(mesh::parse_axes("data,expert") == Axes{Axis::data, Axis::expert});
+  CHECK(mesh::parse_axes("") == Axes{});
+  for (const char* wrong : {"expert,data", "data,", ",data", "data,data", "rank", "Data"})
+    CHECK_FALSE(mesh::parse_axes(wrong).has_value());
+  CHECK(to_string(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4");
+  CHECK(to_string(Mesh{}) == "1 rank");
+  CHECK(Mesh{{1, 2, 1, 4}}.wide() == Axes{Axis::data, Axis::tensor});
+}
