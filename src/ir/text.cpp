@@ -36,10 +36,18 @@ std::string print_value(const AttributeValue& value) {
   return bare ? text : fmt::format("\"{}\"", text);
 }
 
+// "bf16[64{data},256] partial{tensor}", or "bf16[64,256]" without a sharding.
+std::string print_type(const Tensor& tensor) {
+  if (!tensor.sharding) return to_string(tensor.type);
+  std::string text = mesh::to_string(tensor.type.shape, *tensor.sharding);
+  text.insert(std::min(text.find(' '), text.size()), "]");
+  return fmt::format("{}[{}", name(tensor.type.dtype), text);
+}
+
 // "%7 : bf16[8,256] in %6 + 4096"
 std::string print_made(const Program& program, TensorId id) {
   const Tensor& tensor = program[id];
-  std::string text = fmt::format("{} : {}", program.display(id), to_string(tensor.type));
+  std::string text = fmt::format("{} : {}", program.display(id), print_type(tensor));
   if (!tensor.storage.valid()) return text;
   text += " in " + program.display(tensor.storage);
   if (!tensor.slice) return text;
@@ -71,7 +79,7 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.number < 0)
-      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type),
+      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, print_type(tensor),
                           tensor.local ? " local" : "");
   return text;
 }
@@ -222,17 +230,43 @@ Error LineReader::error(std::string_view expected) const {
   return config_error(fmt::format("line {}: expected {}, found '{}'", number_, expected, found));
 }
 
-Result<TensorType> ProgramParser::type(LineReader& line) {
+std::string_view LineReader::dimension() {
+  std::size_t end = 0;
+  for (bool inside = false; end < rest_.size() && (inside || (rest_[end] != ',' && rest_[end] != ']')); ++end)
+    inside = rest_[end] == '{' || (inside && rest_[end] != '}');
+  const std::string_view result = rest_.substr(0, end);
+  rest_.remove_prefix(end);
+  return result;
+}
+
+// "64", or with axes "64{data,expert}".
+Result<mesh::Dimension> ProgramParser::dimension(LineReader& line) {
+  const LineReader before = line;
+  const std::string_view text = line.dimension();
+  if (text.find('{') == std::string_view::npos) {
+    line = before;
+    LANCET_ASSIGN(const std::int64_t extent, line.integer());
+    return mesh::Dimension{extent};
+  }
+  auto dimension = mesh::parse_dimension(text);
+  if (!dimension) return before.error("an extent and different axes of the mesh such as 64{data,expert}");
+  return std::move(*dimension);
+}
+
+Result<TensorType> ProgramParser::type(LineReader& line, std::optional<mesh::Sharding>& sharding) {
   const LineReader before = line;
   const auto dtype = parse_dtype(line.word());
   if (!dtype) return before.error("a type such as f32[2,3]");
   LANCET_TRY(line.expect("["));
   Shape shape;
+  mesh::Sharding found;
   for (bool another = !line.accept("]"); another;) {
-    LANCET_ASSIGN(const std::int64_t extent, line.integer());
+    LANCET_ASSIGN(mesh::Dimension next, dimension(line));
+    const std::int64_t extent = next.extent;
     if (extent < 0 || extent > (std::int64_t{1} << 40)) return before.error("extents of at least 0 and below 2^40");
     if (shape.rank() == Shape::max_rank) return before.error(fmt::format("at most {} axes", Shape::max_rank));
     shape.push_back(extent);
+    found.dimensions.push_back(std::move(next.split));
     LANCET_ASSIGN(another, line.more("]"));
   }
   if (*dtype == DType::signals && shape.rank() != 1) return before.error("signals with one axis");
@@ -240,7 +274,23 @@ Result<TensorType> ProgramParser::type(LineReader& line) {
   for (std::int64_t extent : shape.span())
     if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))
       return before.error("fewer than 2^50 elements");
+  LANCET_ASSIGN(const bool whole, shares(line, found));
+  if (Status fits = mesh::check(shape, found); !fits.ok()) return before.error("a sharding that names an axis once");
+  if (whole || !found.is_whole()) sharding = std::move(found);
   return TensorType{*dtype, shape};
+}
+
+// After the extents: "partial{data}", "whole" (true) or nothing.
+Result<bool> ProgramParser::shares(LineReader& line, mesh::Sharding& sharding) {
+  const LineReader before = line;
+  if (sharding.is_whole() && line.accept("whole")) return true;
+  if (!line.accept("partial{")) return false;
+  const auto axes = mesh::parse_axes(line.rest().substr(0, line.rest().find('}')));
+  if (!axes || axes->empty()) return before.error("axes of the mesh, outermost first, such as partial{data,expert}");
+  sharding.partial = *axes;
+  line.accept(mesh::to_string(*axes));
+  LANCET_TRY(line.expect("}"));
+  return false;
 }
 
 Result<TensorId> ProgramParser::tensor(LineReader& line) {
@@ -281,8 +331,11 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   std::string name(line.word());
   if (name.empty() || named_.contains(name)) return before.error("a new name");
   LANCET_TRY(line.expect(":"));
-  LANCET_ASSIGN(TensorType declared, type(line));
-  named_[name] = program_.add_named(*kind, name, declared, line.accept("local"));
+  std::optional<mesh::Sharding> sharding;
+  LANCET_ASSIGN(TensorType declared, type(line, sharding));
+  const TensorId id = program_.add_named(*kind, name, declared, line.accept("local"));
+  program_[id].sharding = std::move(sharding);
+  named_[name] = id;
   return true;
 }
 
@@ -311,13 +364,15 @@ Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
   if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number)))
     return before.error("a new value");
   LANCET_TRY(line.expect(":"));
-  LANCET_ASSIGN(TensorType made, type(line));
+  std::optional<mesh::Sharding> sharding;
+  LANCET_ASSIGN(TensorType made, type(line, sharding));
   TensorId storage;
   std::optional<Slice> slice;
   LANCET_TRY(memory(line, storage, slice));
   const int next = program_.next_number_;
   program_.next_number_ = static_cast<int>(number);
   const TensorId id = is_view ? program_.add_view(made, storage, slice) : program_.add_value(made, storage, slice);
+  program_[id].sharding = std::move(sharding);
   program_.next_number_ = std::max(next, program_.next_number_);  // a pass's new values follow the largest
   numbered_[static_cast<int>(number)] = id;
   return id;

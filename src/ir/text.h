@@ -22,6 +22,7 @@ class LineReader {
   bool accept(std::string_view token);  // consumes it if it is next
   Status expect(std::string_view token);
   std::string_view word();                    // up to a blank or one of ,:()[]{}=#|&" ; may be empty
+  std::string_view dimension();               // up to a comma or ] outside of braces
   Result<bool> more(std::string_view close);  // after an item of a list: true at a comma, false at `close`
   Result<std::int64_t> integer();
   Result<double> real();
@@ -49,7 +50,10 @@ class ProgramParser {
   const Program& program() const { return program_; }
 
  private:
-  Result<TensorType> type(LineReader& line);
+  // "bf16[64{data},512]" and what follows of its sharding, which is set if the text has one.
+  Result<TensorType> type(LineReader& line, std::optional<mesh::Sharding>& sharding);
+  Result<mesh::Dimension> dimension(LineReader& line);
+  Result<bool> shares(LineReader& line, mesh::Sharding& sharding);
   Result<TensorId> tensor(LineReader& line);
   Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
   Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing

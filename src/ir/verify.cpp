@@ -37,6 +37,10 @@ class Verifier {
       if (tensor.type.dtype == DType::signals && (tensor.kind != TensorKind::value || tensor.storage.valid()))
         return internal_error("signals must be a value in memory of their own: " +
                               program_.display({static_cast<std::int32_t>(i)}));
+      if (!tensor.sharding) continue;
+      if (Status fits = mesh::check(tensor.type.shape, *tensor.sharding); !fits.ok())
+        return internal_error(
+            fmt::format("{}: {}", program_.display({static_cast<std::int32_t>(i)}), fits.error().message));
     }
     for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
       const Tensor& tensor = program_.tensors[i];

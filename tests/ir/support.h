@@ -37,6 +37,7 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
     REQUIRE(x.slice == y.slice);
     REQUIRE(x.local == y.local);
     REQUIRE(x.state == y.state);
+    REQUIRE(x.sharding == y.sharding);
   }
   REQUIRE(a.instructions.size() == b.instructions.size());
   for (std::size_t i = 0; i < a.instructions.size(); ++i) {

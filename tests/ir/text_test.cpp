@@ -98,6 +98,51 @@ TEST_CASE("the words of a name say what a state or an output is") {
   CHECK(ir::output_name(Output::aux, "h.0") == "aux.h.0");
 }
 
+TEST_CASE("shardings are read and printed unchanged") {
+  const std::string text = R"(program shardings
+input @x : bf16[64{data,expert},512,768]
+input @scalar : f32[] whole
+parameter @w : bf16[3x1024{tensor},768]
+parameter @e : f32[8{expert},4,4] partial{data} local
+state @plain : f32[8]
+%0 : bf16[64{data,expert},512,3x1024{tensor}], %1 : f32[768] whole = f(@x, @w)  # compute forward a
+%2 : f32[3x1024{tensor},768] partial{data,expert} = g(%0, @e)  # compute dw b
+view %3 : f32[4{data}] in %2 + 16
+%4 : f32[4] partial{tensor} in %3 = h(%3)  # compute forward c
+output y = %4
+)";
+  const ir::Program p = parsed(text);
+  CHECK(ir::print(p) == text);
+  require_same(parsed(ir::print(p)), p);
+  CHECK(ir::verify(p).ok());
+  const mesh::Sharding& w = *p[p.find("w")].sharding;
+  CHECK(p.type(p.find("w")).shape == Shape{3072, 768});
+  CHECK(w.dimensions == std::vector<mesh::Split>{{{mesh::Axis::tensor}, 3}, {}});
+  CHECK(p[p.find("e")].local);
+  CHECK(p[p.find("e")].sharding->partial == mesh::Axes{mesh::Axis::data});
+  CHECK(p[p.find("scalar")].sharding == mesh::Sharding::whole(0));
+  CHECK_FALSE(p[p.find("plain")].sharding.has_value());
+}
+
+TEST_CASE("errors of shardings say what was expected") {
+  auto error = [](const std::string& type) {
+    const auto program = ir::parse("input @x : " + type + "\n");
+    return program.ok() ? std::string("none") : program.error().message;
+  };
+  const std::string dimension = "line 1: expected an extent and different axes of the mesh such as 64{data,expert}";
+  CHECK(error("f32[8{rank}]") == dimension + ", found '8{rank}]'");
+  CHECK(error("f32[4,8{data,data}]") == dimension + ", found '8{data,data}]'");
+  CHECK(error("f32[8{data") == dimension + ", found '8{data'");
+  CHECK(error("f32[4{data},8{data}]") ==
+        "line 1: expected a sharding that names an axis once, found 'f32[4{data},8{data}]'");
+  CHECK(error("f32[4{data}] partial{data}") ==
+        "line 1: expected a sharding that names an axis once, found 'f32[4{data}] partial{data}'");
+  CHECK(error("f32[4] partial{}") ==
+        "line 1: expected axes of the mesh, outermost first, such as partial{data,expert}, found 'partial{}'");
+  CHECK(error("f32[4] partial{expert,data}").find("expected axes of the mesh") != std::string::npos);
+  CHECK(error("f32[4{data}] whole") == "line 1: expected the end of the line, found 'whole'");
+}
+
 TEST_CASE("views are read and printed unchanged") {
   const ir::Program p = parsed(every_view);
   REQUIRE(ir::print(p) == every_view);

@@ -439,3 +439,14 @@ TEST_CASE("tables of the wrong length are found") {
     require_fault(ir::verify(plan), "the plan's tables do not fit its program");
   }
 }
+
+TEST_CASE("verify: a sharding fits its tensor") {
+  ir::Program program = parsed("input @x : f32[4{data},6]\noutput y = @x\n");
+  REQUIRE(ir::verify(program).ok());
+  mesh::Sharding& sharding = *program.tensors[0].sharding;
+  sharding.partial.add(mesh::Axis::data);
+  CHECK(ir::verify(program).error().message ==
+        "@x: dimension 0: expected each axis once in a sharding, found data again");
+  sharding = mesh::Sharding::whole(3);
+  CHECK(ir::verify(program).error().message == "@x: expected a split for each of 2 dimensions, found 3");
+}

@@ -16,6 +16,10 @@
 //     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       at byte 0 of %20
 //     view %22 : bf16[4,128,256] in %7 + 262144          a part of a tensor that was made whole
 //     %23 : bf16[4,640,256] in %19 part 0 of 2 = dispatch(%18, %17)     the slots that part 0 of 2 owns
+// In the logical Program, which has no ranks, tensors may say how they are spread over a mesh (mesh/sharding.h):
+//     parameter @w : bf16[3072{tensor},768]
+//     %25 : f32[3072{tensor},768] partial{data,expert} = linear_dw(%24, @x)
+//     %26 : f32[768] whole = gelu(@b)                                   a copy on each rank, which nothing may split
 #pragma once
 #include <cstdint>
 #include <map>
@@ -29,6 +33,7 @@
 #include "lancet/base/dtype.h"
 #include "lancet/base/id.h"
 #include "lancet/base/shape.h"
+#include "lancet/mesh/sharding.h"
 
 namespace lancet::ir {
 
@@ -75,6 +80,7 @@ struct Tensor {
   std::optional<Slice> slice = {};  // of that memory; without it the tensor overwrites it from the first byte on
   bool local = false;  // parameters and state: each rank has its own (experts); else all ranks hold the same
   StateKind state = StateKind::other;
+  std::optional<mesh::Sharding> sharding = {};  // of the logical Program; without it nothing is said
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
