@@ -99,8 +99,8 @@ std::string to_string(const Shape& shape, const Sharding& sharding) {
 
 Status check(const Shape& shape, const Sharding& sharding) {
   if (sharding.dimensions.size() != std::size_t(shape.rank()))
-    return config_error(fmt::format("expected a split for each of {} dimensions, found {}", shape.rank(),
-                                    sharding.dimensions.size()));
+    return config_error(
+        fmt::format("expected a split for each of {} dimensions, found {}", shape.rank(), sharding.dimensions.size()));
   Axes used = sharding.partial;
   for (int d = 0; d < shape.rank(); ++d) {
     const Split& split = sharding.dimensions[std::size_t(d)];

@@ -73,6 +73,27 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
   return {};
 }
 
+// The type of one of n equal parts of a tensor, by its entry in a row; none if n does not divide the axis.
+std::optional<TensorType> type_of_share(TensorType type, Axis axis, std::int64_t n) {
+  if (!is_split(axis)) return type;
+  const int index = index_of(axis, type.shape.rank());
+  if (index >= type.shape.rank() || index < 0 || type.shape[index] % (blocks_of(axis) * n) != 0) return std::nullopt;
+  type.shape.set(index, type.shape[index] / n);
+  return type;
+}
+
+std::optional<std::vector<TensorType>> types_of_share(const ir::Program& program, std::span<const TensorId> ids,
+                                                      std::span<const Axis> entries, std::int64_t n) {
+  if (ids.size() > entries.size()) return std::nullopt;
+  std::vector<TensorType> types;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto type = type_of_share(program.type(ids[i]), entries[i], n);
+    if (!type) return std::nullopt;
+    types.push_back(*type);
+  }
+  return types;
+}
+
 }  // namespace
 
 std::span<const OpDef* const> all_ops() {
@@ -105,6 +126,30 @@ const CpuKernel* find_cpu_kernel(std::string_view op) {
     for (const CpuKernel& kernel : folder)
       if (kernel.op == op) return &kernel;
   return nullptr;
+}
+
+bool is_divided(const ir::Instruction& instruction, std::string_view attribute) {
+  const OpDef* found = find_op(instruction.op);
+  return found && std::ranges::any_of(found->partition, [&](const PartitionRow& row) {
+           return std::ranges::count(row.divided, attribute) > 0;
+         });
+}
+
+Attributes attributes_of_share(const PartitionRow& row, const Attributes& attributes, std::int64_t n) {
+  Attributes share = attributes;
+  for (std::string_view name : row.divided)
+    if (share.has(name)) share.set(name, share.integer(name) / n);
+  return share;
+}
+
+bool has_shares(const ir::Program& program, const ir::Instruction& instruction, const PartitionRow& row,
+                std::int64_t n) {
+  const auto operands = types_of_share(program, instruction.operands, row.operands, n);
+  const auto results = types_of_share(program, instruction.results, row.results, n);
+  if (!operands || !results) return false;
+  const Attributes attributes = attributes_of_share(row, instruction.attributes, n);
+  const auto made = infer(op(instruction.op), {*operands, attributes});
+  return made.ok() && *made == *results;
 }
 
 std::vector<TensorId> append(ir::Program& program, std::string_view name, std::vector<TensorId> operands,

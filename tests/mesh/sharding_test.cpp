@@ -24,17 +24,36 @@ std::string shard_error(const Shape& shape, const Sharding& sharding) {
 }  // namespace
 
 TEST_CASE("sharding: the text of a dimension is read and printed unchanged") {
-  for (const char* text : {"0", "512", "64{data}", "64{data,expert}", "64{expert,data}", "3x256{tensor}",
-                           "12{stage,data,expert,tensor}"})
+  for (const char* text :
+       {"0", "512", "64{data}", "64{data,expert}", "64{expert,data}", "3x256{tensor}", "12{stage,data,expert,tensor}"})
     CHECK(mesh::to_string(mesh::parse_dimension(text).value()) == text);
   CHECK(mesh::parse_dimension("3x256{tensor}") == Dimension{768, {{mesh::Axis::tensor}, 3}});
   CHECK(mesh::parse_dimension("64{data,expert}") == Dimension{64, {{mesh::Axis::data, mesh::Axis::expert}, 1}});
 }
 
 TEST_CASE("sharding: other texts are no dimension") {
-  for (const char* text : {"", "-1", "x", "64{", "64}", "64{}", "64{data", "64{rank}", "64{data,}", "64{,data}",
-                           "64{data,data}", "64{data} ", " 64", "064{data}", "1x64{data}", "0x64{data}", "3x256", "x4{data}",
-                           "3x{data}", "3x2x4{data}", "4611686018427387904x4{data}", "64{data}{expert}"})
+  for (const char* text : {"",
+                           "-1",
+                           "x",
+                           "64{",
+                           "64}",
+                           "64{}",
+                           "64{data",
+                           "64{rank}",
+                           "64{data,}",
+                           "64{,data}",
+                           "64{data,data}",
+                           "64{data} ",
+                           " 64",
+                           "064{data}",
+                           "1x64{data}",
+                           "0x64{data}",
+                           "3x256",
+                           "x4{data}",
+                           "3x{data}",
+                           "3x2x4{data}",
+                           "4611686018427387904x4{data}",
+                           "64{data}{expert}"})
     CHECK_FALSE(mesh::parse_dimension(text).has_value());
 }
 
@@ -74,6 +93,5 @@ TEST_CASE("sharding: errors name the dimension, the axes and the numbers") {
   CHECK(shard_error({4, 8}, sharding_of({"4{data}", "8"}, {mesh::Axis::data})) ==
         "dimension 0: expected each axis once in a sharding, found data again");
   CHECK(shard_error({4, 8}, sharding_of({"4"})) == "expected a split for each of 2 dimensions, found 1");
-  CHECK(shard_error({7}, sharding_of({"3x2{data}"})) ==
-        "dimension 0: expected blocks of equal size, found 3 in 7");
+  CHECK(shard_error({7}, sharding_of({"3x2{data}"})) == "dimension 0: expected blocks of equal size, found 3 in 7");
 }

@@ -26,6 +26,18 @@ inline bool is_of_experts(const ir::Instruction& instruction) {
          kind(instruction) != Kind::part_helper;
 }
 
+// True if some row of the instruction's op divides this attribute among parts.
+bool is_divided(const ir::Instruction& instruction, std::string_view attribute);
+
+// The attributes of each of n equal parts, in time or in space, that a row makes of an instruction with `attributes`.
+// Those that the row divides are rounded down, since some are expected numbers (tokens).
+Attributes attributes_of_share(const PartitionRow& row, const Attributes& attributes, std::int64_t n);
+
+// True if the row makes n equal parts of the instruction: n divides the axes that the row names, and the op's rule for
+// types makes the parts of its results from those of its operands.
+bool has_shares(const ir::Program& program, const ir::Instruction& instruction, const PartitionRow& row,
+                std::int64_t n);
+
 // Appends op(operands...) to the program: infers the results' types, applies aliases, writes and the stream.
 // Throws InternalError with the op, the label and the types if they do not fit.
 std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vector<TensorId> operands,

@@ -2,8 +2,8 @@
 // are found by name (kernel.h), so that passes and planner need no device to reason about a program.
 //
 // A description has up to six parts, in the order of this file: the types of the results (infer), the gradient rule
-// (GradientContext), the ways to split the op in parts (PartitionRow), its work, the memory that results share with
-// operands (Alias), and test cases (Sample). docs/howto/add-an-op.md says which files an op has.
+// (GradientContext), the ways to split the op in parts or shards (PartitionRow), its work, the memory that results
+// share with operands (Alias), and test cases (Sample). docs/howto/add-an-op.md says which files an op has.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -51,29 +51,52 @@ class GradientContext {
   virtual void replace(int operand, TensorId gradient) = 0;
 };
 
-// Partition axis of an operand or a result (Lancet, section 5.2): the index of the axis that is split, or one of the
-// constants below.
+// Partition axis of an operand or a result (Lancet, section 5.2; for shards GShard, section 3.2): the index of the axis
+// that is split, counted from the front, or one of the constants below. An instruction is split in time, in parts that
+// run one after the other, or in space, in shards that run on different ranks; what is said of parts holds for both.
 using Axis = std::int8_t;
-inline constexpr Axis none = -1;  // every part reads the whole tensor
+inline constexpr Axis last = 64;    // the last axis of a tensor of any rank is split
+inline constexpr Axis packed = 65;  // so is each of the packed_blocks blocks side by side that make up the last axis
+inline constexpr std::int64_t packed_blocks = 3;  // queries, keys and values
+inline constexpr Axis none = -1;                  // every part reads the whole operand, or makes the whole result
 // Every part works on the slots that its tokens fill, in memory of full size (the paper's A_irr). Of i32, which say
 // what slots or rows these are, every part has a tensor of its own.
 inline constexpr Axis irregular = -2;
 inline constexpr Axis partial = -3;  // results only: the whole is the sum of the parts' results
 // Weight gradients, both the result and the accumulator operand whose memory it shares: each part adds onto the result
-// of the part before. The first part adds onto the instruction's own accumulator, if it has one.
+// of the part before. The first part adds onto the instruction's own accumulator, if it has one. In space both are
+// partial: each shard adds onto its own share.
 inline constexpr Axis accumulated = -4;
 // Results only: each part's counts what the parts before count, too, so that the last part's result is the whole's.
 inline constexpr Axis cumulative = -5;
+// Operands only: one part reads the operand and all others read zeros in its place, as a bias is added to one part of a
+// sum only.
+inline constexpr Axis once = -6;
 
-// One way to split an instruction in parts: the axis of each operand and of each result. Entries of operands that the
-// instruction does not have are ignored; an instruction with more operands than entries is not split by this row. An op
-// without rows is never split.
+constexpr bool is_split(Axis axis) { return axis >= 0; }
+// The index of the axis of a tensor of that rank, for an entry that names one; it may be past the end.
+constexpr int index_of(Axis axis, int rank) { return axis == last || axis == packed ? rank - 1 : axis; }
+// The blocks of the axis, each of which is split.
+constexpr std::int64_t blocks_of(Axis axis) { return axis == packed ? packed_blocks : 1; }
+
+// Whether the parts of a row are parts in time, shards in space or either.
+enum class SplitIn : std::uint8_t { time, space, both };
+
+// One way to split an instruction in parts: the axis of each operand and of each result, and the attributes that count
+// what is split, of which a part has its share. Entries of operands that the instruction does not have are ignored; an
+// instruction with more operands than entries is not split by this row. An op without rows is never split.
 //
 // Example: layer_norm(x [B,S,D], gamma [D], beta [D]) -> y [B,S,D], stats [B,S,2] has a row {{0, none, none}, {0, 0}}:
 // part p of n reads [p B/n, (p+1) B/n) of x's axis 0 and all of gamma and beta, and makes that range of y and stats.
+// linear(x [...,K], w [N,K], b [N]) -> y [...,N] has a row {{last, 1, once}, {partial}} for its contraction: part p
+// multiplies a share of the K columns of x and w, and the first of them adds b.
 struct PartitionRow {
   std::vector<Axis> operands;
   std::vector<Axis> results;
+  SplitIn in = SplitIn::both;
+  std::vector<std::string_view> divided = {};
+  bool in_time() const { return in != SplitIn::space; }
+  bool in_space() const { return in != SplitIn::time; }
 };
 
 // The work of one instruction, from which times are predicted on declared hardware and MFU is computed.
@@ -134,8 +157,6 @@ struct Fusion {
   bool rows = false;
 };
 
-// Attributes that count what an instruction works on, sequences or tokens: a part has its share of them.
-inline constexpr std::array<std::string_view, 2> divided_attributes{"batch", "tokens"};
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
 

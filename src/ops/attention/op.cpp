@@ -42,7 +42,7 @@ const OpDef table[] = {
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0}, {0, 0}}},
+     .partition = {{{0}, {0, 0}}, {{packed}, {last, 1}, SplitIn::space, {"heads"}}},
      .samples = {{{f32({2, 9, 48})}, {{"heads", 2}}},
                  {{f32({2, 1, 15})}, {{"heads", 1}}},
                  {{bf16({2, 16, 96})}, {{"heads", 2}}}},
@@ -51,7 +51,7 @@ const OpDef table[] = {
      .required = 4,
      .infer = infer_dx,
      .work = work_dx,
-     .partition = {{{0, 0, 0, 0}, {0}}},
+     .partition = {{{0, 0, 0, 0}, {0}}, {{last, packed, last, 1}, {packed}, SplitIn::space, {"heads"}}},
      .samples = {{{f32({2, 9, 16}), f32({2, 9, 48}), f32({2, 9, 16}), f32({2, 2, 9}, Fill::positive)}, {{"heads", 2}}}},
      .kind = Kind::attention},
 };

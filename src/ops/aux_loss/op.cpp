@@ -38,7 +38,7 @@ const OpDef table[] = {
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, none}, {partial}}},
+     .partition = {{{0, none}, {partial}, SplitIn::time}},
      .samples = {{{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)},
                   {{"capacity", 8}, {"tokens", 16}, {"load_tokens", 16}, {"total_tokens", 32}, {"coefficient", 0.5}}}},
      .is_loss = true},

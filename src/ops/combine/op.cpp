@@ -65,7 +65,7 @@ const OpDef table[] = {
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{irregular, 0, 0, 0, irregular}, {0}}},
+     .partition = {{{irregular, 0, 0, 0, irregular}, {0}, SplitIn::time, {"batch"}}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(4, 2)},
                  {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)}}},
     {.name = "combine_dx",
@@ -73,7 +73,7 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work_dx,
      .aliases = {{0, 1}},
-     .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}}},
+     .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}, SplitIn::time}},
      .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
                   sample_of(5, 2)}}},
 };

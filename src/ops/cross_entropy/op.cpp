@@ -46,7 +46,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .aliases = {{1, 0}},
-     .partition = {{{0, 0}, {partial, 0}}},
+     .partition = {{{0, 0}, {partial, 0}}, {{1, 1}, {partial, 1}, SplitIn::space}},
      .samples = samples(),
      .is_loss = true},
 };

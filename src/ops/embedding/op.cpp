@@ -60,7 +60,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
-     .partition = {{{0, none, none}, {0}}},
+     .partition = {{{0, none, none}, {0}}, {{none, 1, 1}, {last}, SplitIn::space}},
      .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({7, 24})}, {{"vocabulary", 11}}},
                  {{i32({4, 3}, Fill::tokens), bf16({5, 17}), bf16({3, 17})}, {{"vocabulary", 5}}}}},
     {.name = "embedding_dw",
@@ -69,6 +69,7 @@ const OpDef table[] = {
      .infer = infer_embedding_dw,
      .work = work_dw,
      .aliases = {{0, 2}},
+     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space}, {{last, none, 1}, {1}, SplitIn::space}},
      .samples = {{{f32({2, 5, 24}), i32({2, 5}, Fill::tokens), f32({11, 24})}, {{"vocabulary", 11}}},
                  {{bf16({2, 9, 16}), i32({2, 9}, Fill::tokens)}, {{"vocabulary", 3}}}}},
     {.name = "position_dw",
@@ -77,6 +78,7 @@ const OpDef table[] = {
      .infer = infer_position_dw,
      .work = work_dw,
      .aliases = {{0, 1}},
+     .partition = {{{0, accumulated}, {accumulated}, SplitIn::space}, {{last, 1}, {1}, SplitIn::space}},
      .samples = {{{f32({3, 5, 24}), f32({7, 24})}, {{"positions", 7}}}, {{bf16({2, 4, 8})}, {{"positions", 4}}}}},
 };
 

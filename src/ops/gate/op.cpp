@@ -83,7 +83,7 @@ const OpDef table[] = {
      .infer = infer_gate,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, irregular}, {0, 0, 0, cumulative, irregular, 0, partial}}},
+     .partition = {{{0, irregular}, {0, 0, 0, cumulative, irregular, 0, partial}, SplitIn::time}},
      .samples = gate_samples(),
      .kind = Kind::gate,
      .continued = 3},
@@ -99,7 +99,7 @@ const OpDef table[] = {
      .most = 4,
      .infer = infer_dx,
      .work = work,
-     .partition = {{{0, 0, 0, none}, {0}}},
+     .partition = {{{0, 0, 0, none}, {0}, SplitIn::time}},
      .samples = {{{f32({16, 1}), expert_of(16), f32({2, 8, 4}, Fill::positive), f32({4})},
                   {{"capacity", 8}, {"experts", 4}}}}},
 };

@@ -100,6 +100,8 @@ const OpDef table[] = {
      .infer = infer_dw,
      .work = work_backward,
      .aliases = {{0, 3}, {1, 4}},
+     .partition = {{{0, 0, 0, accumulated, accumulated}, {accumulated, accumulated}, SplitIn::space},
+                   {{1, 1, 1, accumulated, accumulated}, {accumulated, accumulated}, SplitIn::space}},
      .samples = {{{f32({2, 4, 40}), f32({2, 4, 40}), f32({2, 4, 2}, Fill::positive), f32({40}), f32({40})}, {}},
                  {{bf16({3, 4, 16}), bf16({3, 4, 16}), f32({3, 4, 2}, Fill::positive)}, {}}}},
 };

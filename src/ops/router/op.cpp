@@ -76,6 +76,8 @@ const OpDef table[] = {
      .infer = infer_dw,
      .work = work,
      .aliases = {{0, 2}},
+     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space},
+                   {{1, 1, accumulated}, {accumulated}, SplitIn::space}},
      .samples = {{{f32({2, 4, 5}), f32({2, 4, 24}), f32({5, 24})}, {}}, {{f32({2, 4, 5}), bf16({2, 4, 24})}, {}}},
      .kind = Kind::product},
 };

@@ -52,7 +52,7 @@ class AxisSolver {
 
   void try_rows(InstructionId id) {
     for (const PartitionRow& row : ops::op(instruction(id).op).partition)
-      if (agrees(id, row)) return take(id, row);
+      if (row.in_time() && agrees(id, row)) return take(id, row);
   }
 
   static bool contiguous(Axis axis) { return axis <= 0; }

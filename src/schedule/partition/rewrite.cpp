@@ -126,7 +126,9 @@ class Rewriter {
     for (int p = 0; p < parts; ++p) {
       Instruction part = whole;
       part.label = fmt::format("{}/{}", whole.label, p);
-      scale_attributes(part, p, parts);
+      part.attributes = ops::attributes_of_share(row, whole.attributes, parts);
+      part.attributes.set("part", std::int64_t(p));
+      part.attributes.set("parts", std::int64_t(parts));
       for (std::size_t o = 0; o < whole.operands.size(); ++o)
         part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
       const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
@@ -174,13 +176,6 @@ class Rewriter {
       else
         result_.program[part.results[r]].storage = onto;
     }
-  }
-
-  void scale_attributes(Instruction& part, int p, int parts) const {
-    for (std::string_view name : ops::divided_attributes)
-      if (part.attributes.has(name)) part.attributes.set(name, part.attributes.integer(name) / parts);
-    part.attributes.set("part", std::int64_t(p));
-    part.attributes.set("parts", std::int64_t(parts));
   }
 
   // A gate continues the counts of the part before, and rows begin where those of the part before end (rule 1).
