@@ -58,9 +58,9 @@ class AllShardings {
   std::int64_t blocks_;
 };
 
-Whole numbered(const Shape& shape) {
-  Whole whole{shape, {}};
-  for (std::int64_t i = 0; i < shape.elements(); ++i) whole.values.push_back(i * i + 1);
+DoubleTensor numbered(const Shape& shape) {
+  DoubleTensor whole{{DType::f32, shape}, {}};
+  for (std::int64_t i = 0; i < shape.elements(); ++i) whole.values.push_back(double(i * i + 1));
   return whole;
 }
 
@@ -74,13 +74,12 @@ Mesh mesh_of(int data, int expert, int tensor) {
 
 // Executes the steps of every pair of shardings; the number of pairs.
 int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
-  const Whole whole = numbered(shape);
-  const ir::TensorType type{DType::f32, shape};
+  const DoubleTensor whole = numbered(shape);
   const auto shardings = AllShardings(shape, mesh, blocks).found;
   for (const Sharding& from : shardings) {
     const auto start = spread(whole, from, mesh);
     for (const Sharding& to : shardings) {
-      const auto way = passes::reshard_steps(type, from, to, mesh, passes::bytes_sent);
+      const auto way = passes::reshard_steps(whole.type, from, to, mesh, passes::bytes_sent);
       auto ranks = start;
       double cost = 0;
       for (const Reshard& step : way.steps) {

@@ -1,16 +1,13 @@
-// Tensors of integers spread over the ranks of a mesh, by definition: what an element of a shard is in the whole.
+// Tensors spread over the ranks of a mesh, by definition: what an element of a shard is in the whole. In double.
 #pragma once
+#include <cmath>
 #include <vector>
 
 #include "lancet/mesh/sharding.h"
 #include "lancet/passes/reshard_steps.h"
+#include "ops/references/reference_ops.h"
 
 namespace lancet::test {
-
-struct Whole {
-  Shape shape;
-  std::vector<std::int64_t> values;
-};
 
 // Calls body(index) for every index of the shape, the last dimension fastest.
 template <class Body>
@@ -58,16 +55,17 @@ inline Shape local_shape(const Shape& whole, const mesh::Sharding& sharding, con
 }
 
 // What each rank holds. Partial sums are random, and the last rank of a group has the rest.
-inline std::vector<Whole> spread(const Whole& whole, const mesh::Sharding& sharding, const mesh::Mesh& mesh) {
-  const Shape shape = local_shape(whole.shape, sharding, mesh);
+inline std::vector<DoubleTensor> spread(const DoubleTensor& whole, const mesh::Sharding& sharding,
+                                        const mesh::Mesh& mesh) {
+  const Shape shape = local_shape(whole.shape(), sharding, mesh);
   const int summands = mesh.size(sharding.partial);
-  auto noise = [](int place, std::size_t at) { return std::int64_t((std::size_t(place) * 7919 + at * 104729) % 1000); };
-  std::vector<Whole> ranks(std::size_t(mesh.ranks()), {shape, {}});
+  auto noise = [](int place, std::size_t at) { return double((std::size_t(place) * 7919 + at * 104729) % 16) - 8; };
+  std::vector<DoubleTensor> ranks(std::size_t(mesh.ranks()), {{whole.type.dtype, shape}, {}});
   for (int rank = 0; rank < mesh.ranks(); ++rank)
     for_each_index(shape, [&](const auto& index) {
-      const std::size_t at = offset_of(whole.shape, index_in_whole(index, whole.shape, sharding, mesh, rank));
+      const std::size_t at = offset_of(whole.shape(), index_in_whole(index, whole.shape(), sharding, mesh, rank));
       const int place = mesh.place(rank, sharding.partial);
-      std::int64_t value = noise(place, at);
+      double value = noise(place, at);
       if (place == summands - 1) {
         value = whole.values[at];
         for (int other = 0; other < place; ++other) value -= noise(other, at);
@@ -77,49 +75,56 @@ inline std::vector<Whole> spread(const Whole& whole, const mesh::Sharding& shard
   return ranks;
 }
 
-// The number of elements of all ranks that differ from what they should be.
-inline int wrong_elements(const std::vector<Whole>& ranks, const Whole& whole, const mesh::Sharding& sharding,
-                          const mesh::Mesh& mesh) {
+// The number of elements of all ranks that are further than `tolerance` from what they should be; -1: of another shape.
+inline int wrong_elements(const std::vector<DoubleTensor>& ranks, const DoubleTensor& whole,
+                          const mesh::Sharding& sharding, const mesh::Mesh& mesh, double tolerance = 0) {
   int wrong = 0;
-  const Shape shape = local_shape(whole.shape, sharding, mesh);
+  const Shape shape = local_shape(whole.shape(), sharding, mesh);
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
-    if (ranks[std::size_t(rank)].shape != shape) return -1;
+    if (ranks[std::size_t(rank)].shape() != shape) return -1;
     const auto group = mesh.group(rank, sharding.partial);
     for_each_index(shape, [&](const auto& index) {
-      std::int64_t sum = 0;
+      double sum = 0;
       for (const int other : group) sum += ranks[std::size_t(other)].values[offset_of(shape, index)];
-      wrong += sum != whole.values[offset_of(whole.shape, index_in_whole(index, whole.shape, sharding, mesh, rank))];
+      const auto in_all = index_in_whole(index, whole.shape(), sharding, mesh, rank);
+      const double expected = whole.values[offset_of(whole.shape(), in_all)];
+      const bool unwritten = std::isnan(expected) && std::isnan(sum);
+      wrong += !unwritten && !(std::abs(sum - expected) <= tolerance);
     });
   }
   return wrong;
 }
 
+// Where element `index` of a rank's result of a step comes from: a rank, and `index` in its operand.
+inline int source_of(const passes::Reshard& step, const mesh::Mesh& mesh, int rank, std::vector<std::int64_t>& index) {
+  if (step.to >= 0) {
+    const auto d = std::size_t(step.to);
+    const int place = mesh.place(rank, step.axes);
+    index[d] = in_whole(index[d], step.before.shape[step.to], step.ranks, place, step.to_blocks);
+  }
+  if (step.from < 0) return rank;
+  const auto d = std::size_t(step.from);
+  const std::int64_t of_block = step.after.shape[step.from] / step.from_blocks, of_shard = of_block / step.ranks;
+  const std::int64_t block = index[d] / of_block, inside = index[d] % of_block;
+  index[d] = block * of_shard + inside % of_shard;
+  return mesh.group(rank, step.axes)[std::size_t(inside / of_shard)];
+}
+
 // What each rank holds after a step.
-inline std::vector<Whole> apply(const passes::Reshard& step, const std::vector<Whole>& before, const mesh::Mesh& mesh) {
+inline std::vector<DoubleTensor> apply(const passes::Reshard& step, const std::vector<DoubleTensor>& before,
+                                       const mesh::Mesh& mesh) {
   using Kind = passes::Reshard::Kind;
-  const Shape &from = step.before.shape, &to = step.after.shape;
-  std::vector<Whole> after(before.size(), {to, {}});
+  const bool sums = step.kind == Kind::sum_shards || step.kind == Kind::reduce_scatter;
+  std::vector<DoubleTensor> after(before.size(), {step.after, {}});
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
     const auto group = mesh.group(rank, step.axes);
-    const int place = mesh.place(rank, step.axes);
-    for_each_index(to, [&](std::vector<std::int64_t> index) {
-      int source = rank;
-      if (step.to >= 0) {
-        const auto d = std::size_t(step.to);
-        index[d] = in_whole(index[d], from[step.to], step.ranks, place, step.to_blocks);
-      }
-      if (step.from >= 0) {  // the element of the longer dimension is some rank's
-        const auto d = std::size_t(step.from);
-        const std::int64_t of_block = to[step.from] / step.from_blocks, of_shard = of_block / step.ranks;
-        const std::int64_t block = index[d] / of_block, inside = index[d] % of_block;
-        source = group[std::size_t(inside / of_shard)];
-        index[d] = block * of_shard + inside % of_shard;
-      }
-      std::int64_t value = 0;
-      if (step.kind == Kind::sum_shards || step.kind == Kind::reduce_scatter)
-        for (const int other : group) value += before[std::size_t(other)].values[offset_of(from, index)];
-      else if (step.kind != Kind::one_summand || place == 0)
-        value = before[std::size_t(source)].values[offset_of(from, index)];
+    const bool is_zero = step.kind == Kind::one_summand && group[0] != rank;
+    for_each_index(step.after.shape, [&](std::vector<std::int64_t> index) {
+      const int source = source_of(step, mesh, rank, index);
+      const std::size_t at = offset_of(step.before.shape, index);
+      double value = is_zero ? 0 : before[std::size_t(source)].values[at];
+      if (sums)
+        for (const int other : group) value += other == rank ? 0 : before[std::size_t(other)].values[at];
       after[std::size_t(rank)].values.push_back(value);
     });
   }

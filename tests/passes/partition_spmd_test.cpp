@@ -1,0 +1,121 @@
+// partition_spmd against the logical Program: every row of the op table, and random Programs with random shardings.
+#include <fmt/format.h>
+
+#include <random>
+
+#include "passes/choose_rows.h"
+#include "passes/lock_step.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+using mesh::Axes;
+using mesh::Axis;
+using mesh::Mesh;
+using mesh::Sharding;
+
+Mesh mesh_with(int data, int expert, int tensor) {
+  Mesh mesh;
+  mesh[Axis::data] = data;
+  mesh[Axis::expert] = expert;
+  mesh[Axis::tensor] = tensor;
+  return mesh;
+}
+
+ir::Program partitioned(const ir::Program& logical, const Mesh& mesh) {
+  const auto result = passes::partition_spmd(logical, mesh);
+  if (!result.ok()) FAIL(result.error().message);
+  require_sound(ops::verify(*result));
+  return *result;
+}
+
+// Values of all inputs, parameters and states.
+using Values = std::map<std::string, DoubleTensor>;
+
+// All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
+std::string difference(const ir::Program& logical, const ir::Program& local, const Mesh& mesh, const Values& values) {
+  const Mesh alone;
+  LockStep whole(logical, alone), ranks(local, mesh);
+  for (const auto& [name, value] : values) {
+    whole.set(name, value, Sharding::whole(std::size_t(value.shape().rank())));
+    ranks.set(name, value, *logical[logical.find(name)].sharding);
+  }
+  whole.run();
+  ranks.run();
+  for (const ir::Output& output : logical.outputs) {
+    const DoubleTensor& expected = whole.of(output.tensor)[0];
+    const Sharding sharding = passes::restrict(*logical[output.tensor].sharding, mesh.wide());
+    const ir::TensorId found = local.output(output.name);
+    if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, 1e-9); wrong != 0)
+      return fmt::format("output {}: {} elements of {} differ", output.name, wrong,
+                         to_string(expected.shape(), sharding));
+    if (!sharding.partial.empty() && local[found].sharding->partial != sharding.partial)
+      return fmt::format("output {} does not say over which axes it is partial", output.name);
+  }
+  return "";
+}
+
+// ---- rows of the table
+
+Sharding sharding_of(ops::Axis entry, int rank, Axis axis) {
+  Sharding sharding = Sharding::whole(std::size_t(rank));
+  if (entry == ops::partial || entry == ops::accumulated) sharding.partial.add(axis);
+  if (!ops::is_split(entry)) return sharding;
+  sharding.dimensions[std::size_t(ops::index_of(entry, rank))] = {{axis}, ops::blocks_of(entry)};
+  return sharding;
+}
+
+// A Program of one instruction, sharded as a row says.
+ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const ops::PartitionRow& row, Axis axis) {
+  ir::Program program;
+  std::vector<ir::TensorId> operands;
+  for (std::size_t i = 0; i < sample.operands.size(); ++i) {
+    const ir::TensorType& type = sample.operands[i].type;
+    operands.push_back(program.add_named(ir::TensorKind::parameter, fmt::format("x{}", i), type));
+    program[operands[i]].sharding = sharding_of(row.operands[i], type.shape.rank(), axis);
+  }
+  const auto results = ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "row");
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    program[results[r]].sharding = sharding_of(row.results[r], program.type(results[r]).shape.rank(), axis);
+    program.add_output(fmt::format("y{}", r), results[r]);
+  }
+  return program;
+}
+
+// The number of rows of samples that were compared, on n ranks along an axis.
+int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n) {
+  int checked = 0;
+  Mesh mesh;
+  mesh[axis] = n;
+  for (const ops::PartitionRow& row : op.partition) {
+    if (!row.in_space() || sample.operands.size() > row.operands.size()) continue;
+    const ir::Program logical = program_of(op, sample, row, axis);
+    if (!ops::has_shares(logical, logical.instructions[0], row, n)) continue;
+    Values values;
+    const SampleRoute route(sample, 5);
+    const auto operands = make_operands(sample, route, 5);
+    for (std::size_t i = 0; i < operands.size(); ++i) values[fmt::format("x{}", i)] = to_double(operands[i]);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, values) == "");
+    for (const ir::Instruction& at : local.instructions) CHECK((at.op == op.name || at.op == "one_summand"));
+    ++checked;
+  }
+  return checked;
+}
+
+}  // namespace
+
+TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
+  int checked = 0;
+  for (const ops::OpDef* op : ops::all_ops())
+    for (const ops::Sample& sample : op->samples)
+      for (const int n : {2, 4}) {
+        INFO(op->name);
+        checked += check_rows(*op, sample, n == 2 ? Axis::tensor : Axis::data, n);
+      }
+  CHECK(checked > 60);
+}
