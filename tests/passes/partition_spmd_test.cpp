@@ -5,6 +5,7 @@
 
 #include "passes/choose_rows.h"
 #include "passes/lock_step.h"
+#include "passes/random_program.h"
 #include "steps/support.h"
 
 using namespace lancet;
@@ -107,6 +108,33 @@ int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n
   return checked;
 }
 
+// ---- random Programs
+
+// Standard normal numbers, and tokens below `vocabulary`.
+Values random_values(const ir::Program& program, std::int64_t vocabulary, std::uint32_t seed) {
+  std::minstd_rand random(seed);
+  std::normal_distribution<double> normal;
+  Values values;
+  for (const ir::Tensor& tensor : program.tensors) {
+    if (tensor.number >= 0) continue;
+    DoubleTensor& value = values[tensor.name] = {tensor.type, {}};
+    for (std::int64_t i = 0; i < tensor.type.shape.elements(); ++i)
+      value.values.push_back(tensor.type.dtype == DType::i32 ? double(random() % std::uint32_t(vocabulary))
+                                                             : 0.3 * normal(random));
+  }
+  return values;
+}
+
+// Every value whose memory nothing overwrites is an output.
+void output_all(ir::Program& program) {
+  std::vector<bool> overwritten(program.tensors.size());
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.storage.valid()) overwritten[tensor.storage.index()] = true;
+  for (std::size_t i = 0; i < program.tensors.size(); ++i)
+    if (program.tensors[i].number >= 0 && !overwritten[i])
+      program.add_output(fmt::format("value.{}", i), {std::int32_t(i)});
+}
+
 }  // namespace
 
 TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
@@ -118,4 +146,19 @@ TEST_CASE("partition_spmd: every row of the table, by the row's shardings and wi
         checked += check_rows(*op, sample, n == 2 ? Axis::tensor : Axis::data, n);
       }
   CHECK(checked > 60);
+}
+
+TEST_CASE("partition_spmd: random steps with random shardings of all tensors") {
+  const Mesh meshes[] = {mesh_with(1, 1, 2), mesh_with(2, 1, 1), mesh_with(2, 1, 2), mesh_with(1, 4, 1),
+                         mesh_with(1, 2, 2), mesh_with(2, 2, 2), mesh_with(4, 1, 2)};
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    RandomProgram random(seed);
+    ir::Program logical = random.make();
+    output_all(logical);
+    const Mesh& mesh = meshes[seed % std::size(meshes)];
+    random.shard(logical, mesh);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO("seed " << seed << " on " << to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    REQUIRE(difference(logical, local, mesh, random_values(logical, 16, seed)) == "");
+  }
 }

@@ -75,7 +75,8 @@ inline std::vector<DoubleTensor> spread(const DoubleTensor& whole, const mesh::S
   return ranks;
 }
 
-// The number of elements of all ranks that are further than `tolerance` from what they should be; -1: of another shape.
+// The number of elements of all ranks that are further than `tolerance`, of 1 and of the value, from what they should
+// be; -1: of another shape.
 inline int wrong_elements(const std::vector<DoubleTensor>& ranks, const DoubleTensor& whole,
                           const mesh::Sharding& sharding, const mesh::Mesh& mesh, double tolerance = 0) {
   int wrong = 0;
@@ -89,7 +90,7 @@ inline int wrong_elements(const std::vector<DoubleTensor>& ranks, const DoubleTe
       const auto in_all = index_in_whole(index, whole.shape(), sharding, mesh, rank);
       const double expected = whole.values[offset_of(whole.shape(), in_all)];
       const bool unwritten = std::isnan(expected) && std::isnan(sum);
-      wrong += !unwritten && !(std::abs(sum - expected) <= tolerance);
+      wrong += !unwritten && !(std::abs(sum - expected) <= tolerance * (1 + std::abs(expected)));
     });
   }
   return wrong;
