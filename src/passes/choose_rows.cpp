@@ -181,8 +181,7 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
   std::optional<Price> least;
   for (const Sharding& other : operand.shardings) {
     const Sharding there = restrict(other, axes);
-    const Price& found =
-        is_result ? price_of(operand.type, sharding, there) : price_of(operand.type, there, sharding);
+    const Price& found = is_result ? price_of(operand.type, sharding, there) : price_of(operand.type, there, sharding);
     if (operand.pinned && found.steps > 0) continue;
     if (!least || found < *least) least = found;
   }

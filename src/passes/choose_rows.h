@@ -20,7 +20,7 @@ mesh::Sharding restrict(mesh::Sharding sharding, mesh::Axes axes);
 
 // An operand or a result of an instruction.
 struct ShardedOperand {
-  ir::TensorType type;                        // of the whole tensor
+  ir::TensorType type;                         // of the whole tensor
   std::vector<mesh::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
                                                // gets, or none if no instruction reads it
   bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding

@@ -1,7 +1,8 @@
 // Walks the logical Program and emits what one rank executes of each instruction. Every tensor of it has the versions
-// that exist of it on the ranks: the one that its maker made, the one with the sharding that the Program says, and those
-// that readers took; each is made once and read by all later readers. choose_rows.h picks the row of the op table by
-// which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the results.
+// that exist of it on the ranks: the one that its maker made, the one with the sharding that the Program says, and
+// those that readers took; each is made once and read by all later readers. choose_rows.h picks the row of the op table
+// by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
+// results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,8 +83,7 @@ class PartitionSpmd {
 
   // Operands that the instruction updates in place.
   bool is_updated(const Instruction& instruction, TensorId operand) const {
-    return instruction.writes_operand(operand) ||
-           std::ranges::any_of(instruction.results, [&](TensorId result) {
+    return instruction.writes_operand(operand) || std::ranges::any_of(instruction.results, [&](TensorId result) {
              return logical_[result].storage == operand;
            });
   }

@@ -69,7 +69,8 @@ class Search {
     std::size_t best = nowhere;
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (nodes_[i].done) continue;
-      if (best == nowhere || std::pair(nodes_[i].cost, nodes_[i].steps) < std::pair(nodes_[best].cost, nodes_[best].steps))
+      if (best == nowhere ||
+          std::pair(nodes_[i].cost, nodes_[i].steps) < std::pair(nodes_[best].cost, nodes_[best].steps))
         best = i;
     }
     return best;
@@ -85,7 +86,8 @@ class Search {
 
   ReshardSteps way_to(std::size_t node) {
     ReshardSteps way{{}, nodes_[node].cost};
-    for (; nodes_[node].before != nowhere; node = nodes_[node].before) way.steps.push_back(std::move(nodes_[node].step));
+    for (; nodes_[node].before != nowhere; node = nodes_[node].before)
+      way.steps.push_back(std::move(nodes_[node].step));
     std::ranges::reverse(way.steps);
     return way;
   }
@@ -246,11 +248,15 @@ ir::Attributes attributes(const Reshard& step) {
 double bytes_sent(const Reshard& step) {
   const double n = step.ranks, others = n - 1, before = double(ir::bytes(step.before));
   switch (step.kind) {
-    case Kind::all_gather: return others * before;
+    case Kind::all_gather:
+      return others * before;
     case Kind::swap_shards:
-    case Kind::reduce_scatter: return others / n * before;
-    case Kind::sum_shards: return 2 * others / n * before;
-    default: return 0;  // local
+    case Kind::reduce_scatter:
+      return others / n * before;
+    case Kind::sum_shards:
+      return 2 * others / n * before;
+    default:
+      return 0;  // local
   }
 }
 

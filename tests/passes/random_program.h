@@ -58,12 +58,14 @@ class RandomProgram {
   // An op or two from [B,S,D] to [B,S,D].
   ir::TensorId layer(ir::TensorId x) {
     switch (below(3)) {
-      case 0: return append("layer_norm", {x, weight({width_}), weight({width_})}, {{"eps", 1e-5}})[0];
+      case 0:
+        return append("layer_norm", {x, weight({width_}), weight({width_})}, {{"eps", 1e-5}})[0];
       case 1: {
         const ir::TensorId qkv = linear(x, 3 * width_);
         return linear(append("attention", {qkv}, {{"heads", one_of({2, 4})}})[0], width_);
       }
-      default: return linear(append("gelu", {linear(x, one_of({8, 16}))})[0], width_);
+      default:
+        return linear(append("gelu", {linear(x, one_of({8, 16}))})[0], width_);
     }
   }
   ir::TensorId linear(ir::TensorId x, std::int64_t out) {

@@ -20,7 +20,8 @@ namespace {
 // holds copies; dimensions in 1 to `blocks` blocks.
 class AllShardings {
  public:
-  AllShardings(const Shape& shape, const Mesh& mesh, std::int64_t blocks) : shape_(shape), mesh_(mesh), blocks_(blocks) {
+  AllShardings(const Shape& shape, const Mesh& mesh, std::int64_t blocks)
+      : shape_(shape), mesh_(mesh), blocks_(blocks) {
     place(0, Sharding::whole(std::size_t(shape.rank())));
   }
   std::vector<Sharding> found;
@@ -88,8 +89,8 @@ int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
       }
       const int wrong = wrong_elements(ranks, whole, to, mesh);
       if (wrong != 0 || cost != way.cost || way.steps.empty() != (from == to))
-        FAIL(fmt::format("{} from {} to {}: {} wrong elements, cost {} of {}", to_string(mesh),
-                         to_string(shape, from), to_string(shape, to), wrong, cost, way.cost));
+        FAIL(fmt::format("{} from {} to {}: {} wrong elements, cost {} of {}", to_string(mesh), to_string(shape, from),
+                         to_string(shape, to), wrong, cost, way.cost));
     }
   }
   return int(shardings.size() * shardings.size());
@@ -139,8 +140,7 @@ TEST_CASE("reshard steps: one collective where there is one, slices first, gathe
   CHECK(steps(shape, in_blocks, columns) == "all_gather tensor 1; take_shard tensor 1");
   CHECK(steps(shape, columns, both) == "take_shard data,expert 0; all_gather tensor 1");
   CHECK(steps(shape, {{{{D}}, {}}, {T}}, {{{{D, T}}, {}}, {}}) == "reduce_scatter tensor 0");
-  CHECK(steps(shape, {{{{D}}, {}}, {T}}, {{{{T}}, {}}, {}}) == 
-        "all_gather data 0; reduce_scatter tensor 0");
+  CHECK(steps(shape, {{{{D}}, {}}, {T}}, {{{{T}}, {}}, {}}) == "all_gather data 0; reduce_scatter tensor 0");
 }
 
 TEST_CASE("reshard steps: the caller's costs decide") {
@@ -155,5 +155,6 @@ TEST_CASE("reshard steps: the caller's costs decide") {
   CHECK(way.steps[0].kind == Reshard::Kind::all_gather);
   CHECK(way.steps[1].kind == Reshard::Kind::take_shard);
   CHECK(way.cost == 3 * 8 * 4 * 4);
-  CHECK(attributes(way.steps[0]) == ir::Attributes{{"axes", "tensor"}, {"shards", std::int64_t(4)}, {"axis", std::int64_t(0)}});
+  CHECK(attributes(way.steps[0]) ==
+        ir::Attributes{{"axes", "tensor"}, {"shards", std::int64_t(4)}, {"axis", std::int64_t(0)}});
 }

@@ -21,10 +21,10 @@ namespace lancet::passes {
 struct Reshard {
   enum class Kind : std::uint8_t { take_shard, one_summand, swap_shards, reduce_scatter, sum_shards, all_gather };
   Kind kind = Kind::take_shard;
-  mesh::Axes axes = {};     // the groups of ranks that it is over
-  int ranks = 1;            // of one group
-  int from = -1;            // the dimension that becomes longer: all_gather, swap_shards
-  int to = -1;              // the dimension that becomes shorter: take_shard, swap_shards, reduce_scatter
+  mesh::Axes axes = {};  // the groups of ranks that it is over
+  int ranks = 1;         // of one group
+  int from = -1;         // the dimension that becomes longer: all_gather, swap_shards
+  int to = -1;           // the dimension that becomes shorter: take_shard, swap_shards, reduce_scatter
   std::int64_t from_blocks = 1, to_blocks = 1;
   ir::TensorType before = {}, after = {};  // of one rank's tensor
   mesh::Sharding sharding = {};            // of the tensor, after this step
