@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 
+#include "lancet/base/result.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/mesh.h"
 
 namespace lancet::passes {
 
@@ -11,6 +13,12 @@ namespace lancet::passes {
 // grad.p, f32, for each parameter @p that the loss depends on: this rank's share of the gradient.
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
+
+// Gives each tensor of a logical Program a sharding: that which annotations imply by the partition rows of the ops
+// between them, or whole (GShard, sections 3.2 and 3.3.2). Annotated tensors keep theirs; of others, a dimension only
+// gets axes that divide it. Axes of one coordinate are left out. Errors (ExitCode::config) name the annotated tensor
+// whose sharding names an axis twice or does not divide its shape, with dimension, axes and numbers.
+Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 
 // Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op (src/ops/linear_gelu),
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
