@@ -84,7 +84,7 @@ std::optional<Share> split(const ShardedInstruction& at, const Share& share, con
   Share result{share.operands, share.results, ops::attributes_of_share(row, share.attributes, mesh[axis])};
   bool fits = true;
   auto add = [&](Sharding& sharding, ops::Axis entry) {
-    fits &= place(sharding, axis, entry, std::max(blocks, ops::blocks_of(entry)));
+    fits &= place(sharding, axis, entry, blocks * ops::blocks_of(entry));
   };
   for (std::size_t i = 0; i < at.operands.size(); ++i) add(result.operands[i], row.operands[i]);
   for (std::size_t r = 0; r < at.results.size(); ++r) add(result.results[r], row.results[r]);

@@ -15,6 +15,12 @@ namespace lancet::passes {
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
+// Gives each tensor of a logical Program a sharding: that which annotations imply by the partition rows of the ops
+// between them, or whole (GShard, sections 3.2 and 3.3.2). Annotated tensors keep theirs; of others, a dimension only
+// gets axes that divide it. Axes of one coordinate are left out. Errors (ExitCode::config) name the annotated tensor
+// whose sharding names an axis twice or does not divide its shape, with dimension, axes and numbers.
+Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
+
 // One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
 // (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards. Where an instruction needs
 // another sharding than its operand has, or makes another than its result has, the steps between the two stand before
