@@ -165,6 +165,7 @@ std::optional<RowChooser::Price> RowChooser::price(const ShardedInstruction& at,
   auto add = [&](const std::optional<Price>& part) {
     if (!part) return false;
     sum.cost += part->cost;
+    sum.collectives += part->collectives;
     sum.steps += part->steps;
     return true;
   };
@@ -192,7 +193,8 @@ const RowChooser::Price& RowChooser::price_of(const ir::TensorType& type, const 
   const auto [entry, is_new] = prices_.try_emplace(key(type, from, to));
   if (is_new) {
     const ReshardSteps way = reshard_steps(type, from, to, mesh_, cost_);
-    entry->second = {way.cost, false, int(way.steps.size())};
+    const auto locals = std::ranges::count_if(way.steps, [](const Reshard& step) { return is_local(step.kind); });
+    entry->second = {way.cost, int(way.steps.size()) - int(locals), false, int(way.steps.size())};
   }
   return entry->second;
 }

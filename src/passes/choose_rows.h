@@ -50,6 +50,7 @@ class RowChooser {
   // In the order in which choices are preferred.
   struct Price {
     double cost = 0;
+    int collectives = 0;
     bool replicated = false;  // each rank along the axis computes all of it
     int steps = 0;
     friend auto operator<=>(const Price&, const Price&) = default;

@@ -59,8 +59,11 @@ class PartitionSpmd {
 
   void find_readers() {
     is_read_.resize(logical_.tensors.size());
-    for (const Instruction& instruction : logical_.instructions)
+    labels_.resize(logical_.tensors.size());
+    for (const Instruction& instruction : logical_.instructions) {
       for (const TensorId id : instruction.operands) is_read_[id.index()] = true;
+      for (const TensorId id : instruction.results) labels_[id.index()] = instruction.label;
+    }
     for (const ir::Output& output : logical_.outputs) is_read_[output.tensor.index()] = true;
   }
 
@@ -131,9 +134,10 @@ class PartitionSpmd {
       way = std::move(found);
     }
     TensorId made = from->id;
+    const std::string& label = labels_[id.index()].empty() ? near.label : labels_[id.index()];
     for (const Reshard& step : way.steps)
       made = ops::append(result_, name(step.kind), {made}, attributes(step), near.role,
-                         fmt::format("{}.{}", near.label, name(step.kind)))[0];
+                         fmt::format("{}.{}", label, name(step.kind)))[0];
     versions.push_back({wanted, made});
     return made;
   }
@@ -154,8 +158,9 @@ class PartitionSpmd {
   const ReshardCost& cost_;
   RowChooser rows_;
   ir::Program result_;
-  std::vector<Sharding> shardings_;  // by tensor of the logical Program, as the next two
+  std::vector<Sharding> shardings_;  // by tensor of the logical Program, as those below
   std::vector<bool> is_read_;
+  std::vector<std::string> labels_;  // of the makers; empty for what has none
   std::vector<std::vector<Version>> versions_;
 };
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "passes/choose_rows.h"
+#include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"
 #include "passes/random_program.h"
 #include "steps/support.h"
@@ -135,6 +136,15 @@ void output_all(ir::Program& program) {
       program.add_output(fmt::format("value.{}", i), {std::int32_t(i)});
 }
 
+// The instructions that communicate: "forward sum_shards tensor h.0.attn.c_proj".
+std::vector<std::string> collectives(const ir::Program& program) {
+  std::vector<std::string> found;
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream != ir::Stream::compute)
+      found.push_back(fmt::format("{} {} {}", name(at.role), at.attributes.text("axes"), at.label));
+  return found;
+}
+
 }  // namespace
 
 TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
@@ -161,4 +171,28 @@ TEST_CASE("partition_spmd: random steps with random shardings of all tensors") {
     INFO("seed " << seed << " on " << to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
     REQUIRE(difference(logical, local, mesh, random_values(logical, 16, seed)) == "");
   }
+}
+
+TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {
+  for (const Mesh& mesh : {mesh_with(1, 1, 1), mesh_with(2, 1, 1), mesh_with(1, 1, 2), mesh_with(2, 1, 2),
+                           mesh_with(1, 1, 4), mesh_with(2, 2, 2)}) {
+    const ir::Program logical = DenseGpt2().make(2, mesh);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 7)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no others") {
+  const std::vector<std::string> expected = {"forward tensor h.0.attn.c_proj.sum_shards",
+                                             "forward tensor h.0.mlp.c_proj.sum_shards",
+                                             "forward tensor h.1.attn.c_proj.sum_shards",
+                                             "forward tensor h.1.mlp.c_proj.sum_shards",
+                                             "dx tensor h.1.mlp.c_fc.sum_shards",
+                                             "dx tensor h.1.attn.c_attn.sum_shards",
+                                             "dx tensor h.0.mlp.c_fc.sum_shards",
+                                             "dx tensor h.0.attn.c_attn.sum_shards"};
+  for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)})
+    CHECK(collectives(partitioned(DenseGpt2().make(2, mesh), mesh)) == expected);
+  CHECK(collectives(partitioned(DenseGpt2().make(2, mesh_with(4, 2, 1)), mesh_with(4, 2, 1))).empty());
 }
