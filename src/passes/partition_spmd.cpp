@@ -135,10 +135,11 @@ class PartitionSpmd {
     }
     TensorId made = from->id;
     const std::string& label = labels_[id.index()].empty() ? near.label : labels_[id.index()];
-    for (const Reshard& step : way.steps)
+    for (const Reshard& step : way.steps) {
       made = ops::append(result_, name(step.kind), {made}, attributes(step), near.role,
                          fmt::format("{}.{}", label, name(step.kind)))[0];
-    versions.push_back({wanted, made});
+      versions.push_back({step.sharding, made});
+    }
     return made;
   }
 

@@ -7,6 +7,7 @@
 #include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"
 #include "passes/random_program.h"
+#include "steps/models.h"
 #include "steps/support.h"
 
 using namespace lancet;
@@ -195,4 +196,80 @@ TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no 
   for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)})
     CHECK(collectives(partitioned(DenseGpt2().make(2, mesh), mesh)) == expected);
   CHECK(collectives(partitioned(DenseGpt2().make(2, mesh_with(4, 2, 1)), mesh_with(4, 2, 1))).empty());
+}
+
+TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ranks, are right all the same") {
+  for (const Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(1, 2, 1)}) {
+    ir::Program forward = model(1);
+    const Sharding rows{{{{Axis::data, Axis::expert}}, {}}, {}};
+    for (const char* name : {"tokens", "targets"}) forward[forward.find(name)].sharding = rows;
+    for (ir::Tensor& tensor : forward.tensors)
+      if (tensor.local) {
+        tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
+        tensor.sharding->dimensions[0].axes = {Axis::expert};
+      }
+    const auto logical = passes::shard(passes::autodiff(forward), mesh);
+    REQUIRE(logical.ok());
+    const ir::Program local = partitioned(*logical, mesh);
+    INFO(ir::print(*logical) << ir::print(local));
+    CHECK(difference(*logical, local, mesh, random_values(*logical, 67, 3)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: the Program's size does not depend on the sizes of the mesh") {
+  auto text = [](const Mesh& mesh) {
+    std::string ops;
+    for (const ir::Instruction& at : partitioned(DenseGpt2().make(2, mesh), mesh).instructions)
+      ops += fmt::format("{} {}\n", at.op, at.label);
+    return ops;
+  };
+  CHECK(text(mesh_with(2, 1, 2)) == text(mesh_with(4, 1, 4)));
+  CHECK(text(mesh_with(2, 2, 2)) == text(mesh_with(4, 2, 4)));
+}
+
+TEST_CASE("partition_spmd: gradients that are summed in states") {
+  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2)}) {
+    const ir::Program logical = DenseGpt2().make(1, mesh, true);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+    for (const ir::Output& output : local.outputs)
+      if (output.kind == ir::OutputKind::gradient)
+        CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+  }
+}
+
+TEST_CASE("partition_spmd: what each rank has of its own is local") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program local = partitioned(DenseGpt2().make(1, mesh), mesh);
+  CHECK(local[local.find("h.0.attn.c_attn.weight")].local);
+  CHECK(local.type(local.find("h.0.attn.c_attn.weight")).shape == Shape{24, 16});
+  CHECK(local[local.find("h.0.attn.c_attn.bias")].local);
+  CHECK_FALSE(local[local.find("h.0.attn.c_proj.bias")].local);
+  CHECK_FALSE(local[local.find("wte")].local);
+  CHECK_FALSE(local[local.find("tokens")].local);
+  CHECK(local.type(local.find("tokens")).shape == Shape{4, 4});
+  CHECK(local[local.output("grad.wte")].sharding->partial == Axes{Axis::data});
+  CHECK(local[local.output("loss")].sharding->partial == Axes{Axis::data});
+}
+
+TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
+  auto error = [](const char* text, const Mesh& mesh) {
+    const auto result = passes::partition_spmd(program(text), mesh);
+    return result.ok() ? "none" : result.error().message;
+  };
+  CHECK(error("input @x : f32[6{data},8]\n%0 : f32[6{data},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
+              mesh_with(4, 1, 1)) == "@x: dimension 0: expected a multiple of 4, the ranks along data, found 6");
+  // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
+  CHECK(error(R"(input @dy : f32[4,8] whole
+input @x : f32[4,8] whole
+input @stats : f32[4,2] whole
+state @gamma.grad : f32[8{data}]
+state @beta.grad : f32[8{data}]
+%0 : f32[8{data}] in @gamma.grad, %1 : f32[8{data}] in @beta.grad = layer_norm_dw(@dy, @x, @stats, @gamma.grad, @beta.grad)  # compute dw ln
+output gamma = %0
+)",
+              mesh_with(4, 1, 1)) ==
+        "ln: expected a way to split layer_norm_dw over data that leaves what it updates in place as it is sharded, "
+        "found none");
 }
