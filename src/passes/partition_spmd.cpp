@@ -30,6 +30,7 @@ class PartitionSpmd {
     if (result_.attributes.has("ranks")) result_.attributes.set("ranks", std::int64_t(mesh_.ranks()));
     LANCET_TRY(read_shardings());
     find_readers();
+    LANCET_TRY(read_outputs());
     versions_.resize(logical_.tensors.size());
     add_named();
     for (const Instruction& instruction : logical_.instructions) LANCET_TRY(add(instruction));
@@ -64,7 +65,42 @@ class PartitionSpmd {
       for (const TensorId id : instruction.operands) is_read_[id.index()] = true;
       for (const TensorId id : instruction.results) labels_[id.index()] = instruction.label;
     }
-    for (const ir::Output& output : logical_.outputs) is_read_[output.tensor.index()] = true;
+  }
+
+  // A gradient leaves split as its parameter is, a loss whole; both as partial as they were made. Their makers' rows
+  // are chosen as if the sums were made here.
+  Status read_outputs() {
+    leaving_.resize(logical_.tensors.size());
+    for (const ir::Output& output : logical_.outputs) {
+      const std::size_t at = output.tensor.index();
+      if (ir::is_share(output.kind)) {
+        leaving_[at] = Sharding::whole(shardings_[at].dimensions.size());
+      } else if (output.kind == ir::OutputKind::gradient) {
+        leaving_[at] = sharding(output.parameter);
+        const Sharding wanted = left_partial(*leaving_[at], shardings_[at].partial);
+        if (is_pinned(output.tensor) && wanted != shardings_[at])
+          return config_error(
+              fmt::format("{}: expected the sum of its gradients split like the parameter, {}, found {}",
+                          logical_.display(output.parameter), shown(output.parameter, wanted),
+                          shown(output.tensor, shardings_[at])));
+        shardings_[at] = wanted;
+      } else {
+        is_read_[at] = true;
+      }
+    }
+    return {};
+  }
+
+  // The sharding, partial over those of the axes that do not split it.
+  static Sharding left_partial(Sharding sharding, mesh::Axes partial) {
+    const mesh::Axes used = sharding.used();
+    for (const mesh::Axis axis : mesh::all_axes)
+      if (partial.has(axis) && !used.has(axis)) sharding.partial.add(axis);
+    return sharding;
+  }
+
+  std::string shown(TensorId id, const Sharding& sharding) const {
+    return mesh::to_string(logical_.type(id).shape, sharding);
   }
 
   const Sharding& sharding(TensorId id) const { return shardings_[id.index()]; }
@@ -100,7 +136,7 @@ class PartitionSpmd {
     }
     for (const TensorId id : instruction.results) {
       ShardedOperand result{logical_.type(id), {}, is_pinned(id)};
-      if (is_read_[id.index()] || result.pinned) result.shardings.push_back(sharding(id));
+      if (is_read_[id.index()] || leaving_[id.index()] || result.pinned) result.shardings.push_back(sharding(id));
       at.results.push_back(std::move(result));
     }
     LANCET_ASSIGN(const Share share, rows_.choose(at));
@@ -117,6 +153,7 @@ class PartitionSpmd {
     for (std::size_t r = 0; r < results.size(); ++r) {
       const TensorId id = instruction.results[r];
       versions_[id.index()] = {{share.results[r], results[r]}};
+      if (leaving_[id.index()]) version(id, left_partial(*leaving_[id.index()], share.results[r].partial), instruction);
       if (is_read_[id.index()]) version(id, sharding(id), instruction);
     }
   }
@@ -143,13 +180,14 @@ class PartitionSpmd {
     return made;
   }
 
-  // Gradients and losses leave as this rank's summands.
   void add_outputs() {
     for (const ir::Output& output : logical_.outputs) {
-      const Sharding& there = sharding(output.tensor);
-      const TensorId id = std::ranges::find(versions_[output.tensor.index()], there, &Version::sharding)->id;
+      const std::vector<Version>& versions = versions_[output.tensor.index()];  // the first is as it was made
+      const auto& leaving = leaving_[output.tensor.index()];
+      const Sharding there = leaving ? left_partial(*leaving, versions[0].sharding.partial) : sharding(output.tensor);
+      const TensorId id = std::ranges::find(versions, there, &Version::sharding)->id;
       if (!there.partial.empty())
-        result_[id].sharding = Sharding{Sharding::whole(there.dimensions.size()).dimensions, there.partial};
+        result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), there.partial);
       result_.add_output(output.name, id);
     }
   }
@@ -161,7 +199,8 @@ class PartitionSpmd {
   ir::Program result_;
   std::vector<Sharding> shardings_;  // by tensor of the logical Program, as those below
   std::vector<bool> is_read_;
-  std::vector<std::string> labels_;  // of the makers; empty for what has none
+  std::vector<std::optional<Sharding>> leaving_;  // of gradients and losses: how they are split as outputs
+  std::vector<std::string> labels_;               // of the makers; empty for what has none
   std::vector<std::vector<Version>> versions_;
 };
 
