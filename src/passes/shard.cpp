@@ -216,8 +216,7 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
       continue;
     }
     if (auto fits = mesh::shard_shape(tensor.type.shape, *tensor.sharding, mesh); !fits.ok())
-      return config_error(
-          fmt::format("{}: {}", program.display({static_cast<std::int32_t>(i)}), fits.error().message));
+      return config_error(fmt::format("{}: {}", program.display({static_cast<std::int32_t>(i)}), fits.error().message));
     tensor.sharding = without_narrow_axes(std::move(*tensor.sharding), mesh);
   }
   return Spreading(std::move(program), std::move(fixed), mesh).run();
