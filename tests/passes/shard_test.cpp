@@ -173,8 +173,8 @@ output y = %2
 )";
   CHECK(sharded(text) == text);
   // The contraction is not split, since one of its operands is whole.
-  const std::string open = replaced(replaced(text, "%1 : f32[4,6,16] whole", "%1 : f32[4,6,16]"), "8] whole = linear",
-                                    "8] = linear");
+  const std::string open =
+      replaced(replaced(text, "%1 : f32[4,6,16] whole", "%1 : f32[4,6,16]"), "8] whole = linear", "8] = linear");
   CHECK(sharded(open) == replaced(replaced(text, "%1 : f32[4,6,16] whole", "%1 : f32[4{data},6,16{tensor}]"),
                                   "%2 : f32[4,6,8] whole", "%2 : f32[4{data},6,8]"));
 }
@@ -219,8 +219,7 @@ TEST_CASE("shard: a dimension gains inner axes only, and only those that divide 
         x, y, z);
   };
   CHECK(sharded(text("8{data}", "8{data,expert}", "8"), mesh) == text("8{data}", "8{data,expert}", "8{data,expert}"));
-  CHECK(sharded(text("8", "8", "8{data,expert}"), mesh) ==
-        text("8{data,expert}", "8{data,expert}", "8{data,expert}"));
+  CHECK(sharded(text("8", "8", "8{data,expert}"), mesh) == text("8{data,expert}", "8{data,expert}", "8{data,expert}"));
   CHECK(sharded(text("8{expert}", "8{expert}", "8{data}"), mesh) == text("8{expert}", "8{expert}", "8{data}"));
   CHECK(sharded(text("6,4", "6{data},4{tensor}", "6,4"), mesh) ==
         text("6{data},4{tensor}", "6{data},4{tensor}", "6{data},4{tensor}"));
@@ -233,8 +232,8 @@ TEST_CASE("shard: heads of attention are split in blocks, if the axes divide the
         "# compute forward\noutput y = %0\n",
         qkv, out, lse, heads);
   };
-  for (const auto& open : {text("3x8{tensor}", "8", "2", 2), text("24", "8{tensor}", "2", 2),
-                           text("24", "8", "2{tensor}", 2)})
+  for (const auto& open :
+       {text("3x8{tensor}", "8", "2", 2), text("24", "8{tensor}", "2", 2), text("24", "8", "2{tensor}", 2)})
     CHECK(sharded(open).find("@qkv : f32[2,4,3x8{tensor}]\n%0 : f32[2,4,8{tensor}], %1 : f32[2,2{tensor},4] =") !=
           std::string::npos);
   // Two heads have two shards, not four.
@@ -253,51 +252,52 @@ input @x : f32[6,8{tensor}]
 parameter @w : f32[4,8] whole
 %0 : f32[6,4] = linear(@x, @w)  # compute forward a
 output y = %0
-)").find("%0 : f32[6,4] whole") != std::string::npos);
+)")
+            .find("%0 : f32[6,4] whole") != std::string::npos);
 }
 
 TEST_CASE("shard: the dense block gets Megatron's layout") {
   const ir::Program p = sharded_step(annotated);
-  for (const auto& [name, sharding] : std::map<std::string, std::string>{
-           {"targets", "4{data},6"},
-           {"wte", "32,16 whole"},
-           {"wpe", "6,16 whole"},
-           {"g1", "16 whole"},
-           {"attn.b", "3x16{tensor}"},
-           {"attn_proj.b", "16 whole"},
-           {"fc.b", "64{tensor}"},
-           {"proj.b", "16 whole"},
-           {"wte embedding", "4{data},6,16"},
-           {"ln_1 layer_norm", "4{data},6,16"},
-           {"attn linear", "4{data},6,3x16{tensor}"},
-           {"heads attention", "4{data},6,16{tensor}"},
-           {"attn_proj linear", "4{data},6,16 partial{tensor}"},
-           {"ln_2 add_layer_norm", "4{data},6,16"},
-           {"fc linear", "4{data},6,64{tensor}"},
-           {"gelu gelu", "4{data},6,64{tensor}"},
-           {"proj linear", "4{data},6,16 partial{tensor}"},
-           {"head linear", "4{data},6,32"},
-           {"loss", "1 partial{data}"},
-           {"head linear_dx", "4{data},6,16"},
-           {"proj linear_dx", "4{data},6,64{tensor}"},
-           {"gelu gelu_dx", "4{data},6,64{tensor}"},
-           {"fc linear_dx", "4{data},6,16 partial{tensor}"},
-           {"ln_2 layer_norm_dx", "4{data},6,16"},
-           {"attn_proj linear_dx", "4{data},6,16{tensor}"},
-           {"heads attention_dx", "4{data},6,3x16{tensor}"},
-           {"attn linear_dx", "4{data},6,16 partial{tensor}"},
-           {"grad.attn.w", "3x16{tensor},16 partial{data}"},
-           {"grad.attn.b", "3x16{tensor} partial{data}"},
-           {"grad.attn_proj.w", "16,16{tensor} partial{data}"},
-           {"grad.attn_proj.b", "16 partial{data}"},
-           {"grad.fc.w", "64{tensor},16 partial{data}"},
-           {"grad.fc.b", "64{tensor} partial{data}"},
-           {"grad.proj.w", "16,64{tensor} partial{data}"},
-           {"grad.proj.b", "16 partial{data}"},
-           {"grad.g1", "16 partial{data}"},
-           {"grad.b3", "16 partial{data}"},
-           {"grad.wte", "32,16 partial{data}"},
-           {"grad.wpe", "6,16 partial{data}"}}) {
+  for (const auto& [name, sharding] :
+       std::map<std::string, std::string>{{"targets", "4{data},6"},
+                                          {"wte", "32,16 whole"},
+                                          {"wpe", "6,16 whole"},
+                                          {"g1", "16 whole"},
+                                          {"attn.b", "3x16{tensor}"},
+                                          {"attn_proj.b", "16 whole"},
+                                          {"fc.b", "64{tensor}"},
+                                          {"proj.b", "16 whole"},
+                                          {"wte embedding", "4{data},6,16"},
+                                          {"ln_1 layer_norm", "4{data},6,16"},
+                                          {"attn linear", "4{data},6,3x16{tensor}"},
+                                          {"heads attention", "4{data},6,16{tensor}"},
+                                          {"attn_proj linear", "4{data},6,16 partial{tensor}"},
+                                          {"ln_2 add_layer_norm", "4{data},6,16"},
+                                          {"fc linear", "4{data},6,64{tensor}"},
+                                          {"gelu gelu", "4{data},6,64{tensor}"},
+                                          {"proj linear", "4{data},6,16 partial{tensor}"},
+                                          {"head linear", "4{data},6,32"},
+                                          {"loss", "1 partial{data}"},
+                                          {"head linear_dx", "4{data},6,16"},
+                                          {"proj linear_dx", "4{data},6,64{tensor}"},
+                                          {"gelu gelu_dx", "4{data},6,64{tensor}"},
+                                          {"fc linear_dx", "4{data},6,16 partial{tensor}"},
+                                          {"ln_2 layer_norm_dx", "4{data},6,16"},
+                                          {"attn_proj linear_dx", "4{data},6,16{tensor}"},
+                                          {"heads attention_dx", "4{data},6,3x16{tensor}"},
+                                          {"attn linear_dx", "4{data},6,16 partial{tensor}"},
+                                          {"grad.attn.w", "3x16{tensor},16 partial{data}"},
+                                          {"grad.attn.b", "3x16{tensor} partial{data}"},
+                                          {"grad.attn_proj.w", "16,16{tensor} partial{data}"},
+                                          {"grad.attn_proj.b", "16 partial{data}"},
+                                          {"grad.fc.w", "64{tensor},16 partial{data}"},
+                                          {"grad.fc.b", "64{tensor} partial{data}"},
+                                          {"grad.proj.w", "16,64{tensor} partial{data}"},
+                                          {"grad.proj.b", "16 partial{data}"},
+                                          {"grad.g1", "16 partial{data}"},
+                                          {"grad.b3", "16 partial{data}"},
+                                          {"grad.wte", "32,16 partial{data}"},
+                                          {"grad.wpe", "6,16 partial{data}"}}) {
     INFO(name);
     CHECK(sharding_of(p, name) == sharding);
   }
@@ -307,17 +307,15 @@ TEST_CASE("shard: fewer annotations imply the same layout") {
   const std::string whole = ir::print(sharded_step(annotated));
   CHECK(ir::print(sharded_step(block("4{data},6", "3x16{tensor},16", "16,16", "64{tensor},16", "16,64"))) == whole);
   CHECK(ir::print(sharded_step(block("4{data},6", "48,16", "16,16{tensor}", "64,16", "16,64{tensor}"))) == whole);
-  const std::string by_results =
-      replaced(replaced(block("4,6", "48,16", "16,16", "64,16", "16,64"), "%3 : bf16[4,6,48]",
-                        "%3 : bf16[4{data},6,3x16{tensor}]"),
-               "%11 : bf16[4,6,64]", "%11 : bf16[4{data},6,64{tensor}]");
+  const std::string by_results = replaced(replaced(block("4,6", "48,16", "16,16", "64,16", "16,64"),
+                                                   "%3 : bf16[4,6,48]", "%3 : bf16[4{data},6,3x16{tensor}]"),
+                                          "%11 : bf16[4,6,64]", "%11 : bf16[4{data},6,64{tensor}]");
   CHECK(ir::print(sharded_step(by_results)) == whole);
 }
 
 TEST_CASE("shard: sequence parallelism splits what is between the products") {
-  const std::string text = replaced(
-      replaced(annotated, "%7 : bf16[4,6,16], %8", "%7 : bf16[4{data},6{tensor},16], %8"),
-      "%13 : bf16[4,6,16]", "%13 : bf16[4{data},6{tensor},16]");
+  const std::string text = replaced(replaced(annotated, "%7 : bf16[4,6,16], %8", "%7 : bf16[4{data},6{tensor},16], %8"),
+                                    "%13 : bf16[4,6,16]", "%13 : bf16[4{data},6{tensor},16]");
   const ir::Program p = sharded_step(text);
   CHECK(sharding_of(p, "ln_2 add_layer_norm") == "4{data},6{tensor},16");
   CHECK(sharding_of(p, "ln_f add_layer_norm") == "4{data},6{tensor},16");
@@ -388,7 +386,8 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
         mesh::Sharding finer = sharding;
         if (random() % 8 == 0)
           finer.partial.add(axis);
-        else if (random() % 2 == 0) finer.dimensions[random() % finer.dimensions.size()].axes.push_back(axis);
+        else if (random() % 2 == 0)
+          finer.dimensions[random() % finer.dimensions.size()].axes.push_back(axis);
         if (mesh::shard_shape(tensor.type.shape, finer, mesh).ok()) sharding = finer;
       }
       tensor.sharding = sharding;
