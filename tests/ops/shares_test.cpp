@@ -60,7 +60,8 @@ TEST_CASE("shares: n divides the axes, and the shares fit the op") {
   CHECK(shares(linear, 1, 2));  // the sequence
   CHECK(shares(linear, 2, 5));  // columns
   CHECK(shares(linear, 3, 8));  // the contraction
-  const char* rows = "input @x : f32[4,8]\nparameter @w : f32[8,8]\n%0 : f32[4,8] = linear(@x, @w)  # compute forward\n";
+  const char* rows =
+      "input @x : f32[4,8]\nparameter @w : f32[8,8]\n%0 : f32[4,8] = linear(@x, @w)  # compute forward\n";
   CHECK_FALSE(shares(rows, 1, 2));  // axis 1 is the contraction's
   CHECK(shares(rows, 2, 2));
   CHECK(shares(rows, 3, 2));

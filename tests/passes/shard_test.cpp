@@ -313,15 +313,29 @@ TEST_CASE("shard: fewer annotations imply the same layout") {
   CHECK(ir::print(sharded_step(by_results)) == whole);
 }
 
-TEST_CASE("shard: sequence parallelism splits what is between the products") {
-  const std::string text = replaced(replaced(annotated, "%7 : bf16[4,6,16], %8", "%7 : bf16[4{data},6{tensor},16], %8"),
-                                    "%13 : bf16[4,6,16]", "%13 : bf16[4{data},6{tensor},16]");
+TEST_CASE("shard: sequence parallelism, by annotations of the residual stream and of what products widen") {
+  std::string text = annotated;
+  for (const char* residual : {"%0 : bf16[4,6,16]", "%7 : bf16[4,6,16]", "%13 : bf16[4,6,16]"})
+    text = replaced(text, residual, replaced(residual, "4,6,", "4{data},6{tensor},"));
+  const ir::Program by_sequence = sharded_step(text);
+  CHECK(sharding_of(by_sequence, "fc linear") == "4{data},6{tensor},64");  // the sequence comes before columns
+
+  text = replaced(text, "%3 : bf16[4,6,48]", "%3 : bf16[4{data},6,3x16{tensor}]");
+  text = replaced(text, "%10 : bf16[4,6,64]", "%10 : bf16[4{data},6,64{tensor}]");
   const ir::Program p = sharded_step(text);
-  CHECK(sharding_of(p, "ln_2 add_layer_norm") == "4{data},6{tensor},16");
-  CHECK(sharding_of(p, "ln_f add_layer_norm") == "4{data},6{tensor},16");
-  CHECK(sharding_of(p, "fc linear") == "4{data},6{tensor},64");  // the sequence comes first: a batch dimension
+  for (const char* op : {"ln_1 layer_norm", "attn_proj linear", "ln_2 add_layer_norm", "proj linear",
+                         "ln_f add_layer_norm", "head linear_dx", "fc linear_dx", "attn linear_dx"}) {
+    INFO(op);
+    CHECK(sharding_of(p, op) == "4{data},6{tensor},16");
+  }
+  for (const char* op : {"fc linear", "gelu gelu", "proj linear_dx", "gelu gelu_dx"}) {
+    INFO(op);
+    CHECK(sharding_of(p, op) == "4{data},6,64{tensor}");
+  }
+  CHECK(sharding_of(p, "heads attention") == "4{data},6,16{tensor}");
+  CHECK(sharding_of(p, "grad.fc.w") == "64{tensor},16 partial{data}");
+  CHECK(sharding_of(p, "grad.proj.w") == "16,64{tensor} partial{data}");
   CHECK(sharding_of(p, "grad.g2") == "16 partial{data,tensor}");
-  CHECK(sharding_of(p, "head linear") == "4{data},6{tensor},32");
 }
 
 TEST_CASE("shard: experts are split over their axis, and their features over tensor") {
