@@ -45,7 +45,9 @@ class Spreading {
  public:
   // All tensors of the program have a sharding; those that are fixed keep theirs.
   Spreading(ir::Program program, std::vector<bool> fixed, const mesh::Mesh& mesh)
-      : program_(std::move(program)), fixed_(std::move(fixed)), mesh_(mesh) {}
+      : program_(std::move(program)), fixed_(std::move(fixed)), mesh_(mesh) {
+    for (const Instruction& at : program_.instructions) rules_.push_back(rules_of(at));
+  }
 
   ir::Program run() {
     for (int level = 0; level < levels; ++level)
@@ -60,18 +62,28 @@ class Spreading {
     ops::Axis axis;
   };
 
+  // A row that fits the operands and results of an instruction.
+  struct Rule {
+    const PartitionRow* row;
+    int level;
+  };
+  std::vector<Rule> rules_of(const Instruction& at) const {
+    const ops::OpDef& op = ops::op(at.op);
+    std::vector<Rule> rules;
+    for (const PartitionRow& row : op.partition)
+      if (row.in_space() && ops::has_shares(program_, at, row, 1)) rules.push_back({&row, level_of(op, row)});
+    return rules;
+  }
+
   // True if something changed.
   bool sweep(int level) {
     bool changed = false;
-    auto visit = [&](const Instruction& at, auto step) {
-      const ops::OpDef& op = ops::op(at.op);
-      for (const PartitionRow& row : op.partition)
-        if (row.in_space() && level_of(op, row) <= level && ops::has_shares(program_, at, row, 1))
-          changed |= (this->*step)(at, row);
+    auto visit = [&](std::size_t i, auto step) {
+      for (const Rule& rule : rules_[i])
+        if (rule.level <= level) changed |= (this->*step)(program_.instructions[i], *rule.row);
     };
-    const std::vector<Instruction>& all = program_.instructions;
-    for (auto at = all.begin(); at != all.end(); ++at) visit(*at, &Spreading::forward);
-    for (auto at = all.rbegin(); at != all.rend(); ++at) visit(*at, &Spreading::backward);
+    for (std::size_t i = 0; i < rules_.size(); ++i) visit(i, &Spreading::forward);
+    for (std::size_t i = rules_.size(); i-- > 0;) visit(i, &Spreading::backward);
     return changed;
   }
 
@@ -187,7 +199,8 @@ class Spreading {
   }
 
   ir::Program program_;
-  const std::vector<bool> fixed_;  // by tensor
+  const std::vector<bool> fixed_;         // by tensor
+  std::vector<std::vector<Rule>> rules_;  // by instruction
   const mesh::Mesh& mesh_;
 };
 
