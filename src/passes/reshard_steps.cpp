@@ -230,8 +230,9 @@ std::string_view name(Reshard::Kind kind) {
 
 ir::Attributes attributes(const Reshard& step) {
   ir::Attributes result{{"axes", mesh::to_string(step.axes)}};
-  if (step.kind == Kind::one_summand || step.kind == Kind::sum_shards) return result;
+  if (step.kind == Kind::one_summand) return result;
   result.set("shards", std::int64_t(step.ranks));
+  if (step.kind == Kind::sum_shards) return result;
   if (step.kind == Kind::swap_shards) {
     result.set("from", std::int64_t(step.from));
     if (step.from_blocks > 1) result.set("from_blocks", step.from_blocks);
