@@ -74,6 +74,12 @@ std::vector<int> Mesh::group(int rank, Axes axes) const {
   return members;
 }
 
+Mesh of_experts(int ranks) {
+  Mesh mesh;
+  mesh[Axis::expert] = ranks;
+  return mesh;
+}
+
 std::string to_string(const Mesh& mesh) {
   std::string text;
   for (const Axis axis : all_axes) {

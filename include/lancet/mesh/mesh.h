@@ -56,6 +56,8 @@ struct Mesh {
   int place(int rank, Axes axes) const;
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
+// All ranks along `expert`: each holds its own experts, and its own share of the batch.
+Mesh of_experts(int ranks);
 std::string to_string(const Mesh& mesh);  // "data 2 x expert 4": axes of more than one coordinate; "1 rank" without
 
 }  // namespace lancet::mesh
