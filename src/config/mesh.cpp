@@ -15,7 +15,8 @@ using mesh::Axis;
 // Axes over which no pass splits a Program yet.
 Status check_supported(const MeshSizes& sizes) {
   for (const auto& [name, size] : {std::pair{"tensor", sizes.tensor}, std::pair{"stage", sizes.stage}})
-    if (size != 1) return config_error(fmt::format("config: mesh.{0}: expected 1 ({0} is not supported), found {1}", name, size));
+    if (size != 1)
+      return config_error(fmt::format("config: mesh.{0}: expected 1 ({0} is not supported), found {1}", name, size));
   return {};
 }
 
@@ -38,10 +39,10 @@ Status check_expert(const Model& model, std::int64_t expert) {
     return config_error(
         fmt::format("config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found {}", expert));
   if (model.num_local_experts && *model.num_local_experts % expert != 0)
-    return config_error(
-        fmt::format("config: mesh.expert: expected a divisor of the {} experts (model.num_local_experts) of the tensors "
-                    "h.*.moe.experts, found {}",
-                    *model.num_local_experts, expert));
+    return config_error(fmt::format(
+        "config: mesh.expert: expected a divisor of the {} experts (model.num_local_experts) of the tensors "
+        "h.*.moe.experts, found {}",
+        *model.num_local_experts, expert));
   return {};
 }
 

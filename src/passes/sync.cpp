@@ -1,6 +1,6 @@
 // Copies the program and inserts all-reduces. The gradient of a parameter is summed over the ranks that hold the same
-// parameter: all ranks or, for experts, a group of the mesh. The gradients of a group fill a bucket in the order in which
-// they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so the
+// parameter: all ranks or, for experts, a group of the mesh. The gradients of a group fill a bucket in the order in
+// which they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so the
 // all-reduce can run beside the rest of the backward pass. At the end one more all-reduce sums the loss, aux and load
 // outputs, except those that an all-reduce of the forward pass has summed. The outputs become the all-reduces' results.
 #include <fmt/format.h>

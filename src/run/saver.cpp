@@ -75,7 +75,8 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
     if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
     (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
-  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks());
+  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)),
+                                local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks());
 }
 
 Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,

@@ -38,7 +38,7 @@ class Axes {
  private:
   std::uint8_t bits_ = 0;
 };
-std::string to_string(Axes axes);                        // "data,expert", outermost first
+std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
 
 struct Mesh {
@@ -49,6 +49,7 @@ struct Mesh {
   int ranks() const { return size({Axis::stage, Axis::data, Axis::expert, Axis::tensor}); }
   int size(Axes axes) const;  // the ranks of one group of these axes
   Axes wide() const;          // the axes that have more than one coordinate
+  bool has_groups() const;    // whether some axes make groups that are neither single ranks nor all of them
   int coordinate(int rank, Axis axis) const;
   // The ranks that have rank's coordinates on all other axes, ascending; rank is one of them.
   std::vector<int> group(int rank, Axes axes) const;

@@ -5,8 +5,8 @@
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E/X,F,D], .c_proj.weight [E/X,D,F] (this rank's experts)
 //
-// Every rank has its own sequences. The experts are split among the X ranks of the mesh's axis `expert`, and each rank of
-// the axis `data` has the same ones.
+// Every rank has its own sequences. The experts are split among the X ranks of the mesh's axis `expert`, and each rank
+// of the axis `data` has the same ones.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -17,11 +17,11 @@ ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
 ir::Program fuse(const ir::Program& program);
 
-// Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for experts,
-// those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth of all its
-// gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket. Then one
-// all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only accumulates): no
-// all-reduces of gradients. One rank: unchanged.
+// Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for
+// experts, those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth
+// of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
+// Then one all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only
+// accumulates): no all-reduces of gradients. One rank: unchanged.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true);
 
 struct OptimizeOptions {

@@ -58,9 +58,9 @@ struct PlanReport {
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
 // overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the forward
-// Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs, their name and the prediction (profile:
-// Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the
-// known ones); a pass that cannot be skipped; costs that lack an op.
+// Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs,
+// their name and the prediction (profile: Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy
+// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op.
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
 
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
