@@ -46,7 +46,9 @@ class DeviceAsHost final : public comm::Communicator {
   Status all_reduce_sum(std::span<float> values) override { return device_.all_reduce_sum(stream_, values); }
   Status broadcast(std::span<std::byte>, int) override { return internal_error("no kernel broadcasts"); }
   Status barrier() override { return internal_error("no kernel meets others"); }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("no kernel duplicates"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("no kernel splits");
+  }
   void abort(const std::string& why) override { device_.abort(why); }
   void set_timeout(std::chrono::milliseconds) override {}
 

@@ -36,7 +36,9 @@ class Loopback final : public comm::Communicator {
   Status all_reduce_sum(std::span<float>) override { return {}; }
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("loopback has one stream"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("loopback has one stream");
+  }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
