@@ -97,4 +97,20 @@ std::string to_string(const Mesh& mesh) {
   return text.empty() ? "1 rank" : text;
 }
 
+std::string describe(const Mesh& mesh) {
+  std::string places;
+  int outer = mesh.ranks();
+  for (const Axis axis : all_axes) {
+    const int inner = outer / mesh[axis];  // the ranks that share a coordinate of this axis and of the outer ones
+    if (mesh[axis] > 1) {
+      places += places.empty() ? "; rank r: " : ", ";
+      places += std::string(name(axis)) + " r";
+      if (inner > 1) places += " / " + std::to_string(inner);
+      if (outer < mesh.ranks()) places += " % " + std::to_string(mesh[axis]);
+    }
+    outer = inner;
+  }
+  return to_string(mesh) + places;
+}
+
 }  // namespace lancet::mesh

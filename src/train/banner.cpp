@@ -36,6 +36,7 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
                       ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
                       train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
+  if (ranks > 1) text += fmt::format("mesh       {}\n", mesh::describe(mesh));
   text += fmt::format("device     {} a rank, {}\n", describe(resources),
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"

@@ -57,11 +57,11 @@ struct CollectiveTimes {
   friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
 };
 
-struct NetworkTimes : CollectiveTimes {           // of all ranks
-  std::map<std::string, CollectiveTimes> groups;  // by group_key
+struct NetworkTimes : CollectiveTimes {  // those of all ranks
   CoreCost all_to_all_core, all_reduce_core;
   double launch_ms = 0;
   Interference interference;
+  std::map<std::string, CollectiveTimes> groups = {};  // by group_key
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
 };
 

@@ -61,4 +61,7 @@ struct Mesh {
 Mesh of_experts(int ranks);
 std::string to_string(const Mesh& mesh);  // "data 2 x expert 4": axes of more than one coordinate; "1 rank" without
 
+// The mesh and each rank's place: "data 2 x expert 4; rank r: data r / 4, expert r % 4".
+std::string describe(const Mesh& mesh);
+
 }  // namespace lancet::mesh
