@@ -17,6 +17,10 @@ void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) 
   if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
 }
 
+void copy_group(const Attributes& from, Attributes& to) {
+  if (from.has(axes_attribute)) to.set(axes_attribute, from.text(axes_attribute));
+}
+
 mesh::Axes group_of(const Instruction& instruction) {
   if (!instruction.attributes.has(axes_attribute)) return {};
   const std::string& text = instruction.attributes.text(axes_attribute);

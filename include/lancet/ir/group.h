@@ -9,6 +9,9 @@ namespace lancet::ir {
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes);
 
+// Names the group that `from` names, if it names one.
+void copy_group(const Attributes& from, Attributes& to);
+
 // The axes that the instruction names; empty: all ranks. An attribute with other words throws InternalError.
 mesh::Axes group_of(const Instruction& instruction);
 
