@@ -17,7 +17,7 @@ LAYERS = [
     {"base": []},
     {"mesh": ["base"], "backend": ["base"], "checkpoint": ["base"]},
     {"config": ["base", "mesh"], "ir": ["base", "mesh"]},
-    {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "ir"]},
+    {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "mesh", "ir"]},
     {"cost": ["base", "mesh", "ir", "comm", "ops"], "model": ["base", "mesh", "config", "ir", "ops"], "passes": ["base", "mesh", "ir", "ops"]},
     {"schedule": ["base", "mesh", "config", "ir", "ops", "cost"], "runtime": ["base", "mesh", "ir", "ops", "backend", "comm", "cost"]},
     {"planner": ["base", "mesh", "config", "ir", "ops", "cost", "passes", "schedule"],

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {

@@ -14,7 +14,7 @@
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
 #include "lancet/comm/rounds.h"
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {

@@ -4,7 +4,7 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/cost/costs.h"
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::model {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "lancet/base/random.h"
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 

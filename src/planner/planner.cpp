@@ -12,7 +12,7 @@
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
@@ -188,7 +188,7 @@ void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view pol
                  {"model", hex(hash64(ir::print(forward)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
-  if (!ir::groups_of(plan.program).empty()) plan.header.set("mesh", mesh::to_string(mesh));
+  if (ir::uses_groups(plan.program)) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
 void set_step_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const PlanRequest& request) {

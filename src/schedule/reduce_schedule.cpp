@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "reorder.h"
 

@@ -1,6 +1,7 @@
 // Tests of verify() with planted faults: each text is sound except for one fault.
 #include "lancet/ir/verify.h"
 
+#include "lancet/ir/groups.h"
 #include "support.h"
 
 using namespace lancet;
@@ -438,4 +439,25 @@ TEST_CASE("tables of the wrong length are found") {
     if (table == 2) plan.offsets.pop_back();
     require_fault(ir::verify(plan), "the plan's tables do not fit its program");
   }
+}
+
+TEST_CASE("a group of ranks is named by axes of the mesh, outermost first") {
+  const std::string writable = "state @x : f32[16]\n%0 : f32[16] = f(@x) {axes=";
+  for (const char* axes : {"data", "\"data,expert\"", "\"stage,data,expert,tensor\""}) {
+    INFO(axes);
+    require_sound(ir::verify(parsed(writable + axes + "}  # reduce sync a\n")));
+  }
+  for (const char* axes : {"3", "\"\"", "rows", "\"expert,data\"", "\"data, expert\""}) {
+    INFO(axes);
+    require_fault(ir::verify(parsed(writable + axes + "}  # reduce sync a\n")),
+                  "expected axes of the mesh, outermost first, such as data,expert");
+  }
+  const ir::Program program =
+      parsed(writable + "\"data,expert\"}  # reduce sync a\n%1 : f32[16] = f(%0)  # expert sync\n");
+  const auto used = ir::used_axes(program);
+  CHECK(used[std::size_t(ir::Stream::reduce)] ==
+        std::set<mesh::Axes>{mesh::Axes{mesh::Axis::data, mesh::Axis::expert}});
+  CHECK(used[std::size_t(ir::Stream::expert)].empty());
+  CHECK(ir::axes_text(program.instructions[0]) == "data,expert");
+  CHECK(ir::axes_text(program.instructions[1]).empty());
 }

@@ -94,7 +94,7 @@ inline void require_done(const Status& status) {
 // Streams 1 and 2: all-to-all ("expert") and all-reduce ("reduce").
 inline runtime::ExecutorOptions streams(comm::Communicator* expert, comm::Communicator* reduce) {
   runtime::ExecutorOptions options;
-  options.communicators = {nullptr, expert, reduce};
+  options.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(reduce)};
   return options;
 }
 

@@ -18,6 +18,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
