@@ -23,8 +23,12 @@ struct DeclaredCosts final : cost::Costs {
       elements = 32 * std::atof(std::string(key.substr(tokens + 7)).c_str());
     return 0.01 + elements / elements_per_ms;
   }
-  double all_to_all_ms(double bytes) const override { return latency_ms + bytes / network_mb_per_s * 1e-3; }
-  double all_reduce_ms(double bytes) const override { return latency_ms + bytes / network_mb_per_s * 1e-3; }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override {
+    return latency_ms + bytes / network_mb_per_s * 1e-3;
+  }
+  double all_reduce_ms(double bytes, mesh::Axes = {}) const override {
+    return latency_ms + bytes / network_mb_per_s * 1e-3;
+  }
   cost::CoreCost all_to_all_core() const override { return {0, core}; }
   cost::CoreCost all_reduce_core() const override { return {0, core}; }
   double launch_ms() const override { return 0.01; }

@@ -110,6 +110,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
   fmt::print("costs: {}\n", planned.costs);
+  if (arguments.ranks > 1) fmt::print("mesh: {}\n", mesh::describe(config::mesh_of(config, arguments.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
   if (planned.crowded)
     fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");

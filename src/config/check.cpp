@@ -21,19 +21,24 @@ constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor; also tokens o
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
 constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same with MoE layers: gates count tokens in floats
 
-Status check_experts(const Model& m, int ranks) {
+// Exactly one of the two fields gives a layer's experts.
+Status check_experts_given(const Model& m) {
   if (!m.has_moe()) return {};
   if (m.experts_per_rank.has_value() == m.num_local_experts.has_value())
     return refused("expected exactly one of model.experts_per_rank and model.num_local_experts, found {}",
                    m.experts_per_rank ? "both" : "neither");
-  if (m.num_local_experts && *m.num_local_experts % ranks != 0)
-    return refused("model.num_local_experts: expected a multiple of the {} ranks, found {}", ranks,
-                   *m.num_local_experts);
-  if (m.experts(ranks) > most_experts)
+  return {};
+}
+
+Status check_experts(const Model& m, const mesh::Mesh& mesh) {
+  if (!m.has_moe()) return {};
+  const int coordinates = mesh[mesh::Axis::expert];
+  const std::int64_t experts = m.experts(coordinates);
+  if (experts > most_experts)
     return refused("model.experts_per_rank: expected at most {} experts in a layer, found {} on {} ranks", most_experts,
-                   m.experts(ranks), ranks);
-  if (m.num_experts_per_tok > m.experts(ranks))
-    return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", m.experts(ranks),
+                   experts, coordinates);
+  if (m.num_experts_per_tok > experts)
+    return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", experts,
                    m.num_experts_per_tok);
   if (m.num_experts_per_tok != 1)
     return refused("model.num_experts_per_tok: expected 1 (every router is top-1), found {}", m.num_experts_per_tok);
@@ -49,7 +54,7 @@ Status check_groups(const Config& config) {
 }
 
 // Computes the elements of the largest tensors in doubles, which cannot overflow and are exact far beyond the bound.
-Status check_sizes(const Config& config, int ranks) {
+Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   const Model& m = config.model;
   const Train& t = config.train;
   const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
@@ -63,7 +68,7 @@ Status check_sizes(const Config& config, int ranks) {
   };
   std::vector<Size> sizes = {
       {"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * ranks)",
-       tokens * double(t.gradient_accumulation_steps) * ranks},
+       tokens * double(t.gradient_accumulation_steps) * mesh.ranks()},
       {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
       {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
       {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
@@ -72,7 +77,8 @@ Status check_sizes(const Config& config, int ranks) {
       {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
       {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
   if (m.has_moe()) {
-    const double experts = double(m.experts(ranks)), group = double(config.group_sequences()) * sequence,
+    const int coordinates = mesh[mesh::Axis::expert];
+    const double experts = double(m.experts(coordinates)), group = double(config.group_sequences()) * sequence,
                  share = m.capacity_factor * group / experts;
     const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
@@ -80,7 +86,8 @@ Status check_sizes(const Config& config, int ranks) {
     sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});
     sizes.push_back({"the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
                      experts * slots * std::max(inner, width)});
-    sizes.push_back({"a rank's expert weights (experts * model.n_embd * n_inner)", experts / ranks * width * inner});
+    sizes.push_back(
+        {"a rank's expert weights (experts * model.n_embd * n_inner)", experts / coordinates * width * inner});
   }
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))
@@ -102,9 +109,9 @@ Status check_emulated(const Config& config) {
 
 }  // namespace
 
-std::int64_t Model::experts(int ranks) const {
+std::int64_t Model::experts(int expert_coordinates) const {
   if (!has_moe()) return 0;
-  return num_local_experts ? *num_local_experts : experts_per_rank.value_or(0) * ranks;
+  return num_local_experts ? *num_local_experts : experts_per_rank.value_or(0) * expert_coordinates;
 }
 
 Status check(const Config& config, int ranks) {
@@ -115,9 +122,11 @@ Status check(const Config& config, int ranks) {
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
                    config.train.seq_len);
-  LANCET_TRY(check_experts(m, ranks));
+  LANCET_TRY(check_experts_given(m));
+  LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
+  LANCET_TRY(check_experts(m, mesh));
   if (m.has_moe()) LANCET_TRY(check_groups(config));
-  LANCET_TRY(check_sizes(config, ranks));
+  LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)
     return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
   if (config.overlap.parts > config.overlap.max_parts)

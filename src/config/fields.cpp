@@ -54,6 +54,7 @@ constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 // bounds the sizes of tensors).
 constexpr double most_layers = 10000;
 constexpr double most_experts_per_layer = 65536;
+constexpr double most_ranks = 65536;
 constexpr double most_width = 1 << 20;      // also limits rows, heads and accumulated micro batches
 constexpr double most_positions = 1 << 24;  // per sequence
 constexpr double most_ids = 2147483647;     // ids are int32
@@ -143,6 +144,13 @@ constexpr Field table[] = {
     ROW(train.max_minutes, between(0, most_seconds), "save after this many minutes and exit with code 75; 0: never"),
     ROW(train.sample_prompt, any(), "prompt of the text generated after training"),
     ROW(train.sample_tokens, between(0, most_positions), "tokens to generate after training; 0: none"),
+    ROW(mesh.data, between(1, most_ranks),
+        "ranks among which the batch is split and the experts are the same; null: the ranks that the other axes leave"),
+    ROW(mesh.expert, between(1, most_ranks),
+        "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
+        "that divides the ranks, or what data leaves"),
+    ROW(mesh.tensor, between(1, most_ranks), "ranks among which dense weights are split; only 1 so far"),
+    ROW(mesh.stage, between(1, most_ranks), "pipeline stages; only 1 so far"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
@@ -65,7 +66,7 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
 }
 
 OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
-  const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes);
+  const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes, ir::group_of(instruction));
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
@@ -73,6 +74,10 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
   std::vector<OpCost> op_costs(program.instructions.size());
   std::string first;
   std::set<std::string> missing;
+  const auto lacks = [&](std::string what) {
+    if (missing.empty()) first = what;
+    missing.insert(std::move(what));
+  };
   for (std::size_t i = 0; i < op_costs.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
     OpCost& op_cost = op_costs[i];
@@ -85,17 +90,21 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
       } else if (copies) {
         op_cost.ms = costs.all_to_all_ms(0);
       } else {
-        if (missing.empty()) first = op_key(program, instruction);
-        missing.insert(op_key(program, instruction));
+        lacks(op_key(program, instruction));
       }
       if (copies) op_cost.core_ms = op_cost.ms;
     } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
+      const mesh::Axes group = ir::group_of(instruction);
+      if (!costs.knows(group)) {
+        lacks(fmt::format("collectives over the mesh's axes {}", mesh::to_string(group)));
+        continue;
+      }
       if (instruction.stream == ir::Stream::expert) {
         op_cost = costs.all_to_all(program, instruction, 0);
         continue;
       }
       const double bytes = bytes_sent(program, instruction);
-      op_cost.ms = costs.all_reduce_ms(bytes);
+      op_cost.ms = costs.all_reduce_ms(bytes, group);
       op_cost.core_ms = std::min(op_cost.ms, costs.all_reduce_core().ms(bytes));
     }
   }

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <span>
 
+#include "lancet/base/check.h"
 #include "lancet/base/hash.h"
 #include "lancet/comm/rounds.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
@@ -92,6 +95,16 @@ double share_at(const LinkShares& shares, double places, double bytes) {
   return before_share;
 }
 
+Layout Layout::group(mesh::Axes axes) const {
+  if (axes.empty()) return *this;
+  LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
+  std::set<int> occupied;
+  for (const int rank : mesh.group(0, axes)) occupied.insert(rank / on_host());
+  Layout group{mesh.size(axes), int(occupied.size())};
+  group.beside = std::max(1, on_host() / group.on_host());
+  return group;
+}
+
 int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
 
 Hardware Hardware::part_of_node(int devices, int hosts) const {
@@ -144,7 +157,7 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   if (layout.hosts == 1) return hardware.node.latency_us * us + links_ms(within);
   const Hardware::Network& network = hardware.network;
   const double nics = nic_bytes_per_ms(hardware, network.all_to_all_efficiency, layout.hosts, between);
-  const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() / nics;
+  const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() * layout.beside / nics;
   const double messages = std::max(away * spread.share, 1.0), nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
   const double direct =
       network.latency_us * us + std::max({links_ms(within), nic_ms, (messages - 1) * network.message_us * us});
@@ -161,7 +174,7 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
   const double within =
       2 * bytes * (local - 1) / local / link_bytes_per_ms(hardware, hardware.node.all_reduce_efficiency, local, bytes);
   if (layout.hosts == 1) return hardware.node.latency_us * us + within;
-  const double vectors = hardware.network.over_mpi ? local : 1;  // of each node
+  const double vectors = (hardware.network.over_mpi ? local : 1) * layout.beside;  // of each node
   const double between = 2 * vectors * bytes * (hosts - 1) / hosts /
                          nic_bytes_per_ms(hardware, hardware.network.all_reduce_efficiency, hosts, bytes);
   const double latency =
@@ -186,9 +199,11 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
 
 OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                  std::int64_t peers) const {
-  if (network_measured()) return measured_->all_to_all(program, instruction, peers);
+  const mesh::Axes group = ir::group_of(instruction);
+  if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
+  const Layout layout = layout_.group(group);
   Spread spread;
-  if (peers > 0) spread.share = double(peers) / double(layout_.ranks);
+  if (peers > 0) spread.share = double(peers) / double(layout.ranks);
   double bytes = bytes_sent(program, instruction);
   if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
     bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
@@ -196,15 +211,17 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
     bytes *= routing_.kept();
     spread.fullest = routing_.fullest() / routing_.kept();
   }
-  const double ms = cost::all_to_all_ms(hardware_, layout_, bytes, spread);
+  const double ms = cost::all_to_all_ms(hardware_, layout, bytes, spread);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
-double HardwareCosts::all_to_all_ms(double bytes) const {
-  return network_measured() ? measured_->all_to_all_ms(bytes) : cost::all_to_all_ms(hardware_, layout_, bytes);
+double HardwareCosts::all_to_all_ms(double bytes, mesh::Axes group) const {
+  if (network_measured(group)) return measured_->all_to_all_ms(bytes, group);
+  return cost::all_to_all_ms(hardware_, layout_.group(group), bytes);
 }
-double HardwareCosts::all_reduce_ms(double bytes) const {
-  return network_measured() ? measured_->all_reduce_ms(bytes) : cost::all_reduce_ms(hardware_, layout_, bytes);
+double HardwareCosts::all_reduce_ms(double bytes, mesh::Axes group) const {
+  if (network_measured(group)) return measured_->all_reduce_ms(bytes, group);
+  return cost::all_reduce_ms(hardware_, layout_.group(group), bytes);
 }
 
 // Computation loses the share of the device that moves the bytes for the whole time of the message.
@@ -250,6 +267,7 @@ std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
   if (hardware_.network.over_mpi) all += " over mpi";
+  if (layout_.mesh.has_groups()) all += " " + mesh::to_string(layout_.mesh);
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);

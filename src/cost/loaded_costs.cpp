@@ -4,6 +4,7 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/cost/costs.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
@@ -19,11 +20,13 @@ class LoadedCosts final : public Costs {
     if (ms && ops::is_of_experts(instruction)) *ms *= load_.fullest;
     return ms;
   }
-  double all_to_all_ms(double bytes) const override { return even_.all_to_all_ms(bytes); }
-  double all_reduce_ms(double bytes) const override { return even_.all_reduce_ms(bytes); }
+  double all_to_all_ms(double bytes, mesh::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
+  double all_reduce_ms(double bytes, mesh::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
+  bool knows(mesh::Axes group) const override { return even_.knows(group); }
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override {
     if (ops::kind(instruction) == ops::Kind::counts) return even_.all_to_all(program, instruction, peers);
-    const double bytes = load_.fullest * bytes_sent(program, instruction), ms = all_to_all_ms(bytes);
+    const double bytes = load_.fullest * bytes_sent(program, instruction);
+    const double ms = all_to_all_ms(bytes, ir::group_of(instruction));
     return {ms, std::min(ms, all_to_all_core().ms(bytes))};
   }
   CoreCost all_to_all_core() const override { return even_.all_to_all_core(); }

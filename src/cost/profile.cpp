@@ -90,12 +90,28 @@ std::optional<double> Profile::compute_ms(std::string_view op_key) const {
   return it == ops.end() ? std::nullopt : std::optional(it->second.ms);
 }
 
-double Profile::all_to_all_ms(double bytes) const {
-  return machine.cluster.ranks == 1 ? 0 : interpolate(network.all_to_all, bytes);
+std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes) {
+  mesh::Mesh sizes;
+  for (const mesh::Axis axis : mesh::all_axes)
+    if (axes.has(axis)) sizes[axis] = mesh[axis];
+  return mesh::to_string(sizes);
 }
 
-double Profile::all_reduce_ms(double bytes) const {
-  return machine.cluster.ranks == 1 ? 0 : interpolate(network.all_reduce, bytes);
+bool Profile::knows(mesh::Axes group) const { return group.empty() || network.groups.contains(group_key(mesh, group)); }
+
+const CollectiveTimes& Profile::times_of(mesh::Axes group) const {
+  if (group.empty()) return network;
+  const auto it = network.groups.find(group_key(mesh, group));
+  LANCET_CHECK(it != network.groups.end(), "the profile has no times of {}", group_key(mesh, group));
+  return it->second;
+}
+
+double Profile::all_to_all_ms(double bytes, mesh::Axes group) const {
+  return machine.cluster.ranks == 1 ? 0 : interpolate(times_of(group).all_to_all, bytes);
+}
+
+double Profile::all_reduce_ms(double bytes, mesh::Axes group) const {
+  return machine.cluster.ranks == 1 ? 0 : interpolate(times_of(group).all_reduce, bytes);
 }
 
 std::string Profile::identity() const {
@@ -106,6 +122,7 @@ std::string Profile::identity() const {
 
 Profile Profile::on(const Machine& other) const {
   Profile part(other);
+  part.mesh = mesh;
   if (machine.device == other.device) part.ops = ops, part.products = products, part.peak_tflops = peak_tflops;
   if (machine == other) part.network = network;
   return part;
@@ -157,6 +174,7 @@ Status add_to_profile(const std::filesystem::path& path, Profile profile) {
   for (const auto& [type, tflops] : held.peak_tflops)
     profile.peak_tflops[type] = std::max(profile.peak_tflops[type], tflops);
   if (!profile.network.measured()) profile.network = held.network;
+  profile.network.groups.insert(held.network.groups.begin(), held.network.groups.end());
   return replace_file(path, profile);
 }
 

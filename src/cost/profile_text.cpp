@@ -1,6 +1,7 @@
 // Prints and parses the profile file:
 //   {"format": 2, the machine's fields, "peak_tflops": {type: number}, "ops": {key: {"ms", "samples", "spread"}},
-//    "products": {...}, "network": {interference and core costs, "all_to_all": [points], "all_reduce": [points]}}
+//    "products": {...}, "network": {interference and core costs, "all_to_all": [points], "all_reduce": [points],
+//    "groups": {group_key: {"all_to_all", "all_reduce"}}}}
 // The parser checks every field and its range; Reader keeps the first error and the parser returns it, so that reading
 // code need not test each field.
 #include <fmt/format.h>
@@ -27,16 +28,22 @@ Ordered json_of(const std::vector<Point>& points) {
   return list;
 }
 
+Ordered json_of(const CollectiveTimes& times) {
+  return {{"all_to_all", json_of(times.all_to_all)}, {"all_reduce", json_of(times.all_reduce)}};
+}
+
 Ordered json_of(const NetworkTimes& network) {
-  return {{"launch_ms", network.launch_ms},
-          {"all_to_all_core_ms", network.all_to_all_core.per_message_ms},
-          {"all_to_all_core_ms_per_mb", network.all_to_all_core.per_mb_ms},
-          {"all_reduce_core_ms", network.all_reduce_core.per_message_ms},
-          {"all_reduce_core_ms_per_mb", network.all_reduce_core.per_mb_ms},
-          {"network_beside_compute", network.interference.network_beside_compute},
-          {"network_beside_network", network.interference.network_beside_network},
-          {"all_to_all", json_of(network.all_to_all)},
-          {"all_reduce", json_of(network.all_reduce)}};
+  Ordered object = {{"launch_ms", network.launch_ms},
+                    {"all_to_all_core_ms", network.all_to_all_core.per_message_ms},
+                    {"all_to_all_core_ms_per_mb", network.all_to_all_core.per_mb_ms},
+                    {"all_reduce_core_ms", network.all_reduce_core.per_message_ms},
+                    {"all_reduce_core_ms_per_mb", network.all_reduce_core.per_mb_ms},
+                    {"network_beside_compute", network.interference.network_beside_compute},
+                    {"network_beside_network", network.interference.network_beside_network},
+                    {"all_to_all", json_of(network.all_to_all)},
+                    {"all_reduce", json_of(network.all_reduce)}};
+  for (const auto& [key, times] : network.groups) object["groups"][key] = json_of(times);
+  return object;
 }
 
 class Reader {
@@ -135,7 +142,8 @@ class ProfileParser {
     if (!in_.object(value, where,
                     {"launch_ms", "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms",
                      "all_reduce_core_ms_per_mb", "network_beside_compute", "network_beside_network", "all_to_all",
-                     "all_reduce"}))
+                     "all_reduce"},
+                    {"groups"}))
       return;
     auto number = [&](const char* name, double least = 0) { return in_.number(value, name, where, least); };
     network.launch_ms = number("launch_ms");
@@ -145,6 +153,12 @@ class ProfileParser {
     network.interference = {number("network_beside_compute", slowest), number("network_beside_network", slowest)};
     network.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
     network.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+    for (const auto& [key, times] : fields(value, "groups")) {
+      const std::string at = fmt::format("network.groups[\"{}\"]", cut(key, 60));
+      if (!in_.object(times, at, {"all_to_all", "all_reduce"})) return;
+      network.groups[key] = {read_points(times["all_to_all"], at + ".all_to_all"),
+                             read_points(times["all_reduce"], at + ".all_reduce")};
+    }
   }
 
   std::vector<Point> read_points(const json& value, const std::string& where) {

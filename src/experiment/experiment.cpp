@@ -185,10 +185,12 @@ class Reader {
     const json padded = policy.value("padded", json(false));
     if (!padded.is_boolean())
       return settings_.fail("policies." + choice.policy + ".padded", "true or false", shown(padded));
-    point.spread = {
-        .imbalance = choice.imbalance,
-        .capacity = std::min(point.config.model.capacity_factor, double(point.config.model.experts(point.ranks))),
-        .padded = padded.get<bool>()};
+    const auto mesh = config::make_mesh(point.config, point.ranks);
+    if (!mesh.ok()) return file_.fail(where, "a mesh that fits the ranks", mesh.error().message);
+    const std::int64_t experts = point.config.model.experts((*mesh)[mesh::Axis::expert]);
+    point.spread = {.imbalance = choice.imbalance,
+                    .capacity = std::min(point.config.model.capacity_factor, double(experts)),
+                    .padded = padded.get<bool>()};
     if (point.source == Source::simulated || (choice.imbalance == 1 && !padded.get<bool>())) return {};
     return file_.fail(where,
                       "even routing and no padding where points are run, since only simulations can be given others",

@@ -84,7 +84,7 @@ Result<ir::Plan> plan_by_policy(const Point& point, const cost::Costs& costs, Ou
 
 Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(point.hardware()));
-  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts},
+  const cost::HardwareCosts costs(hardware, {point.ranks, point.hosts, config::mesh_of(point.config, point.ranks)},
                                   point.measured ? std::optional(*point.measured) : std::nullopt, point.spread);
   Outcome outcome;
   const double start = processor_ms();

@@ -79,7 +79,7 @@ class Import {
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
     const ir::Program program = whole_program(model.config.model);
-    for (const model::Parameter& p : model::parameters(model.config.model, 1)) parameters_.emplace(p.name, p);
+    for (const model::Parameter& p : model::parameters(model.config.model, {})) parameters_.emplace(p.name, p);
     bytes_in_all_ = weight_bytes(program);
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));

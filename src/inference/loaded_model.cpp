@@ -60,8 +60,9 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
-  // The run's transport need not suit these ranks; only the choice to send through the host (mpi) is kept.
+  // The run's transport and mesh need not suit these ranks; only the choice to send through the host (mpi) is kept.
   if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
+  config_.mesh = {};
   config_.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   config_.threads = options.threads;
   LANCET_TRY(config::check(config_, world.size()));
@@ -88,7 +89,7 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
-  return run::load_parameters(folder.checkpoint, world.rank(), world.size(), store_);
+  return run::load_parameters(folder.checkpoint, config::mesh_of(config_, world.size()), world.rank(), store_);
 }
 
 runtime::ExecutorOptions LoadedModel::executor_options() const { return streams_->executor_options(threads_); }
@@ -109,7 +110,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   build.keep_all = true;
   LANCET_ASSIGN(
       const ir::Plan plan,
-      planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), world.size())));
+      planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), build.mesh)));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);

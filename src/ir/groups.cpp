@@ -4,9 +4,28 @@
 
 namespace lancet::ir {
 
+void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) {
+  for (const mesh::Axis axis : mesh::all_axes)
+    if (mesh[axis] == 1) axes.remove(axis);
+  if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
+}
+
+void copy_group(const Attributes& from, Attributes& to) {
+  if (from.has(axes_attribute)) to.set(axes_attribute, from.text(axes_attribute));
+}
+
 std::string_view axes_text(const Instruction& instruction) {
   if (!instruction.attributes.has(axes_attribute)) return {};
   return instruction.attributes.text(axes_attribute);
+}
+
+mesh::Axes group_of(const Instruction& instruction) {
+  const std::string_view text = axes_text(instruction);
+  return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
+}
+
+bool uses_groups(const Program& program) {
+  return std::ranges::any_of(program.instructions, [](const Instruction& at) { return !axes_text(at).empty(); });
 }
 
 bool has_sound_axes(const Instruction& instruction) {

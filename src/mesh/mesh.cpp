@@ -51,6 +51,13 @@ Axes Mesh::wide() const {
   return axes;
 }
 
+bool Mesh::has_groups() const {
+  const Axes axes = wide();
+  for (const Axis axis : all_axes)
+    if (axes.has(axis) && axes != Axes{axis}) return true;
+  return false;
+}
+
 int Mesh::coordinate(int rank, Axis axis) const {
   for (std::size_t inner = axis_count - 1; inner > std::size_t(axis); --inner) rank /= sizes[inner];
   return rank % (*this)[axis];
@@ -74,6 +81,12 @@ std::vector<int> Mesh::group(int rank, Axes axes) const {
   return members;
 }
 
+Mesh of_experts(int ranks) {
+  Mesh mesh;
+  mesh[Axis::expert] = ranks;
+  return mesh;
+}
+
 std::string to_string(const Mesh& mesh) {
   std::string text;
   for (const Axis axis : all_axes) {
@@ -82,6 +95,22 @@ std::string to_string(const Mesh& mesh) {
     text += std::string(name(axis)) + " " + std::to_string(mesh[axis]);
   }
   return text.empty() ? "1 rank" : text;
+}
+
+std::string describe(const Mesh& mesh) {
+  std::string places;
+  int outer = mesh.ranks();
+  for (const Axis axis : all_axes) {
+    const int inner = outer / mesh[axis];  // the ranks that share a coordinate of this axis and of the outer ones
+    if (mesh[axis] > 1) {
+      places += places.empty() ? "; rank r: " : ", ";
+      places += std::string(name(axis)) + " r";
+      if (inner > 1) places += " / " + std::to_string(inner);
+      if (outer < mesh.ranks()) places += " % " + std::to_string(mesh[axis]);
+    }
+    outer = inner;
+  }
+  return to_string(mesh) + places;
 }
 
 }  // namespace lancet::mesh

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::model {
@@ -17,7 +18,7 @@ class Builder {
  public:
   Builder(const config::Model& model, const BuildOptions& options) : model_(model), options_(options) {
     program_.name = "gpt2-moe";
-    program_.attributes = {{"ranks", std::int64_t(options.ranks)}};
+    program_.attributes = {{"ranks", std::int64_t(options.mesh.ranks())}};
   }
 
   std::vector<Parameter> parameters() && {
@@ -116,7 +117,8 @@ class Builder {
   TensorId moe(const std::string& layer, TensorId y) {
     const std::string name = layer + ".moe";
     const std::int64_t d = model_.n_embd, f = model_.inner();
-    const std::int64_t experts = model_.experts(options_.ranks), here = model_.experts_on_rank(options_.ranks);
+    const int among = options_.mesh[mesh::Axis::expert];  // ranks that the experts are split among
+    const std::int64_t experts = model_.experts(among), here = model_.experts_on_rank(among);
     const std::int64_t tokens = options_.batch * options_.sequence;
     const bool keeps_all = gives_logits() || options_.keep_all;
     const std::int64_t groups = keeps_all ? 1 : options_.groups;
@@ -127,8 +129,10 @@ class Builder {
         add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_}, DType::f32);
     const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];        // f32[B,S,E]
     const ops::Attributes rows_here{{"tokens", std::min(tokens, experts * slots)}};  // of this rank, spread evenly
-    ops::Attributes expert_product = rows_here;
-    if (!product_of(tokens * options_.ranks).items().empty()) expert_product.set("streamed", std::int64_t(1));
+    ops::Attributes sent_rows = rows_here, counts{{"ranks", std::int64_t(among)}}, expert_product = rows_here;
+    ir::set_group(sent_rows, options_.mesh, {mesh::Axis::expert});
+    ir::set_group(counts, options_.mesh, {mesh::Axis::expert});
+    if (!product_of(tokens * among).items().empty()) expert_product.set("streamed", std::int64_t(1));
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     const auto gated = emit(gate_op, {logits}, {{"capacity", of_group}, {"groups", groups}}, name + ".gate");
     const TensorId expert = gated[0], slot = gated[1], probability = gated[2];  // [B*S,1]
@@ -139,14 +143,12 @@ class Builder {
       program_.add_output("filled." + layer, filled);
     }
     if (options_.mode == Mode::train) balance(layer, gated[5], gated[6]);
-    const bool alone = options_.ranks == 1;  // the slots are the experts' buffers: nothing travels
-    const TensorId rows =
-        alone ? filled
-              : emit("all_to_all_counts", {filled}, {{"ranks", std::int64_t(options_.ranks)}}, name + ".counts")[0];
+    const bool alone = among == 1;  // the slots are the experts' buffers: nothing travels
+    const TensorId rows = alone ? filled : emit("all_to_all_counts", {filled}, counts, name + ".counts")[0];
     const TensorId sent =
         emit("dispatch", {y, expert, slot, filled}, {{"slots", slots}}, name + ".dispatch")[0];  // [E,C,D]
     const TensorId received =
-        alone ? sent : emit("all_to_all", {sent, filled, rows}, rows_here, name + ".all_to_all")[0];  // [E/W,W*C,D]
+        alone ? sent : emit("all_to_all", {sent, filled, rows}, sent_rows, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
     const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, deviation_, true);
     const TensorId b1 = constant(name + ".experts.c_fc.bias", {here, f}, 0, true);
@@ -157,18 +159,18 @@ class Builder {
     const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
     const TensorId back =
         alone ? made
-              : emit("all_to_all_back", {made, filled, rows}, rows_here, name + ".all_to_all_back")[0];  // [E,C,D]
+              : emit("all_to_all_back", {made, filled, rows}, sent_rows, name + ".all_to_all_back")[0];  // [E,C,D]
     return emit("combine", {back, expert, slot, probability, filled}, {{"batch", options_.batch}},
                 name + ".combine")[0];  // [B,S,D]
   }
 
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {
-    const std::int64_t tokens = options_.batch * options_.sequence, all = tokens * options_.ranks;
-    const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global && options_.ranks > 1;
+    const std::int64_t tokens = options_.batch * options_.sequence, ranks = options_.mesh.ranks();
+    const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global && ranks > 1;
     if (global) load = emit("all_reduce", {load}, {}, layer + ".moe.load")[0];
     const TensorId aux = emit("aux_loss", {probabilities, load},
-                              {{"load_tokens", global ? all : tokens},
-                               {"total_tokens", all * options_.accumulation},
+                              {{"load_tokens", global ? tokens * ranks : tokens},
+                               {"total_tokens", tokens * ranks * options_.accumulation},
                                {"coefficient", model_.router_aux_loss_coef}},
                               layer + ".moe.aux_loss")[0];
     program_.add_output(ir::output_name(ir::OutputKind::aux, layer), aux);
@@ -181,7 +183,7 @@ class Builder {
       return;
     }
     const TensorId targets = program_.add_named(TensorKind::input, "targets", program_.type(tokens_));
-    const std::int64_t total = options_.batch * options_.sequence * options_.ranks * options_.accumulation;
+    const std::int64_t total = options_.batch * options_.sequence * options_.mesh.ranks() * options_.accumulation;
     const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
     const auto loss =
         emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}}, "lm_head.loss");
@@ -211,15 +213,15 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
-std::vector<Parameter> parameters(const config::Model& model, int ranks) {
-  return Builder(model, {.ranks = ranks}).parameters();
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh) {
+  return Builder(model, {.mesh = mesh}).parameters();
 }
 
-ParameterCount count_parameters(const config::Model& model, int ranks) {
+ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& mesh) {
   ParameterCount count;
-  for (const Parameter& parameter : parameters(model, ranks)) {
+  for (const Parameter& parameter : parameters(model, mesh)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
-    count.total += parameter.local ? elements * ranks : elements;
+    count.total += parameter.local ? elements * mesh[mesh::Axis::expert] : elements;
     count.active += parameter.local ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;

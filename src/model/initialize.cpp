@@ -32,7 +32,7 @@ void fill_normal(std::uint64_t seed, const std::string& stream, float deviation,
 
 }  // namespace
 
-void initialize(const Parameter& parameter, int rank, std::uint64_t seed, std::span<float> values) {
+void initialize(const Parameter& parameter, int expert_coordinate, std::uint64_t seed, std::span<float> values) {
   const Shape& shape = parameter.shape;
   LANCET_CHECK(std::int64_t(values.size()) == shape.elements(), "{} has {} elements, not {}", parameter.name,
                shape.elements(), values.size());
@@ -43,7 +43,7 @@ void initialize(const Parameter& parameter, int rank, std::uint64_t seed, std::s
   const std::int64_t here = shape[0];
   const std::size_t each = drawn.size() / std::size_t(here);
   for (std::int64_t e = 0; e < here; ++e)
-    fill_normal(seed, fmt::format("{}.{}", parameter.name, rank * here + e), *parameter.deviation,
+    fill_normal(seed, fmt::format("{}.{}", parameter.name, expert_coordinate * here + e), *parameter.deviation,
                 drawn.subspan(std::size_t(e) * each, each));
 }
 

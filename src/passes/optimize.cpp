@@ -1,10 +1,12 @@
 // Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
 // so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
 // every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
-// own different experts, so only the experts' part of the norm is summed over the ranks.
+// own different experts, so only the experts' part of the norm is summed, over the mesh's axis `expert`. Ranks that own
+// the same experts have the same sums, to the bit, and none counts twice.
 #include <algorithm>
 
 #include "lancet/base/random.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 
@@ -57,14 +59,18 @@ class Optimize {
     std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
   }
 
-  // Shared gradients are the same on all ranks and count once; local ones are summed over the ranks.
+  // Shared gradients are the same on all ranks and count once; those of experts are summed over the axis `expert`.
   TensorId clip_scale() {
     std::vector<TensorId> shared, local, sums;
     for (const Update& update : updates_)
       (program_[update.parameter].local ? local : shared).push_back(update.gradient);
     if (!local.empty()) {
       TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
-      if (options_.ranks > 1) sum = ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.experts")[0];
+      if (options_.mesh[mesh::Axis::expert] > 1) {
+        ops::Attributes attributes;
+        ir::set_group(attributes, options_.mesh, {mesh::Axis::expert});
+        sum = ops::append(program_, "all_reduce", {sum}, attributes, Role::sync, "norm.experts")[0];
+      }
       sums.push_back(sum);
     }
     if (!shared.empty())

@@ -1,13 +1,15 @@
-// Copies the program and inserts all-reduces. Gradients of parameters that all ranks share fill a bucket in the order
-// in which they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so
-// the all-reduce can run beside the rest of the backward pass. At the end one more all-reduce sums the loss, aux and
-// load outputs, except those that an all-reduce of the forward pass has summed. The outputs become the all-reduces'
-// results.
+// Copies the program and inserts all-reduces. The gradient of a parameter is summed over the ranks that hold the same
+// parameter: all ranks or, for experts, a group of the mesh. The gradients of a group fill a bucket in the order in
+// which they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so the
+// all-reduce can run beside the rest of the backward pass. At the end one more all-reduce sums the loss, aux and load
+// outputs, except those that an all-reduce of the forward pass has summed. The outputs become the all-reduces' results.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 
@@ -15,22 +17,30 @@ namespace lancet::passes {
 namespace {
 
 using ir::TensorId;
+using mesh::Axes;
+using mesh::Axis;
+
+constexpr Axes all_ranks{Axis::stage, Axis::data, Axis::expert, Axis::tensor};
 
 class Sync {
  public:
-  Sync(const ir::Program& program, std::int64_t bucket_bytes, bool gradients) : source_(program) {
-    std::int64_t total = 0;
+  Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients)
+      : source_(program), mesh_(mesh) {
     result_ = program;
     result_.instructions.clear();
+    std::map<Axes, std::int64_t> total;
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
       const ir::Output& output = program.outputs[i];
-      if (output.kind != ir::OutputKind::gradient || program[output.parameter].local) continue;
-      gradients_[output.tensor.value] = i;
-      total += ir::bytes(program.type(output.tensor));
+      if (output.kind != ir::OutputKind::gradient) continue;
+      const Axes group = holders_of(output.parameter);
+      if (mesh.size(group) == 1) continue;
+      gradients_[output.tensor.value] = {i, group};
+      total[group] += ir::bytes(program.type(output.tensor));
     }
     // A model smaller than a bucket would send everything at the end, hidden by nothing. It gets about eight buckets,
     // if they are large enough that bandwidth, not latency, decides their time.
-    bucket_bytes_ = std::min(bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
+    for (const auto& [group, bytes] : total)
+      buckets_[group].bytes = std::min(bucket_bytes, std::max(bytes / 8, std::int64_t{256} << 10));
   }
 
   ir::Program run() {
@@ -41,22 +51,41 @@ class Sync {
         if (const auto it = gradients_.find(id.value); it != gradients_.end()) add_to_bucket(it->second);
       }
     }
-    close_bucket();
+    for (auto& [group, bucket] : buckets_) close(group, bucket);
     reduce_shares();
     return std::move(result_);
   }
 
  private:
-  void add_to_bucket(std::size_t output) {
-    bucket_.push_back(output);
-    filled_ += ir::bytes(result_.type(result_.outputs[output].tensor));
-    if (filled_ >= bucket_bytes_) close_bucket();
+  struct Gradient {
+    std::size_t output = 0;
+    Axes group;
+  };
+  struct Bucket {
+    std::int64_t bytes = 0, filled = 0;
+    std::vector<std::size_t> outputs;
+  };
+
+  // The axes along which the ranks hold the same parameter. Those of a group that is all ranks are `all_ranks`, so that
+  // experts that every rank holds share the buckets of the other parameters.
+  Axes holders_of(TensorId parameter) const {
+    Axes axes = all_ranks;
+    if (source_[parameter].local) axes.remove(Axis::expert);
+    return mesh_.size(axes) == mesh_.ranks() ? all_ranks : axes;
   }
 
-  void close_bucket() {
-    reduce(bucket_, fmt::format("bucket.{}", buckets_++));
-    bucket_.clear();
-    filled_ = 0;
+  void add_to_bucket(const Gradient& gradient) {
+    Bucket& bucket = buckets_.at(gradient.group);
+    bucket.outputs.push_back(gradient.output);
+    bucket.filled += ir::bytes(result_.type(result_.outputs[gradient.output].tensor));
+    if (bucket.filled >= bucket.bytes) close(gradient.group, bucket);
+  }
+
+  void close(Axes group, Bucket& bucket) {
+    if (bucket.outputs.empty()) return;
+    reduce(bucket.outputs, group, fmt::format("bucket.{}", closed_++));
+    bucket.outputs.clear();
+    bucket.filled = 0;
   }
 
   void reduce_shares() {
@@ -65,33 +94,34 @@ class Sync {
       if (ir::is_share(result_.outputs[i].kind) &&
           std::find(reduced_.begin(), reduced_.end(), result_.outputs[i].tensor) == reduced_.end())
         shares.push_back(i);
-    reduce(shares, "metrics");
+    if (!shares.empty()) reduce(shares, all_ranks, "metrics");
   }
 
   // One all-reduce of these outputs; they become its results.
-  void reduce(const std::vector<std::size_t>& outputs, std::string label) {
-    if (outputs.empty()) return;
+  void reduce(const std::vector<std::size_t>& outputs, Axes group, std::string label) {
     std::vector<TensorId> operands;
     for (std::size_t i : outputs) operands.push_back(result_.outputs[i].tensor);
-    const auto results = ops::append(result_, "all_reduce", operands, {}, ir::Role::sync, std::move(label));
+    ops::Attributes attributes;
+    ir::set_group(attributes, mesh_, group);
+    const auto results =
+        ops::append(result_, "all_reduce", operands, std::move(attributes), ir::Role::sync, std::move(label));
     for (std::size_t i = 0; i < outputs.size(); ++i) result_.outputs[outputs[i]].tensor = results[i];
   }
 
   const ir::Program& source_;
-  std::int64_t bucket_bytes_ = 0;
+  const mesh::Mesh mesh_;
   ir::Program result_;
-  std::unordered_map<std::int32_t, std::size_t> gradients_;  // tensor -> output; looked up only, never walked
+  std::unordered_map<std::int32_t, Gradient> gradients_;  // by tensor; looked up only, never walked
+  std::map<Axes, Bucket> buckets_;                        // by group
   std::vector<TensorId> reduced_;
-  std::vector<std::size_t> bucket_;  // outputs
-  std::int64_t filled_ = 0;
-  int buckets_ = 0;
+  int closed_ = 0;
 };
 
 }  // namespace
 
-ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients) {
-  if (ranks == 1) return program;
-  return Sync(program, bucket_bytes, gradients).run();
+ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients) {
+  if (mesh.ranks() == 1) return program;
+  return Sync(program, mesh, bucket_bytes, gradients).run();
 }
 
 }  // namespace lancet::passes

@@ -12,6 +12,7 @@
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
@@ -44,7 +45,7 @@ ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipe
       pipeline.run("autodiff", forward, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
   if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
-    return passes::sync(p, request.ranks, request.overlap.bucket_bytes, request.update);
+    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update);
   });
   if (!request.update) return program;
   return pipeline.run("optimize", std::move(program),
@@ -182,15 +183,16 @@ Candidate unpredicted(ir::Program program) {
   return candidate;
 }
 
-void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, int ranks) {
+void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const mesh::Mesh& mesh) {
   plan.header = {{"policy", std::string(policy)},
                  {"model", hex(hash64(ir::print(forward)))},
-                 {"ranks", std::int64_t(ranks)},
+                 {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
+  if (ir::uses_groups(plan.program)) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
 void set_step_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const PlanRequest& request) {
-  set_header(plan, forward, policy, request.ranks);
+  set_header(plan, forward, policy, request.mesh);
   if (request.update) plan.header.set("optimizer", describe(request.optimizer));
 }
 
@@ -284,13 +286,13 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
   return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
 }
 
-ir::Plan make_forward_plan(const ir::Program& forward, int ranks) {
+ir::Plan make_forward_plan(const ir::Program& forward, const mesh::Mesh& mesh) {
   Pipeline pipeline;
   pipeline.begin(forward);
-  ir::Program program = pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, ranks, 0, false); });
+  ir::Program program = pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
   Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_header(plan, forward, sequential, ranks);
+  set_header(plan, forward, sequential, mesh);
   return plan;
 }
 

@@ -11,7 +11,7 @@ namespace lancet::planning {
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks) {
   const bool generate = mode == model::Mode::generate || mode == model::Mode::decode;
   return {.mode = mode,
-          .ranks = ranks,
+          .mesh = config::mesh_of(config, ranks),
           .batch = generate ? 1 : config.train.micro_batch_size,
           .sequence = config.train.seq_len,
           .dtype = config.train.dtype,
@@ -34,7 +34,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
   planner::PlanRequest request;
   request.overlap = config.overlap;
   if (ranks == 1) request.overlap.policy = "sequential";  // a rank alone has no all-to-all to hide
-  request.ranks = ranks;
+  request.mesh = config::mesh_of(config, ranks);
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;
   request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
@@ -49,7 +49,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .guard = train.on_non_finite == config::OnNonFinite::skip,
                        .masters = train.master_weights || train.dtype == DType::f32,
                        .seed = train.seed,
-                       .ranks = ranks};
+                       .mesh = request.mesh};
   return request;
 }
 
@@ -101,13 +101,14 @@ std::vector<ir::Program> programs_to_profile(const config::Config& config, int r
 }
 
 ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks) {
-  return planner::make_forward_plan(model::build_forward(config.model, build_options(config, mode, ranks)), ranks);
+  const model::BuildOptions options = build_options(config, mode, ranks);
+  return planner::make_forward_plan(model::build_forward(config.model, options), options.mesh);
 }
 
 ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
   model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
   options.sequence = rows;
-  return planner::make_forward_plan(model::build_forward(config.model, options), ranks);
+  return planner::make_forward_plan(model::build_forward(config.model, options), options.mesh);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

@@ -34,6 +34,7 @@ constexpr double most_ms = 1e9;
 
 constexpr std::pair<const char*, const char*> header_fields[] = {
     {"ranks", "a plan whose number of ranks is"},  // first, since the model's hash differs with the ranks, too
+    {"mesh", "a plan of the mesh"},
     {"model", "a plan of the model with the hash"},
     {"optimizer", "a plan with the optimizer"},
     {"build", "a plan made by the build"},

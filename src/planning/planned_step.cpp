@@ -135,7 +135,8 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
   if (!target.profile.empty()) {
     LANCET_ASSIGN(measured, profile_for(config, target, path));
   }
-  const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts}, measured);
+  const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts, config::mesh_of(config, target.ranks)},
+                                  measured);
   LANCET_ASSIGN(PlannedStep result, planned(config, target, costs, target.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();

@@ -1,7 +1,8 @@
 // A rank's store holds its experts as one tensor [local experts, ...]; a checkpoint holds each expert as a tensor of
 // its own under its global number, so that any number of ranks can load it. entries_of() translates one to the other.
-// share_of() gives every rank its own experts, and deals the tensors that all ranks hold: in order of decreasing size,
-// each to the rank that has the fewest bytes. Every rank computes the same distribution. load_tensors() first compares
+// share_of() deals the tensors that several ranks hold among them (those that all hold among all, an expert's among its
+// replicas): in order of decreasing size, each to the rank that has the fewest bytes. Every rank computes the same
+// distribution. load_tensors() first compares
 // all names and shapes with the model, then reads the rank's tensors: f32 values on the host straight into the store's
 // memory, others block by block through a sink that copies them to the device or rounds them to bf16.
 #include "lancet/run/checkpoint_tensors.h"
@@ -43,9 +44,10 @@ Shape without_first_axis(const Shape& shape) {
   return rest;
 }
 
-// A tensor of the store under its names in a checkpoint: one entry, or one for each of the rank's experts.
+// A tensor of the store under its names in a checkpoint: one entry, or one for each expert of the ranks that have this
+// coordinate on the axis `expert`.
 std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::string& name,
-                              const runtime::NamedTensor& tensor, int rank) {
+                              const runtime::NamedTensor& tensor, int expert_coordinate) {
   const std::string master = master_of(name);
   const bool has_master = store.all().contains(master);
   Entry entry{{name, "F32", tensor.type.shape}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
@@ -58,15 +60,15 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   entry.source.bytes = entry.tensor.bytes();
   std::vector<Entry> all;
   for (std::int64_t e = 0; e < here; ++e) {
-    entry.tensor.name = expert_name(name, rank * here + e);
+    entry.tensor.name = expert_name(name, expert_coordinate * here + e);
     entry.source.at = std::uint64_t(e) * entry.source.bytes;
     all.push_back(entry);
   }
   return all;
 }
 
-// This rank's share of the tensors that all ranks hold.
-std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
+// The share of the tensors that a group of `ranks` ranks holds, of the rank with the given place in it.
+std::vector<Entry> spread(std::vector<Entry> shared, int place, int ranks) {
   std::stable_sort(shared.begin(), shared.end(),
                    [](const Entry& a, const Entry& b) { return a.source.bytes > b.source.bytes; });
   std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks));
@@ -74,20 +76,20 @@ std::vector<Entry> spread(std::vector<Entry> shared, int rank, int ranks) {
   for (Entry& entry : shared) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += entry.source.bytes;
-    if (least - load.begin() == rank) mine.push_back(std::move(entry));
+    if (least - load.begin() == place) mine.push_back(std::move(entry));
   }
   return mine;
 }
 
 // Checks that the checkpoint holds the model's tensors in their shapes, and no others.
-Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int ranks,
-                     LoadScope scope) {
+Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint,
+                     int expert_coordinates, LoadScope scope) {
   const std::string where = checkpoint.path().string();
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
     if (!is_loaded(tensor, scope)) continue;
-    for (int rank = 0; rank < (tensor.local ? ranks : 1); ++rank)
-      for (const Entry& entry : entries_of(store, name, tensor, rank)) {
+    for (int coordinate = 0; coordinate < (tensor.local ? expert_coordinates : 1); ++coordinate)
+      for (const Entry& entry : entries_of(store, name, tensor, coordinate)) {
         const TensorInfo* found = checkpoint.find(entry.tensor.name);
         if (!found)
           return config_error(
@@ -151,12 +153,15 @@ Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& t
   return {};
 }
 
-RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
-  std::vector<Entry> mine, shared;
+RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank) {
+  const int ranks = mesh.ranks();
+  const mesh::Axes replicas{mesh::Axis::stage, mesh::Axis::data, mesh::Axis::tensor};
+  std::vector<Entry> local, shared;
   for (const auto& [name, tensor] : store.all())
     if (is_saved(tensor))
-      for (Entry& entry : entries_of(store, name, tensor, rank))
-        (tensor.local ? mine : shared).push_back(std::move(entry));
+      for (Entry& entry : entries_of(store, name, tensor, mesh.coordinate(rank, mesh::Axis::expert)))
+        (tensor.local ? local : shared).push_back(std::move(entry));
+  std::vector<Entry> mine = spread(std::move(local), mesh.place(rank, replicas), mesh.size(replicas));
   for (Entry& entry : spread(std::move(shared), rank, ranks)) mine.push_back(std::move(entry));
   std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
   RankShare share;
@@ -174,13 +179,13 @@ RankShare share_of(const runtime::TensorStore& store, int rank, int ranks) {
   return share;
 }
 
-Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    LoadScope scope) {
-  LANCET_TRY(check_tensors(store, checkpoint, ranks, scope));
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, const mesh::Mesh& mesh,
+                    int rank, LoadScope scope) {
+  LANCET_TRY(check_tensors(store, checkpoint, mesh[mesh::Axis::expert], scope));
   std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all())
     if (is_loaded(tensor, scope))
-      for (const Entry& entry : entries_of(store, name, tensor, rank))
+      for (const Entry& entry : entries_of(store, name, tensor, mesh.coordinate(rank, mesh::Axis::expert)))
         targets[entry.tensor.name] = target_in(store, name, entry.source.at);
   return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);
 }

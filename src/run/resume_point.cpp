@@ -1,9 +1,8 @@
 // find_resume_point(): rank 0 looks at the disk and broadcasts its answer, so that all ranks try the same folders.
 // adapt() turns the user's config into the one that runs. It refuses a checkpoint for three kinds of reason (damage and
 // another tokenizer are found when it is read, train/run_start.cpp):
-// 1. the ranks do not divide its experts or the rows of its step (take_experts, take_batch), or the optimizer's state
-// is
-//    missing or another optimizer's;
+// 1. the mesh does not divide its experts, or the ranks the rows of its step (take_experts, take_batch), or the
+//    optimizer's state is missing or another optimizer's;
 // 2. a field gives tensors other names or shapes (check_shapes): the error names the field, not the first such tensor;
 // 3. n_head or the router differ (compare): the shapes are the same, but the weights would mean another model.
 // All other differences are allowed and become notes for the log.
@@ -100,21 +99,27 @@ ResumePoint parse_start(const std::vector<std::string>& texts) {
 
 // ---- the config of a run that starts from a checkpoint
 
+std::int64_t experts_of(const config::Config& config, const mesh::Mesh& mesh) {
+  return config.model.experts(mesh[mesh::Axis::expert]);
+}
+
 // Keeps the checkpoint's number of experts when experts_per_rank would give another one on these ranks.
-Status take_experts(config::Model& model, const Manifest& manifest, int ranks, const std::string& where,
+Status take_experts(config::Config& config, const Manifest& manifest, int ranks, const std::string& where,
                     std::vector<std::string>& notes) {
-  if (manifest.experts == 0 || !model.has_moe() || model.experts(ranks) == manifest.experts) return {};
+  config::Model& model = config.model;
+  LANCET_ASSIGN(const mesh::Mesh asked, config::make_mesh(config, ranks));
+  if (manifest.experts == 0 || !model.has_moe() || experts_of(config, asked) == manifest.experts) return {};
   if (model.num_local_experts)
     return config_error(fmt::format("model.num_local_experts: expected {}, as in {}, found {}", manifest.experts, where,
                                     *model.num_local_experts));
-  if (manifest.experts % ranks != 0)
-    return config_error(fmt::format("expected a number of ranks that divides the {} experts of {}, found {}",
-                                    manifest.experts, where, ranks));
-  notes.push_back(fmt::format(
-      "{} experts a layer, as saved (ranks: {}): {} on each of {}, where model.experts_per_rank says {}",
-      manifest.experts, manifest.ranks, manifest.experts / ranks, ranks, model.experts_per_rank.value_or(0)));
+  const std::int64_t each = model.experts_per_rank.value_or(0);
   model.num_local_experts = manifest.experts;
   model.experts_per_rank.reset();
+  auto mesh = config::make_mesh(config, ranks);
+  if (!mesh.ok()) return config_error(fmt::format("{}, as in {}", mesh.error().message, where));
+  notes.push_back(
+      fmt::format("{} experts a layer, as saved (ranks: {}): {} on each of {}, where model.experts_per_rank says {}",
+                  manifest.experts, manifest.ranks, manifest.experts / (*mesh)[mesh::Axis::expert], ranks, each));
   return {};
 }
 
@@ -250,12 +255,19 @@ Result<ResumePoint> find_resume_point(const config::Config& config, const Resume
   return parse_start(texts);
 }
 
+bool has_mesh(const Manifest& manifest, const mesh::Mesh& mesh) {
+  if (manifest.ranks != mesh.ranks()) return false;
+  const auto saved = config::parse(manifest.config, "manifest.json");
+  const auto saved_mesh = saved.ok() ? config::make_mesh(*saved, manifest.ranks) : Result<mesh::Mesh>(saved.error());
+  return saved_mesh.ok() && *saved_mesh == mesh;
+}
+
 std::int64_t rows_of(const config::Config& config, int ranks) {
   return config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
 }
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
-  const bool knows_load = config.overlap.replan > 0 && manifest.ranks == ranks;  // experts are on the same ranks
+  const bool knows_load = config.overlap.replan > 0 && has_mesh(manifest, config::mesh_of(config, ranks));
   return {manifest.step,           manifest.tokens,
           manifest.skipped_steps,  manifest.next_sample - manifest.step * rows_of(config, ranks),
           manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory()};
@@ -265,7 +277,7 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
                              int ranks, std::vector<std::string>& notes) {
   const Manifest& manifest = from.manifest();
   const std::string where = from.path().string();
-  LANCET_TRY(take_experts(config.model, manifest, ranks, where, notes));
+  LANCET_TRY(take_experts(config, manifest, ranks, where, notes));
   if (kind == ResumePoint::Kind::resume) {
     const std::string optimizer(config::name(config.train.optimizer));
     if (manifest.optimizer == "none")
@@ -295,7 +307,7 @@ Manifest manifest_of(const config::Config& config, const config::Config& asked, 
   m.next_sample = position.step * m.rows + position.sample_offset;
   m.seed = config.train.seed;
   m.ranks = ranks;
-  m.experts = config.model.experts(ranks);
+  m.experts = experts_of(config, config::mesh_of(config, ranks));
   m.micro_batch_size = asked.train.micro_batch_size;
   m.gradient_accumulation_steps = asked.train.gradient_accumulation_steps;
   m.optimizer = config::name(config.train.optimizer);

@@ -67,7 +67,7 @@ void parse_files(const std::string& text, std::vector<checkpoint::ShardFile>& fi
 
 }  // namespace
 
-std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, int ranks) {
+std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh) {
   if (!saves_while_training(config)) return 0;
   std::int64_t shared = 0, local = 0;
   for (const ir::Tensor& tensor : program.tensors) {
@@ -75,7 +75,8 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
     if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
     (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
-  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), local + shared / ranks);
+  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)),
+                                local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks());
 }
 
 Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
@@ -84,7 +85,7 @@ Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::T
       world_(world),
       store_(store),
       files_(files),
-      share_(share_of(store, world.rank(), world.size())) {}
+      share_(share_of(store, config::mesh_of(config, world.size()), world.rank())) {}
 
 std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
 

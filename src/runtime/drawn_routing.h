@@ -14,8 +14,8 @@ namespace lancet::runtime {
 struct RoutedModel {
   int layers = 0;
   std::int64_t experts = 0;  // of a layer, over all ranks
-  int ranks = 1;
-  int micro_batches = 1;  // of a step
+  int ranks = 1;             // among which they are split
+  int micro_batches = 1;     // of a step
   std::uint64_t seed = 0;
 };
 

@@ -74,7 +74,7 @@ Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& ca
 Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
   LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = options.layers,
                                                                            .experts = options.experts,
-                                                                           .ranks = options.layout.ranks,
+                                                                           .ranks = options.among(),
                                                                            .micro_batches = options.micro_batches,
                                                                            .seed = options.seed}));
   return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
@@ -141,7 +141,7 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
 }
 
 Status EmulatedDevice::check(const ir::Plan& plan) const {
-  const int ranks = options_.layout.ranks;
+  const int ranks = options_.among();
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;

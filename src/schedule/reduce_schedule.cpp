@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/groups.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "reorder.h"
 
@@ -35,7 +36,8 @@ class Buckets {
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const ir::Instruction& instruction = program.instructions[i];
       for (std::size_t k = 0; is_bucket_[i] && k < instruction.operands.size(); ++k)
-        gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()]});
+        gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()],
+                              &instruction.attributes});
       for (TensorId id : instruction.results) made[id.index()] = i;
     }
     std::ranges::stable_sort(gradients_, {}, &Gradient::made);
@@ -65,67 +67,91 @@ class Buckets {
     result_ = &result;
     result_costs_ = &op_costs;
     count_ = 0;
+    chunks_.clear();
     reduced_.assign(program_.tensors.size(), {});
     auto next = gradients_.begin();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       if (is_bucket_[i]) continue;
-      if (reads_unsent(program_.instructions[i])) close();
+      if (reads_unsent(program_.instructions[i])) close_all();
       result.instructions.push_back(program_.instructions[i]);
       op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
-      if (next == gradients_.end()) close();
+      if (next == gradients_.end()) close_all();
     }
     rename_reduced();
   }
 
  private:
   struct Gradient {
-    TensorId sum, reduced;  // operand and result of its all-reduce
-    std::size_t made;       // the instruction that makes the sum
+    TensorId sum, reduced;             // operand and result of its all-reduce
+    std::size_t made;                  // the instruction that makes the sum
+    const ir::Attributes* attributes;  // of its all-reduce: they name the group of ranks
   };
+  // What an all-reduce will hold, of one group of ranks.
+  struct Chunk {
+    ir::Attributes attributes;
+    std::vector<TensorId> operands, results;
+    std::int64_t filled = 0;
+  };
+
+  // The chunk that is being collected for the group of this gradient.
+  Chunk& chunk_of(const Gradient& gradient) {
+    const auto same = [&](const Chunk& chunk) { return chunk.attributes == *gradient.attributes; };
+    const auto found = std::ranges::find_if(chunks_, same);
+    return found != chunks_.end() ? *found : chunks_.emplace_back(Chunk{*gradient.attributes, {}, {}});
+  }
 
   // True for an update in the midst of the backward pass whose gradient waits in a chunk that is not full yet.
   bool reads_unsent(const ir::Instruction& instruction) const {
-    return std::ranges::any_of(instruction.operands, [&](TensorId id) { return std::ranges::count(results_, id) > 0; });
+    return std::ranges::any_of(instruction.operands, [&](TensorId id) {
+      return std::ranges::any_of(chunks_, [&](const Chunk& c) { return std::ranges::count(c.results, id) > 0; });
+    });
   }
 
   void add(const Gradient& gradient, std::int64_t chunk_bytes) {
     const std::int64_t bytes = ir::bytes(program_.type(gradient.sum));
     if (2 * bytes > 3 * chunk_bytes) return slice(gradient, chunk_bytes);
-    operands_.push_back(gradient.sum);
-    results_.push_back(gradient.reduced);
-    filled_ += bytes;
-    if (filled_ >= chunk_bytes) close();
+    Chunk& chunk = chunk_of(gradient);
+    chunk.operands.push_back(gradient.sum);
+    chunk.results.push_back(gradient.reduced);
+    chunk.filled += bytes;
+    if (chunk.filled >= chunk_bytes) close(chunk);
   }
 
   // Reduces a large gradient in slices, each by an all-reduce of its own. Readers of the result read the whole gradient
   // that the slices are part of.
   void slice(const Gradient& gradient, std::int64_t chunk_bytes) {
     constexpr std::int64_t step = 16;  // floats: slices begin at multiples of a cache line
-    close();
+    Chunk& chunk = chunk_of(gradient);
+    close(chunk);
     const std::int64_t elements = program_.type(gradient.sum).shape.elements();
     const std::int64_t count = (4 * elements + chunk_bytes - 1) / chunk_bytes;
     const std::int64_t length = (elements / count + step - 1) / step * step;
     for (std::int64_t begin = 0; begin < elements; begin += length) {
       const ir::TensorType type{DType::f32, {std::min(length, elements - begin)}};
-      operands_.push_back(result_->add_view(type, gradient.sum, ir::Slice{4 * begin}));
+      chunk.operands.push_back(result_->add_view(type, gradient.sum, ir::Slice{4 * begin}));
       // The result is a slice of the whole, so a reader of the whole depends on the all-reduces of all slices.
-      results_.push_back(result_->add_value(type, operands_.back(), ir::Slice{0}));
-      close();
+      chunk.results.push_back(result_->add_value(type, chunk.operands.back(), ir::Slice{0}));
+      close(chunk);
     }
     reduced_[gradient.reduced.index()] = gradient.sum;
   }
 
-  void close() {
-    if (operands_.empty()) return;
-    ir::Instruction chunk{"all_reduce", std::move(operands_), std::move(results_), {},
-                          {},           Stream::reduce,       Role::sync,          fmt::format("bucket.{}", count_++)};
-    const double bytes = cost::bytes_sent(*result_, chunk);
-    result_costs_->push_back({costs_.all_reduce_ms(bytes), costs_.all_reduce_core().ms(bytes)});
-    result_->instructions.push_back(std::move(chunk));
-    operands_ = {};
-    results_ = {};
-    filled_ = 0;
+  void close_all() {
+    for (Chunk& chunk : chunks_) close(chunk);
+  }
+
+  void close(Chunk& chunk) {
+    if (chunk.operands.empty()) return;
+    ir::Instruction sum{
+        "all_reduce", std::move(chunk.operands),         std::move(chunk.results), {}, chunk.attributes, Stream::reduce,
+        Role::sync,   fmt::format("bucket.{}", count_++)};
+    const double bytes = cost::bytes_sent(*result_, sum);
+    result_costs_->push_back({costs_.all_reduce_ms(bytes, ir::group_of(sum)), costs_.all_reduce_core().ms(bytes)});
+    result_->instructions.push_back(std::move(sum));
+    chunk.operands = {};
+    chunk.results = {};
+    chunk.filled = 0;
   }
 
   void rename_reduced() {
@@ -145,8 +171,7 @@ class Buckets {
   ir::Program* result_ = nullptr;
   std::vector<cost::OpCost>* result_costs_ = nullptr;
   std::vector<TensorId> reduced_;  // by reduced gradient, if it is cut in slices: the whole
-  std::vector<TensorId> operands_, results_;
-  std::int64_t filled_ = 0;
+  std::vector<Chunk> chunks_;      // being collected, by group of ranks
   int count_ = 0;
 };
 

@@ -24,16 +24,19 @@ std::string describe(const RankResources& resources) {
 std::string banner(const config::Config& config, int ranks, const RankResources& resources,
                    const comm::NetworkReport& network, const MemoryPlan& memory, const Peak& peak) {
   const config::Model& model = config.model;
-  const auto count = model::count_parameters(model, ranks);
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  const int among = mesh[mesh::Axis::expert];
+  const auto count = model::count_parameters(model, mesh);
   const config::Train& train = config.train;
   std::string text = fmt::format(
       "model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
-      model.n_layer, model.moe_layers(), model.experts(ranks), model.experts_on_rank(ranks), model.n_embd, model.n_head,
+      model.n_layer, model.moe_layers(), model.experts(among), model.experts_on_rank(among), model.n_embd, model.n_head,
       model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
                       ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
                       train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
+  if (ranks > 1) text += fmt::format("mesh       {}\n", mesh::describe(mesh));
   text += fmt::format("device     {} a rank, {}\n", describe(resources),
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"

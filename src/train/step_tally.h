@@ -24,8 +24,9 @@ class StepTally {
   // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
   double kept() const;  // tokens, over all layers
-  // Each rank has as many consecutive experts of a layer. even_share: the share of the tokens that even routing keeps.
-  cost::RankLoad rank_load(int ranks, double even_share) const;
+  // Each coordinate of the mesh's axis `expert` has as many consecutive experts of a layer. even_share: the share of
+  // the tokens that even routing keeps.
+  cost::RankLoad rank_load(int expert_coordinates, double even_share) const;
   double late_ms() const { return times_.late; }  // runtime::StepTimes::late
   std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()

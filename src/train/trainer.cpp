@@ -103,7 +103,8 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> step(std::int64_t step) override {
     LANCET_ASSIGN(run::StepRecord record, run_step(step));
     if (record.skipped || tally_.layers().empty()) return record;
-    const cost::RankLoad load = tally_.rank_load(world_.size(), even_share());
+    const cost::RankLoad load =
+        tally_.rank_load(config::mesh_of(config_, world_.size())[mesh::Axis::expert], even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
     return record;

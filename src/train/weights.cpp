@@ -22,9 +22,11 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
 
 Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store) {
   std::vector<float> values;
-  for (const model::Parameter& parameter : model::parameters(config.model, ranks)) {
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  const int coordinate = mesh.coordinate(rank, mesh::Axis::expert);
+  for (const model::Parameter& parameter : model::parameters(config.model, mesh)) {
     values.resize(static_cast<std::size_t>(parameter.shape.elements()));
-    model::initialize(parameter, rank, static_cast<std::uint64_t>(config.train.seed), values);
+    model::initialize(parameter, coordinate, static_cast<std::uint64_t>(config.train.seed), values);
     LANCET_TRY(set_parameter(store, parameter.name, values));
   }
   return {};

@@ -31,7 +31,9 @@ Result<std::vector<cost::Hardware>> read_hosts(const std::string& names, const c
 }  // namespace
 
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
-                                                                      const cost::Layout& layout, int rank) {
+                                                                      const cost::Layout& ranks_on_hosts, int rank) {
+  cost::Layout layout = ranks_on_hosts;
+  layout.mesh = config::mesh_of(config, layout.ranks);
   LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
   const config::Model& model = config.model;
   return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
@@ -42,7 +44,7 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                                           .routing = config.emulated.routing,
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
                                           .layers = static_cast<int>(model.moe_layers()),
-                                          .experts = model.experts(layout.ranks),
+                                          .experts = model.experts(layout.mesh[mesh::Axis::expert]),
                                           .capacity = model.capacity_factor,
                                           .micro_batches = int(config.train.gradient_accumulation_steps)});
 }

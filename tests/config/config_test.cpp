@@ -109,6 +109,7 @@ TEST_CASE("a printed config parses to the same config") {
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
+    "mesh": {"data": 3, "expert": 2, "tensor": 4, "stage": 5},
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4, "replan": 5},
     "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "mirrored_ranks": 4, "device_all_to_all": "counted",
@@ -260,9 +261,6 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(error({"model.n_head=7"}, 1) == "config: model.n_embd: expected a multiple of model.n_head = 7, found 768");
   CHECK(error({"train.seq_len=1025"}, 1) ==
         "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
-  CHECK(error({"model.num_local_experts=6"}, 4) ==
-        "config: model.num_local_experts: expected a multiple of the 4 ranks, found 6");
-  CHECK(error({"model.num_local_experts=2"}, 4).find("multiple of the 4 ranks") != std::string::npos);
   CHECK(error({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
   CHECK(error({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
   CHECK(error({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
@@ -276,6 +274,47 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());
   CHECK(check(good("{}", {"model.moe_layer_freq=0", "model.num_local_experts=3"}), 2)
             .ok());  // dense: no experts to divide
+}
+
+TEST_CASE("the mesh gives expert what the experts can be split among, and data the rest") {
+  const auto mesh = [](std::vector<std::string> overrides, int ranks) {
+    const auto made = make_mesh(good("{}", overrides), ranks);
+    REQUIRE(made.ok());
+    return to_string(*made);
+  };
+  CHECK(mesh({}, 1) == "1 rank");
+  CHECK(mesh({}, 4) == "expert 4");  // two experts a rank
+  CHECK(mesh({"model.num_local_experts=8"}, 4) == "expert 4");
+  CHECK(mesh({"model.num_local_experts=6"}, 4) == "data 2 x expert 2");
+  CHECK(mesh({"model.num_local_experts=2"}, 4) == "data 2 x expert 2");
+  CHECK(mesh({"model.num_local_experts=4"}, 3) == "data 3");
+  CHECK(mesh({"model.num_local_experts=6"}, 12) == "data 2 x expert 6");
+  CHECK(mesh({"model.moe_layer_freq=0"}, 4) == "data 4");
+  CHECK(mesh({"mesh.data=2"}, 4) == "data 2 x expert 2");
+  CHECK(mesh({"mesh.expert=2"}, 4) == "data 2 x expert 2");
+  CHECK(mesh({"mesh.expert=1"}, 4) == "data 4");
+  CHECK(mesh({"mesh.data=4", "mesh.expert=2"}, 8) == "data 4 x expert 2");
+  CHECK(mesh({"mesh.data=4", "model.moe_layer_freq=0"}, 4) == "data 4");
+  CHECK(good("{}", {"mesh.expert=2"}).model.experts(2) == 4);  // experts_per_rank: of each coordinate
+}
+
+TEST_CASE("a mesh that does not fit is refused in one line") {
+  const auto error = [](std::vector<std::string> overrides, int ranks) {
+    return fault(check(good("{}", overrides), ranks));
+  };
+  const std::string product = "config: mesh: expected axes whose product is the 4 ranks, found data ";
+  CHECK(error({"mesh.data=3"}, 4) == product + "3, expert null, tensor 1, stage 1");
+  CHECK(error({"mesh.data=2", "mesh.expert=1"}, 4) == product + "2, expert 1, tensor 1, stage 1");
+  CHECK(error({"mesh.data=8", "mesh.expert=4"}, 4) == product + "8, expert 4, tensor 1, stage 1");
+  CHECK(error({"mesh.data=2", "model.moe_layer_freq=0"}, 4) == product + "2, expert null, tensor 1, stage 1");
+  CHECK(error({"mesh.expert=4", "model.num_local_experts=6"}, 4) ==
+        "config: mesh.expert: expected a divisor of the 6 experts (model.num_local_experts) of the tensors "
+        "h.*.moe.experts, found 4");
+  CHECK(error({"mesh.data=1", "model.num_local_experts=2"}, 4).ends_with("h.*.moe.experts, found 4"));
+  CHECK(error({"mesh.expert=2", "model.moe_layer_freq=0"}, 4) ==
+        "config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found 2");
+  CHECK(error({"mesh.tensor=2"}, 4) == "config: mesh.tensor: expected 1 (tensor is not supported), found 2");
+  CHECK(error({"mesh.stage=2"}, 4) == "config: mesh.stage: expected 1 (stage is not supported), found 2");
 }
 
 TEST_CASE("every number except the seed has an upper limit") {
@@ -301,7 +340,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 57);
+  CHECK(bounded == 61);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -400,5 +439,5 @@ TEST_CASE("the help text has one line per field, with default and words") {
   std::istringstream in(to_json(good("{}")));
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
   const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
-  CHECK(lines == printed + 8);  // six sections and the top level have one heading each
+  CHECK(lines == printed + 9);  // eight sections and the top level have one heading each
 }

@@ -39,8 +39,8 @@ struct FakeCosts final : Costs {
     const auto it = ops.find(key);
     return it == ops.end() ? std::nullopt : std::optional(it->second);
   }
-  double all_to_all_ms(double bytes) const override { return 1 + bytes / 100; }
-  double all_reduce_ms(double bytes) const override { return 2 + bytes / 100; }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return 1 + bytes / 100; }
+  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return 2 + bytes / 100; }
   CoreCost all_to_all_core() const override { return {0, 1000}; }
   CoreCost all_reduce_core() const override { return {0, 1000}; }
   double launch_ms() const override { return 0.01; }

@@ -49,4 +49,13 @@ TEST_CASE("mesh: texts of axes and meshes") {
   CHECK(to_string(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4");
   CHECK(to_string(Mesh{}) == "1 rank");
   CHECK(Mesh{{1, 2, 1, 4}}.wide() == Axes{Axis::data, Axis::tensor});
+  CHECK(Mesh{{1, 2, 1, 4}}.has_groups());
+  CHECK_FALSE(mesh::of_experts(4).has_groups());
+  CHECK_FALSE(Mesh{}.has_groups());
+  CHECK(mesh::of_experts(4) == Mesh{{1, 1, 4, 1}});
+  CHECK(describe(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4; rank r: data r / 4, expert r % 4");
+  CHECK(describe(Mesh{{2, 2, 2, 1}}) ==
+        "stage 2 x data 2 x expert 2; rank r: stage r / 4, data r / 2 % 2, expert r % 2");
+  CHECK(describe(mesh::of_experts(4)) == "expert 4; rank r: expert r");
+  CHECK(describe(Mesh{}) == "1 rank");
 }

@@ -31,7 +31,7 @@ using Values = std::vector<float>;
 std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, std::uint64_t seed) {
   std::map<std::string, Values> result;
   for (int rank = 0; rank < ranks; ++rank) {
-    for (const model::Parameter& parameter : model::parameters(m, ranks)) {
+    for (const model::Parameter& parameter : model::parameters(m, mesh::of_experts(ranks))) {
       Values values(std::size_t(parameter.shape.elements()), -1);
       model::initialize(parameter, rank, seed, values);
       Values& all = result[parameter.name];
@@ -72,7 +72,7 @@ TEST_CASE("initial values do not depend on the number of ranks") {
   REQUIRE((all_parameters(small(), 2, 3) == one));
   REQUIRE((all_parameters(small(), 4, 3) == one));
   const auto other = all_parameters(small(), 1, 4);
-  for (const model::Parameter& parameter : model::parameters(small(), 1))  // another seed gives other numbers
+  for (const model::Parameter& parameter : model::parameters(small(), {}))  // another seed gives other numbers
     REQUIRE((other.at(parameter.name) != one.at(parameter.name)) == parameter.deviation.has_value());
 }
 
@@ -96,10 +96,10 @@ TEST_CASE("values have GPT-2's deviations") {
 
 TEST_CASE("the table of parameters is that of the forward program") {
   for (int ranks : {1, 2}) {
-    const ir::Program program = model::build_forward(small(), {.ranks = ranks});
+    const ir::Program program = model::build_forward(small(), {.mesh = mesh::of_experts(ranks)});
     std::size_t found = 0;
     for (const ir::Tensor& tensor : program.tensors) found += tensor.kind == ir::TensorKind::parameter;
-    const std::vector<model::Parameter> table = model::parameters(small(), ranks);
+    const std::vector<model::Parameter> table = model::parameters(small(), mesh::of_experts(ranks));
     REQUIRE(table.size() == found);
     for (const model::Parameter& parameter : table) {
       const ir::Tensor& tensor = program[program.find(parameter.name)];

@@ -12,7 +12,7 @@ using namespace lancet;
 
 namespace {
 
-model::BuildOptions options(int ranks) { return {.ranks = ranks, .batch = 2, .sequence = 8}; }
+model::BuildOptions options(int ranks) { return {.mesh = mesh::of_experts(ranks), .batch = 2, .sequence = 8}; }
 
 void require_sound(const ir::Program& program) {
   if (const Status status = ops::verify(program); !status.ok()) FAIL(status.error().message);
@@ -163,7 +163,7 @@ TEST_CASE("GPT-2 small has 124,439,808 parameters") {
   config::Model m;  // the defaults are GPT-2 small's
   m.moe_layer_freq = 0;
   for (int ranks : {1, 4}) {
-    const model::ParameterCount count = model::count_parameters(m, ranks);
+    const model::ParameterCount count = model::count_parameters(m, mesh::of_experts(ranks));
     REQUIRE(count.total == 124'439'808);
     REQUIRE(count.active == 124'439'808);
   }
@@ -174,7 +174,7 @@ TEST_CASE("all experts count, and one of them is active") {
   m.num_local_experts = 8;  // in 6 of 12 blocks
   const std::int64_t expert = 768 * 3072 + 3072 + 3072 * 768 + 768;
   for (int ranks : {1, 2, 8}) {
-    const model::ParameterCount count = model::count_parameters(m, ranks);
+    const model::ParameterCount count = model::count_parameters(m, mesh::of_experts(ranks));
     REQUIRE(count.total == 124'439'808 + 6 * (7 * expert + 8 * 768));  // and the gate's weight
     REQUIRE(count.active == 124'439'808 + 6 * 8 * 768);
   }

@@ -17,8 +17,9 @@ TEST_CASE("random models: any forced number of parts gives a plan with a finite 
     costs.elements_per_ms = 100 << random() % 10;
     costs.network_mb_per_s = 0.1 * double(1 << random() % 10);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
-    request.optimizer.ranks = 2;
+    planner::PlanRequest request{
+        .overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .mesh = mesh::of_experts(2)};
+    request.optimizer.mesh = mesh::of_experts(2);
     request.overlap.parts = 2;
     INFO("seed " << seed);
     planner::PlanReport report;

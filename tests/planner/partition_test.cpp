@@ -27,8 +27,8 @@ namespace {
 
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
-  options.ranks = 2;
-  return passes::optimize(passes::sync(passes::autodiff(forward), 2, 1 << 20), options);
+  options.mesh = mesh::of_experts(2);
+  return passes::optimize(passes::sync(passes::autodiff(forward), mesh::of_experts(2), 1 << 20), options);
 }
 
 const test::DeclaredCosts costs;
@@ -338,9 +338,10 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
   slow.network_mb_per_s = 2;  // so that weight gradients cannot hide all communication
   std::vector<double> steps;
   for (const bool backward : {true, false}) {
-    planner::PlanRequest request{
-        .overlap = {.policy = "lancet", .parts = 2, .split_backward = backward}, .costs = &slow, .ranks = 2};
-    request.optimizer.ranks = 2;
+    planner::PlanRequest request{.overlap = {.policy = "lancet", .parts = 2, .split_backward = backward},
+                                 .costs = &slow,
+                                 .mesh = mesh::of_experts(2)};
+    request.optimizer.mesh = mesh::of_experts(2);
     const auto plan = planner::make_plan(grown(model(2), 1), request);
     REQUIRE(plan.ok());
     int forward_parts = 0, backward_parts = 0;
@@ -364,8 +365,9 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
   test::DeclaredCosts expensive;
   expensive.latency_ms = 0;
   expensive.network_mb_per_s = 1e9;  // nothing to hide
-  planner::PlanRequest request{.overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .ranks = 2};
-  request.optimizer.ranks = 2;
+  planner::PlanRequest request{
+      .overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .mesh = mesh::of_experts(2)};
+  request.optimizer.mesh = mesh::of_experts(2);
   planner::PlanReport report;
   const auto plan = planner::make_plan(model(2), request, &report);
   REQUIRE(plan.ok());
@@ -375,8 +377,9 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
   for (const auto& [policy, _] : planner::policies()) {
-    planner::PlanRequest request{.overlap = {.policy = std::string(policy)}, .costs = &costs, .ranks = 2};
-    request.optimizer.ranks = 2;
+    planner::PlanRequest request{
+        .overlap = {.policy = std::string(policy)}, .costs = &costs, .mesh = mesh::of_experts(2)};
+    request.optimizer.mesh = mesh::of_experts(2);
     planner::PlanReport report;
     const auto first = planner::make_plan(grown(model(2), 1), request, &report);
     const auto second = planner::make_plan(grown(model(2), 1), request);
@@ -397,8 +400,8 @@ TEST_CASE("policies: the same input gives the same bytes, and predictions keep t
 TEST_CASE("planning time by layers", "[.][planning-time]") {
   for (int layers : {6, 12, 24, 48, 96}) {
     const ir::Program forward = grown(model(2), (layers - 4) / 2);
-    planner::PlanRequest request{.overlap = {.policy = "lancet"}, .costs = &costs, .ranks = 2};
-    request.optimizer.ranks = 2;
+    planner::PlanRequest request{.overlap = {.policy = "lancet"}, .costs = &costs, .mesh = mesh::of_experts(2)};
+    request.optimizer.mesh = mesh::of_experts(2);
     const auto start = std::chrono::steady_clock::now();
     const auto plan = planner::make_plan(forward, request);
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -24,11 +24,11 @@ namespace {
 
 planner::PlanRequest request(int ranks) {
   planner::PlanRequest r;
-  r.ranks = ranks;
+  r.mesh = mesh::of_experts(ranks);
   r.overlap.bucket_bytes = 20'000;
   r.optimizer.weight_decay = 0.1;
   r.optimizer.clip_grad = 1;
-  r.optimizer.ranks = ranks;
+  r.optimizer.mesh = mesh::of_experts(ranks);
   return r;
 }
 
@@ -465,7 +465,7 @@ input @targets : i32[2,3]
 output loss = %2
 )");
   for (int ranks : {1, 2}) {
-    const ir::Plan plan = planner::make_forward_plan(forward, ranks);
+    const ir::Plan plan = planner::make_forward_plan(forward, mesh::of_experts(ranks));
     REQUIRE(plan.program.instructions.size() == (ranks == 1 ? 3 : 4));
     REQUIRE(count(plan.program, "all_reduce") == ranks - 1);
     require_sound(ir::verify(plan));

@@ -29,8 +29,8 @@ test::DeclaredCosts random_costs(std::mt19937& random) {
 
 ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
   passes::OptimizeOptions options;
-  options.ranks = 2;
-  return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options);
+  options.mesh = mesh::of_experts(2);
+  return passes::optimize(passes::sync(passes::autodiff(forward), mesh::of_experts(2), bucket_bytes), options);
 }
 
 bool overlap(const ir::Interval& a, const ir::Interval& b) { return a.start < b.end - 1e-9 && b.start < a.end - 1e-9; }
@@ -77,8 +77,8 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .ranks = 2};
-    request.optimizer.ranks = 2;
+    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .mesh = mesh::of_experts(2)};
+    request.optimizer.mesh = mesh::of_experts(2);
     for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);
       request.overlap.policy = policy;

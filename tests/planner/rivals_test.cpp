@@ -20,8 +20,8 @@ struct HandCosts final : cost::Costs {
     const bool half = key.find("tokens=8") != std::string_view::npos, second = key.find("f32[2,8]") != key.npos;
     return !key.starts_with("expert_linear(") || second ? 0 : half ? 4 : 8;
   }
-  double all_to_all_ms(double bytes) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
-  double all_reduce_ms(double) const override { return 0; }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
+  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }
@@ -105,8 +105,9 @@ TEST_CASE("fastermoe sends to every group before it receives from any") {
 TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunks of the all-reduces") {
   test::DeclaredCosts costs;
   costs.network_mb_per_s = 2;
-  planner::PlanRequest request{.overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .ranks = 2};
-  request.optimizer.ranks = 2;
+  planner::PlanRequest request{
+      .overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .mesh = mesh::of_experts(2)};
+  request.optimizer.mesh = mesh::of_experts(2);
   planner::PlanReport report;
   const auto plan = planner::make_plan(grown(model(2), 1), request, &report);
   REQUIRE(plan.ok());
@@ -133,8 +134,9 @@ TEST_CASE("a rival is at least as fast as the schedule that it refines") {
     costs.elements_per_ms = 10'000 << seed;
     const ir::Program forward = grown(model(2), 1);
     auto predicted = [&](std::string_view policy) {
-      planner::PlanRequest request{.overlap = {.policy = std::string(policy)}, .costs = &costs, .ranks = 2};
-      request.optimizer.ranks = 2;
+      planner::PlanRequest request{
+          .overlap = {.policy = std::string(policy)}, .costs = &costs, .mesh = mesh::of_experts(2)};
+      request.optimizer.mesh = mesh::of_experts(2);
       const auto plan = planner::make_plan(forward, request);
       REQUIRE(plan.ok());
       return plan->header.real("predicted_ms");

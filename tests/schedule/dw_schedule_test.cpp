@@ -26,12 +26,13 @@ namespace {
 passes::OptimizeOptions options(double clip_grad) {
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
-  o.ranks = 2;
+  o.mesh = mesh::of_experts(2);
   return o;
 }
 
 ir::Program step(const ir::Program& forward, double clip_grad = 0, std::int64_t bucket_bytes = 20'000) {
-  return passes::optimize(passes::sync(passes::autodiff(forward), 2, bucket_bytes), options(clip_grad));
+  return passes::optimize(passes::sync(passes::autodiff(forward), mesh::of_experts(2), bucket_bytes),
+                          options(clip_grad));
 }
 
 double makespan(const ir::Program& p, const FakeCosts& costs) {

@@ -26,8 +26,8 @@ namespace {
 ir::Program reduce_step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
-  o.ranks = 2;
-  return passes::optimize(passes::sync(passes::autodiff(forward, accumulate), 2, 1 << 30), o);
+  o.mesh = mesh::of_experts(2);
+  return passes::optimize(passes::sync(passes::autodiff(forward, accumulate), mesh::of_experts(2), 1 << 30), o);
 }
 
 Ordered reduce_scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
@@ -161,8 +161,8 @@ TEST_CASE("all-reduces: accumulated gradients") {
 TEST_CASE("all-reduces: updates amid the backward pass read what their chunk has reduced") {
   const FakeCosts costs = busy_network();
   passes::OptimizeOptions options;
-  options.ranks = 2;
-  const ir::Program late = passes::optimize(passes::sync(passes::autodiff(model(2)), 2, 1), options);
+  options.mesh = mesh::of_experts(2);
+  const ir::Program late = passes::optimize(passes::sync(passes::autodiff(model(2)), mesh::of_experts(2), 1), options);
   // Each update follows the all-reduce of its gradient, as in schedules that fill gaps with updates.
   std::vector<schedule::Order> after(late.instructions.size());
   const schedule::Dependencies needed = ir::dependencies(late);

@@ -14,8 +14,12 @@ struct FakeCosts final : cost::Costs {
   cost::Interference beside{1, 0.5};
 
   std::optional<double> compute_ms(std::string_view) const override { return 1; }
-  double all_to_all_ms(double bytes) const override { return network_start_ms + bytes / network_bytes_per_ms; }
-  double all_reduce_ms(double bytes) const override { return network_start_ms + bytes / reduce_bytes_per_ms; }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override {
+    return network_start_ms + bytes / network_bytes_per_ms;
+  }
+  double all_reduce_ms(double bytes, mesh::Axes = {}) const override {
+    return network_start_ms + bytes / reduce_bytes_per_ms;
+  }
   cost::CoreCost all_to_all_core() const override { return {0, core}; }
   cost::CoreCost all_reduce_core() const override { return {0, core}; }
   double launch_ms() const override { return launch; }

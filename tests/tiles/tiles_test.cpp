@@ -330,8 +330,8 @@ output y = %0
   CHECK(train::product_flops(program).dense == 2.0 * 100 * 50 * 20);
   struct Fixed final : cost::Costs {
     std::optional<double> compute_ms(std::string_view) const override { return 3.0; }
-    double all_to_all_ms(double bytes) const override { return 1 + bytes / 1000; }
-    double all_reduce_ms(double) const override { return 0; }
+    double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return 1 + bytes / 1000; }
+    double all_reduce_ms(double, mesh::Axes = {}) const override { return 0; }
     cost::CoreCost all_to_all_core() const override { return {}; }
     cost::CoreCost all_reduce_core() const override { return {}; }
     double launch_ms() const override { return 0; }

@@ -127,7 +127,9 @@ TEST_CASE("an emulated device that this machine or the config cannot stand for i
   const test::TemporaryFolder folder;
   config::Config config = emulated_config(folder);
   const std::string file = config.emulated.hardware;
-  CHECK(error_of(config, 3).find("expected a multiple of the 3 ranks") != std::string::npos);
+  config.mesh.expert = 3;
+  CHECK(error_of(config, 3).find("mesh.expert: expected a divisor of the 4 experts") != std::string::npos);
+  config.mesh = {};
   config.model.num_local_experts = 6;
   CHECK(error_of(config, 3).ends_with(
       "emulated.hardware: expected at most 2 ranks on a host, the devices of a node of declared, found 3"));

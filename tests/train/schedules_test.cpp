@@ -22,15 +22,15 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 ir::Program whole_step(const config::Config& config, int ranks) {
-  const ir::Program forward = model::build_forward(config.model, {.ranks = ranks,
+  const ir::Program forward = model::build_forward(config.model, {.mesh = mesh::of_experts(ranks),
                                                                   .batch = config.train.micro_batch_size,
                                                                   .sequence = config.train.seq_len,
                                                                   .dtype = config.train.dtype});
   passes::OptimizeOptions optimizer;
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
-  optimizer.ranks = ranks;
-  return passes::optimize(passes::sync(passes::autodiff(forward), ranks, 25 << 20), optimizer);
+  optimizer.mesh = mesh::of_experts(ranks);
+  return passes::optimize(passes::sync(passes::autodiff(forward), mesh::of_experts(ranks), 25 << 20), optimizer);
 }
 
 ir::Plan planned(const schedule::Ordered& ordered) {
@@ -66,7 +66,7 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     runtime::TensorStore store;
     store.add(plan.program);
-    for (const model::Parameter& parameter : model::parameters(config.model, ranks)) {
+    for (const model::Parameter& parameter : model::parameters(config.model, mesh::of_experts(ranks))) {
       const runtime::NamedTensor& tensor = store[parameter.name];
       std::vector<float> values(std::size_t(tensor.type.shape.elements()));
       model::initialize(parameter, world.rank(), 7, values);

@@ -26,8 +26,8 @@ struct SlowCosts final : cost::Costs {
     if (asked++ == 0) std::this_thread::sleep_for(3 * timeout);
     return costs.compute_ms(key);
   }
-  double all_to_all_ms(double bytes) const override { return costs.all_to_all_ms(bytes); }
-  double all_reduce_ms(double bytes) const override { return costs.all_reduce_ms(bytes); }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return costs.all_to_all_ms(bytes); }
+  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return costs.all_reduce_ms(bytes); }
   cost::CoreCost all_to_all_core() const override { return costs.all_to_all_core(); }
   cost::CoreCost all_reduce_core() const override { return costs.all_reduce_core(); }
   double launch_ms() const override { return costs.launch_ms(); }

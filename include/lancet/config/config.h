@@ -11,6 +11,7 @@
 
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
+#include "lancet/mesh/mesh.h"
 
 namespace lancet::config {
 
@@ -64,10 +65,12 @@ struct Model {
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }
   std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
-  // Experts of one MoE layer, over all ranks and on one (0 in a dense model). check() ensures that `ranks` divides
-  // them.
-  std::int64_t experts(int ranks) const;
-  std::int64_t experts_on_rank(int ranks) const { return experts(ranks) / ranks; }
+  // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
+  // dense model). check() ensures that they divide the experts.
+  std::int64_t experts(int expert_coordinates) const;
+  std::int64_t experts_on_rank(int expert_coordinates) const {
+    return experts(expert_coordinates) / expert_coordinates;
+  }
   friend bool operator==(const Model&, const Model&) = default;
 };
 
@@ -120,6 +123,15 @@ struct Train {
   friend bool operator==(const Train&, const Train&) = default;
 };
 
+// The sizes of the mesh's axes (mesh/mesh.h). make_mesh() fills in what is null.
+struct MeshSizes {
+  std::optional<std::int64_t> data;
+  std::optional<std::int64_t> expert;
+  std::int64_t tensor = 1;
+  std::int64_t stage = 1;
+  friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
+};
+
 struct Overlap {
   std::string policy = "sequential";  // planner/policies.cpp has the table
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
@@ -166,6 +178,7 @@ struct Config {
   Model model;
   Data data;
   Train train;
+  MeshSizes mesh;
   Overlap overlap;
   Comm comm;
   Emulated emulated;
@@ -187,6 +200,15 @@ struct Config {
 // one), a key that appears twice, a wrong type, a value out of range.
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+
+// The mesh of a run on `ranks` ranks. If data and expert are null, expert is the largest divisor of a layer's experts
+// that divides the ranks besides tensor and stage, and data is the rest; if one of them is null, it is the rest. With
+// experts_per_rank the experts follow the mesh: expert is as large as it can be. In a dense model expert is 1.
+// Config errors, of one line each: the sizes' product is not the ranks, expert does not divide a layer's experts, an
+// axis is not supported.
+Result<mesh::Mesh> make_mesh(const Config& config, int ranks);
+// The same for a config that passed check() for these ranks.
+mesh::Mesh mesh_of(const Config& config, int ranks);
 
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.

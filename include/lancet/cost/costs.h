@@ -11,6 +11,7 @@
 
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/mesh.h"
 
 namespace lancet::cost {
 
@@ -76,8 +77,11 @@ class Costs {
   virtual std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
     return compute_ms(op_key(program, instruction));
   }
-  virtual double all_to_all_ms(double bytes) const = 0;
-  virtual double all_reduce_ms(double bytes) const = 0;
+  // group: the axes of the mesh along which the ranks of the collective differ (ir/group.h); empty: all ranks. All
+  // groups of these axes communicate at the same time.
+  virtual double all_to_all_ms(double bytes, mesh::Axes group = {}) const = 0;
+  virtual double all_reduce_ms(double bytes, mesh::Axes group = {}) const = 0;
+  virtual bool knows(mesh::Axes) const { return true; }  // whether the two functions have times of the group
   // The cost of an instruction of the expert stream between several ranks: by default that of an all-to-all of its
   // bytes_sent. peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as
   // its types say.

@@ -75,7 +75,11 @@ struct Hardware {
 // Ranks on hosts, each with the same number of ranks (the last may have fewer).
 struct Layout {
   int ranks = 1, hosts = 1;
+  mesh::Mesh mesh = {};  // of these ranks, if Programs on them name its groups
+  int beside = 1;        // of a group of ranks: the groups that share a host's NICs, all of which send at once
   int on_host() const { return (ranks + hosts - 1) / hosts; }
+  // The group of these axes that rank 0 is in; all ranks if there are no axes.
+  Layout group(mesh::Axes axes) const;
 };
 
 // How tokens spread over the experts, and how much of the buffers is sent and multiplied. An expert's load relative to
@@ -109,8 +113,9 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
 // Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs
-// twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks. The
-// latency is that of a tree over the nodes, up and down.
+// twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks.
+// Groups beside one another (Layout::beside) have their share of the NICs. The latency is that of a tree over the
+// nodes, up and down.
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
 // Reads NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the
@@ -136,8 +141,8 @@ class HardwareCosts final : public Costs {
 
   std::optional<double> compute_ms(std::string_view op_key) const override;  // measured times only
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
-  double all_to_all_ms(double bytes) const override;
-  double all_reduce_ms(double bytes) const override;
+  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;
@@ -156,7 +161,9 @@ class HardwareCosts final : public Costs {
   bool fits(std::int64_t bytes) const;
 
  private:
-  bool network_measured() const { return measured_ && measured_->network.measured(); }
+  bool network_measured(mesh::Axes group = {}) const {
+    return measured_ && measured_->network.measured() && measured_->knows(group);
+  }
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Hardware hardware_;
   Layout layout_;

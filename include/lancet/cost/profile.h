@@ -52,13 +52,21 @@ struct Point {
 // and beyond the last point continued with the last slope if that is positive.
 double interpolate(const std::vector<Point>& points, double bytes);
 
-struct NetworkTimes {
+struct CollectiveTimes {
   std::vector<Point> all_to_all, all_reduce;  // by bytes_sent; empty: not measured
+  friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
+};
+
+struct NetworkTimes : CollectiveTimes {  // those of all ranks
   CoreCost all_to_all_core, all_reduce_core;
   double launch_ms = 0;
   Interference interference;
+  std::map<std::string, CollectiveTimes> groups = {};  // by group_key
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
 };
+
+// The key of a mesh's groups of these axes: "data 2", or "data 2 x expert 4" for two axes.
+std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes);
 
 // The costs measured at one machine. A question about communication that was not measured is an InternalError; with one
 // rank communication is free.
@@ -71,13 +79,16 @@ class Profile final : public Costs {
   NetworkTimes network;
   // The largest rate of matrix products by their type ("f32"), in TFLOP/s: the yardstick of MFU. No cost depends on it.
   std::map<std::string, double> peak_tflops;
+  // Of the Programs that are priced: decides which group the axes of an instruction mean. Not in the file.
+  mesh::Mesh mesh;
 
   Profile() = default;
   explicit Profile(Machine where) : machine(std::move(where)) {}
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
-  double all_to_all_ms(double bytes) const override;
-  double all_reduce_ms(double bytes) const override;
+  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
+  bool knows(mesh::Axes group) const override;
   CoreCost all_to_all_core() const override { return network.all_to_all_core; }
   CoreCost all_reduce_core() const override { return network.all_reduce_core; }
   double launch_ms() const override { return network.launch_ms; }
@@ -89,6 +100,9 @@ class Profile final : public Costs {
   Profile on(const Machine& other) const;
   // True if planning for the machine lacks nothing: ops and, for several ranks, communication.
   bool complete() const { return !ops.empty() && (machine.cluster.ranks == 1 || network.measured()); }
+
+ private:
+  const CollectiveTimes& times_of(mesh::Axes group) const;
 };
 
 // The profile file: JSON. Errors are ExitCode::config and name the file and the field.

@@ -18,8 +18,8 @@ class SlowestCosts final : public Costs {
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
-  double all_to_all_ms(double bytes) const override;
-  double all_reduce_ms(double bytes) const override;
+  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;

@@ -13,11 +13,22 @@ namespace lancet::ir {
 
 inline constexpr std::string_view axes_attribute = "axes";
 
+// Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
+void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes);
+// Names the group that `from` names, if it names one.
+void copy_group(const Attributes& from, Attributes& to);
+
 // The attribute's text; empty without it. InternalError: it is a number.
 std::string_view axes_text(const Instruction& instruction);
 
+// The axes that a sound instruction names; none: it goes over all ranks.
+mesh::Axes group_of(const Instruction& instruction);
+
 // True if the attribute is missing, or names axes of the mesh as mesh::to_string() does.
 bool has_sound_axes(const Instruction& instruction);
+
+// True if instructions of any stream name a group.
+bool uses_groups(const Program& program);
 
 // By stream: the axes that the program's instructions name. The program is sound (verify.h).
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program);

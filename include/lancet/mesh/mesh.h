@@ -49,6 +49,7 @@ struct Mesh {
   int ranks() const { return size({Axis::stage, Axis::data, Axis::expert, Axis::tensor}); }
   int size(Axes axes) const;  // the ranks of one group of these axes
   Axes wide() const;          // the axes that have more than one coordinate
+  bool has_groups() const;    // whether some axes make groups that are neither single ranks nor all of them
   int coordinate(int rank, Axis axis) const;
   // The ranks that have rank's coordinates on all other axes, ascending; rank is one of them.
   std::vector<int> group(int rank, Axes axes) const;
@@ -56,6 +57,11 @@ struct Mesh {
   int place(int rank, Axes axes) const;
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
+// All ranks along `expert`: each holds its own experts, and its own share of the batch.
+Mesh of_experts(int ranks);
 std::string to_string(const Mesh& mesh);  // "data 2 x expert 4": axes of more than one coordinate; "1 rank" without
+
+// The mesh and each rank's place: "data 2 x expert 4; rank r: data r / 4, expert r % 4".
+std::string describe(const Mesh& mesh);
 
 }  // namespace lancet::mesh

@@ -3,7 +3,10 @@
 //
 // Parameters carry Hugging Face's names; weights of products are [out, in]:
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
-//   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E/W,F,D], .c_proj.weight [E/W,D,F] (this rank's experts)
+//   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E/X,F,D], .c_proj.weight [E/X,D,F] (this rank's experts)
+//
+// Every rank has its own sequences. The experts are split among the X ranks of the mesh's axis `expert`, and each rank
+// of the axis `data` has the same ones.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,6 +15,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/mesh.h"
 
 namespace lancet::model {
 
@@ -25,7 +29,7 @@ enum class Mode {
 
 struct BuildOptions {
   Mode mode = Mode::train;
-  int ranks = 1;
+  mesh::Mesh mesh = {};
   std::int64_t batch = 1;         // sequences of this rank (B)
   std::int64_t sequence = 1;      // tokens of each (S)
   DType dtype = DType::f32;       // of activations and of the weights of products
@@ -56,12 +60,12 @@ struct Parameter {
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
 };
-std::vector<Parameter> parameters(const config::Model& model, int ranks);
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh);
 
 struct ParameterCount {
-  std::int64_t total = 0;   // of the whole model, experts of all ranks counted
+  std::int64_t total = 0;   // of the whole model, each expert counted once
   std::int64_t active = 0;  // used by one token
 };
-ParameterCount count_parameters(const config::Model& model, int ranks);
+ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& mesh);
 
 }  // namespace lancet::model

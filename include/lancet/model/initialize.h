@@ -9,7 +9,8 @@
 
 namespace lancet::model {
 
-// Fills `values` (the whole tensor as this rank holds it, f32). The rank determines which experts are its own.
-void initialize(const Parameter& parameter, int rank, std::uint64_t seed, std::span<float> values);
+// Fills `values` (the whole tensor as this rank holds it, f32). The rank's coordinate on the mesh's axis
+// `expert` determines which experts are its own.
+void initialize(const Parameter& parameter, int expert_coordinate, std::uint64_t seed, std::span<float> values);
 
 }  // namespace lancet::model

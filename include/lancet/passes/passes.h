@@ -36,10 +36,12 @@ Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh&
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
 ir::Program fuse(const ir::Program& program);
 
-// Adds all-reduces of the gradients that all ranks share, in buckets of bucket_bytes (or an eighth of all, if that is
-// less), each right after the instruction that completes it; then one all-reduce of the loss, aux and load outputs.
-// gradients false (a micro batch that only accumulates): no all-reduces of gradients. One rank: unchanged.
-ir::Program sync(const ir::Program& program, int ranks, std::int64_t bucket_bytes, bool gradients = true);
+// Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for
+// experts, those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth
+// of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
+// Then one all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only
+// accumulates): no all-reduces of gradients. One rank: unchanged.
+ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true);
 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
@@ -47,7 +49,7 @@ struct OptimizeOptions {
   bool guard = false;     // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
-  int ranks = 1;
+  mesh::Mesh mesh = {};
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
 };
 // Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. Weight

@@ -20,7 +20,7 @@ struct PlanRequest {
   bool costs_may_lack_ops = false;     // if they do, sequential makes a plan without predictions
   // The share of the sequential step by which `auto` must be predicted to be shorter to replace it.
   double least_gain = 0;
-  int ranks = 1;
+  mesh::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
   bool accumulate = false;  // gradients accumulate over the runs of several plans
   bool update = true;       // false: a micro batch that only accumulates its gradients
@@ -58,9 +58,9 @@ struct PlanReport {
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
 // overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the forward
-// Program's text, ranks, optimizer, build: cost::kernel_build) and, with costs, their name and the prediction (profile:
-// Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the
-// known ones); a pass that cannot be skipped; costs that lack an op.
+// Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs,
+// their name and the prediction (profile: Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy
+// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op.
 Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
 
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
@@ -68,7 +68,7 @@ Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& reques
 std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request);
 
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
-ir::Plan make_forward_plan(const ir::Program& forward, int ranks);
+ir::Plan make_forward_plan(const ir::Program& forward, const mesh::Mesh& mesh);
 
 struct PolicyInfo {
   std::string_view name, what;

@@ -10,6 +10,7 @@
 
 #include "lancet/checkpoint/background_writer.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/mesh/mesh.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::run {
@@ -27,19 +28,19 @@ struct Source {
 Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::uint64_t at,
                 std::span<std::byte> to);
 
-// The tensors that one rank writes: its experts, and its share of the tensors that all ranks hold.
+// The tensors that one rank writes: its share of those that it holds with others, and its own.
 struct RankShare {
   std::vector<checkpoint::Shard> shards;  // one of weights, one of optimizer states
   std::vector<Source> sources;            // of the shards' tensors, in their order
   std::uint64_t bytes = 0;
 };
-RankShare share_of(const runtime::TensorStore& store, int rank, int ranks);
+RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank);
 
 enum class LoadScope { all, weights };
 
-// Fills the store of this rank from a checkpoint of any number of ranks. Config errors: a tensor that only the model or
+// Fills the store of this rank from a checkpoint of any mesh. Config errors: a tensor that only the model or
 // only the checkpoint has, or whose shapes differ. Data errors: those of Checkpoint::load.
-Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, int rank, int ranks,
-                    LoadScope scope);
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, const mesh::Mesh& mesh,
+                    int rank, LoadScope scope);
 
 }  // namespace lancet::run

@@ -16,7 +16,7 @@
 namespace lancet::run {
 
 // Bytes of the buffer that a rank keeps for saving while it trains.
-std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, int ranks);
+std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh);
 
 class Saver {
  public:

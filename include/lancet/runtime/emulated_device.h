@@ -37,6 +37,8 @@ class EmulatedDevice {
     std::int64_t experts = 0;  // of a layer, over all ranks
     double capacity = 1;       // slots of an expert relative to its mean load
     int micro_batches = 1;     // of a step
+    // The ranks among which the experts of a layer are split.
+    int among() const { return layout.mesh[mesh::Axis::expert]; }
   };
   // Config errors: of the routing's text or its trace.
   static Result<std::unique_ptr<EmulatedDevice>> create(Options options);

@@ -18,6 +18,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
@@ -333,7 +334,9 @@ class Rewriter {
     Instruction split;
     split.op = op;
     split.operands = {filled};
-    split.attributes = {{attribute_of_layer, attribute(filled, attribute_of_layer)}};
+    const Instruction& of_layer = reader_of(filled, attribute_of_layer);
+    split.attributes = {{attribute_of_layer, of_layer.attributes.integer(attribute_of_layer)}};
+    ir::copy_group(of_layer.attributes, split.attributes);
     return split;
   }
 
@@ -350,12 +353,14 @@ class Rewriter {
     return {};
   }
 
-  // An attribute of the instructions that read the filled slots: the number of ranks, or of slots of an expert.
-  std::int64_t attribute(TensorId filled, std::string_view name) const {
-    for (const Instruction& at : source_.instructions)
-      if (at.attributes.has(name) && std::ranges::count(at.operands, filled) > 0) return at.attributes.integer(name);
-    LANCET_CHECK(false, "nothing reads the filled slots {} with {}", source_.display(filled), name);
-    return 0;
+  // The instruction that reads the filled slots and has an attribute: the number of ranks, or of slots of an expert.
+  const Instruction& reader_of(TensorId filled, std::string_view attribute) const {
+    const auto found = std::ranges::find_if(source_.instructions, [&](const Instruction& at) {
+      return at.attributes.has(attribute) && std::ranges::count(at.operands, filled) > 0;
+    });
+    LANCET_CHECK(found != source_.instructions.end(), "nothing reads the filled slots {} with {}",
+                 source_.display(filled), attribute);
+    return *found;
   }
 
   static std::string layer(const std::string& label) { return label.substr(0, label.rfind('.')); }

@@ -1,0 +1,86 @@
+// make_mesh() first takes the sizes that the config gives. What is left of the ranks goes to `expert`, as far as the
+// experts can be split, and then to `data`.
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "lancet/base/check.h"
+#include "lancet/config/config.h"
+
+namespace lancet::config {
+namespace {
+
+using mesh::Axis;
+
+// Axes over which no pass splits a Program yet.
+Status check_supported(const MeshSizes& sizes) {
+  for (const auto& [name, size] : {std::pair{"tensor", sizes.tensor}, std::pair{"stage", sizes.stage}})
+    if (size != 1)
+      return config_error(fmt::format("config: mesh.{0}: expected 1 ({0} is not supported), found {1}", name, size));
+  return {};
+}
+
+std::string size_text(const std::optional<std::int64_t>& size) { return size ? std::to_string(*size) : "null"; }
+
+Error wrong_product(const MeshSizes& sizes, int ranks) {
+  return config_error(fmt::format(
+      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}, tensor {}, stage {}", ranks,
+      size_text(sizes.data), size_text(sizes.expert), sizes.tensor, sizes.stage));
+}
+
+// The largest size of `expert` that fits a layer's experts and divides `ranks`.
+std::int64_t widest_expert(const Model& model, std::int64_t ranks) {
+  if (!model.has_moe()) return 1;
+  return model.num_local_experts ? std::gcd(*model.num_local_experts, ranks) : ranks;
+}
+
+Status check_expert(const Model& model, std::int64_t expert) {
+  if (!model.has_moe() && expert != 1)
+    return config_error(
+        fmt::format("config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found {}", expert));
+  if (model.num_local_experts && *model.num_local_experts % expert != 0)
+    return config_error(fmt::format(
+        "config: mesh.expert: expected a divisor of the {} experts (model.num_local_experts) of the tensors "
+        "h.*.moe.experts, found {}",
+        *model.num_local_experts, expert));
+  return {};
+}
+
+}  // namespace
+
+Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
+  const MeshSizes& sizes = config.mesh;
+  LANCET_TRY(check_supported(sizes));
+  const std::int64_t given = sizes.data.value_or(1) * sizes.expert.value_or(1) * sizes.tensor * sizes.stage;
+  if (ranks % given != 0) return wrong_product(sizes, ranks);
+  std::int64_t rest = ranks / given;
+  std::int64_t expert = 1, data = 1;
+  if (sizes.expert) {
+    expert = *sizes.expert;
+  } else {
+    expert = sizes.data && config.model.has_moe() ? rest : widest_expert(config.model, rest);
+    rest /= expert;
+  }
+  if (sizes.data) {
+    data = *sizes.data;
+  } else {
+    data = rest;
+    rest = 1;
+  }
+  if (rest != 1) return wrong_product(sizes, ranks);
+  LANCET_TRY(check_expert(config.model, expert));
+  mesh::Mesh mesh;
+  mesh[Axis::stage] = int(sizes.stage);
+  mesh[Axis::data] = int(data);
+  mesh[Axis::expert] = int(expert);
+  mesh[Axis::tensor] = int(sizes.tensor);
+  return mesh;
+}
+
+mesh::Mesh mesh_of(const Config& config, int ranks) {
+  const auto mesh = make_mesh(config, ranks);
+  LANCET_CHECK(mesh.ok(), "{}", mesh.error().message);
+  return *mesh;
+}
+
+}  // namespace lancet::config
