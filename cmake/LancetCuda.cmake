@@ -88,7 +88,7 @@ function(lancet_cuda_module)
   add_library(lancet_cuda MODULE ${sources} ${tables} ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp
                                  ${CMAKE_BINARY_DIR}/generated/cuda_build.cpp)
   add_dependencies(lancet_cuda lancet_kernel_build)
-  set_target_properties(lancet_base lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(lancet_base lancet_mesh lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
                         CXX_VISIBILITY_PRESET hidden)
   target_include_directories(lancet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
