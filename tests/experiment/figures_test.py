@@ -178,6 +178,22 @@ def runs_and_their_sources():
     expect([row for row in rows if not re.fullmatch("[0-9a-f]{7,40}( and changes)?", row["commit"])], [], "rows without a commit")
 
 
+def growth_beside_gshard():
+    """Lancet's made-up step takes 210 ms of 128 ranks and 420 of 2,048, with all-to-alls of 110 of both."""
+    def change(point):
+        if point["ranks"] != 2048 or point["policy"] != "Lancet":
+            return point
+        return {**point, "step_ms": 420, "exposed_ms": 42, "memory_gib": 1.5}
+
+    case = Case(["scale"], change)
+    expect(case.rows("scale.md", "GShard, measured on TPU v3"),
+           [["GShard, measured on TPU v3", "1.70", "16%", "36%", "", "", "about 1"]], "GShard's row")
+    expect(case.rows("scale.md", "Lancet, simulated"),
+           [["Lancet, simulated", "2.00", "52%", "26%", "5%", "10%", "1.50"]], "Lancet's growth")
+    without = Case(["scale"], lambda point: without_times(point, "out of memory") if point["ranks"] == 2048 else point)
+    expect(without.rows("scale.md", "Lancet, simulated"), [], "growth of a schedule that lacks its last point")
+
+
 def twins_are_one_series():
     def change(point):
         slower = is_point(point, "GPT2-L-MoE bf16", "experts in 8 parts", hardware="dgx-h100") and point["ranks"] == 8
@@ -256,7 +272,7 @@ def emulated_steps():
 if __name__ == "__main__":
     if not python_with("matplotlib"):
         sys.exit(print("SKIPPED: python3-matplotlib is not here"))
-    for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources, twins_are_one_series,
-                 intervals_and_the_papers_lines, one_legend_outside_the_panels, emulated_steps):
+    for test in (complete, out_of_memory, none_fits, missing, runs_and_their_sources, growth_beside_gshard,
+                 twins_are_one_series, intervals_and_the_papers_lines, one_legend_outside_the_panels, emulated_steps):
         test()
         print(f"{test.__name__}: as expected")
