@@ -9,6 +9,8 @@
 #include <map>
 #include <optional>
 
+#include "lancet/ir/groups.h"
+
 namespace lancet::ir {
 namespace {
 
@@ -58,19 +60,16 @@ class Ranks {
   static bool local(const Instruction& in) { return in.stream == Stream::compute; }
 
   std::vector<int> group(int rank, const Instruction& in) const {
-    mesh::Axes axes = mesh_.wide();
-    if (in.attributes.has("axes")) axes = *mesh::parse_axes(in.attributes.text("axes"));
-    return mesh_.group(rank, axes);
+    const mesh::Axes axes = group_of(in);
+    return mesh_.group(rank, axes.empty() ? mesh_.wide() : axes);
   }
 
   Status known_axes() const {
     for (int rank = 0; rank < int(states_.size()); ++rank)
-      for (std::size_t i = 0; i < states_[std::size_t(rank)].ended.size(); ++i) {
-        const Attributes& attributes = instruction(rank, i).attributes;
-        if (attributes.has("axes") && !mesh::parse_axes(attributes.text("axes")))
-          return internal_error(
-              fmt::format("{}: expected axes of a mesh, found \"{}\"", describe(rank, i), attributes.text("axes")));
-      }
+      for (std::size_t i = 0; i < states_[std::size_t(rank)].ended.size(); ++i)
+        if (!has_sound_axes(instruction(rank, i)))
+          return internal_error(describe(rank, i) +
+                                ": expected axes of the mesh, outermost first, such as data,expert");
     return {};
   }
 
