@@ -38,7 +38,7 @@ class Axes {
  private:
   std::uint8_t bits_ = 0;
 };
-std::string to_string(Axes axes);                        // "data,expert", outermost first
+std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
 
 struct Mesh {
