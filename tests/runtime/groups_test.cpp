@@ -1,7 +1,9 @@
-// Collectives over groups of ranks on an emulated device: messages of the right number and size, and no values.
+// Plans whose instructions go over groups of ranks: on the CPU, on a device, and on an emulated device, which sends
+// messages of the right number and size, and no values.
 #include <catch2/catch.hpp>
 
 #include "declared_hardware.h"
+#include "host_accelerator.h"
 #include "support.h"
 
 using namespace lancet;
@@ -87,4 +89,44 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("collectives over groups compute the same on the CPU and on a device") {
+  const bool on_device = GENERATE(false, true);
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    const int rank = world.rank();
+    const std::vector<int> data{rank % 2, rank % 2 + 2}, expert{rank / 2 * 2, rank / 2 * 2 + 1};
+    LANCET_ASSIGN(const auto of_data, world.split(data));
+    LANCET_ASSIGN(const auto of_expert, world.split(expert));
+    HostQueueCommunicator all_device(world), data_device(*of_data), expert_device(*of_expert);
+    const auto group = [&](comm::Communicator& host, HostQueueCommunicator& device) {
+      return on_device ? comm::group_of(device) : comm::group_of(host);
+    };
+    HostAccelerator accelerator;
+    runtime::ExecutorOptions options{.accelerator = on_device ? &accelerator : nullptr};
+    options.groups[0]["data"] = {rank / 2, 2};
+    comm::Groups& groups = options.groups[1];
+    groups[""] = groups["data,expert"] = group(world, all_device);
+    groups["data"] = group(*of_data, data_device);
+    groups["expert"] = group(*of_expert, expert_device);
+    LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
+    runtime::TensorStore store;
+    if (on_device) store.place_on(accelerator.device());
+    store.add(plan.program);
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));
+    for (int step = 0; step < 3; ++step) {
+      const std::span<float> x = Run::span(executor->input("x"));
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(i) + 10'000.f * float(step);
+      LANCET_TRY(executor->run());
+      // The gathered halves are x again; 2 ranks and then 4 add it up; a rank has 16 of 64 rows.
+      const std::span<const float> y = Run::span(executor->output("y"));
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const float expected = 8 * (float(16 * 32 * rank) + float(i) + 10'000.f * float(step));
+        if (y[i] != expected) return internal_error(fmt::format("rank {}, {}: {} != {}", rank, i, y[i], expected));
+      }
+    }
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  CHECK(status.ok());
 }
