@@ -1,11 +1,9 @@
 // partition_spmd against the logical Program: every row of the op table, and random Programs with random shardings.
 #include <fmt/format.h>
 
-#include <random>
-
-#include "passes/choose_rows.h"
 #include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"
+#include "passes/partitioned.h"
 #include "passes/random_program.h"
 #include "steps/models.h"
 #include "steps/support.h"
@@ -19,34 +17,6 @@ using mesh::Axes;
 using mesh::Axis;
 using mesh::Mesh;
 using mesh::Sharding;
-
-Mesh mesh_with(int data, int expert, int tensor) {
-  Mesh mesh;
-  mesh[Axis::data] = data;
-  mesh[Axis::expert] = expert;
-  mesh[Axis::tensor] = tensor;
-  return mesh;
-}
-
-ir::Program partitioned(const ir::Program& logical, const Mesh& mesh) {
-  const auto result = passes::partition_spmd(logical, mesh);
-  if (!result.ok()) FAIL(result.error().message);
-  require_sound(ops::verify(*result));
-  return *result;
-}
-
-// Values of all inputs, parameters and states.
-using Values = std::map<std::string, DoubleTensor>;
-
-// How an output leaves the ranks: a gradient split as its parameter is, a loss whole, and as partial as they were made.
-Sharding sharding_of(const ir::Program& logical, const ir::Output& output, const ir::Program& local, const Mesh& mesh) {
-  const ir::TensorId of = output.kind == ir::OutputKind::gradient ? output.parameter : output.tensor;
-  Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
-  if (ir::is_share(output.kind)) sharding = Sharding::whole(sharding.dimensions.size());
-  const auto& left = local[local.output(output.name)].sharding;
-  sharding.partial = left ? left->partial : Axes{};
-  return sharding;
-}
 
 // All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
 std::string difference(const ir::Program& logical, const ir::Program& local, const Mesh& mesh, const Values& values) {
@@ -119,21 +89,6 @@ int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n
 }
 
 // ---- random Programs
-
-// Standard normal numbers, and tokens below `vocabulary`.
-Values random_values(const ir::Program& program, std::int64_t vocabulary, std::uint32_t seed) {
-  std::minstd_rand random(seed);
-  std::normal_distribution<double> normal;
-  Values values;
-  for (const ir::Tensor& tensor : program.tensors) {
-    if (tensor.number >= 0) continue;
-    DoubleTensor& value = values[tensor.name] = {tensor.type, {}};
-    for (std::int64_t i = 0; i < tensor.type.shape.elements(); ++i)
-      value.values.push_back(tensor.type.dtype == DType::i32 ? double(random() % std::uint32_t(vocabulary))
-                                                             : 0.3 * normal(random));
-  }
-  return values;
-}
 
 // Every other value whose memory nothing overwrites is an output, too.
 void output_all(ir::Program& program) {
