@@ -30,7 +30,7 @@ std::string difference(const ir::Program& logical, const ir::Program& local, con
   ranks.run();
   for (const ir::Output& output : logical.outputs) {
     const DoubleTensor& expected = whole.of(output.tensor)[0];
-    const Sharding sharding = sharding_of(logical, output, local, mesh);
+    const Sharding sharding = output_sharding(logical, output, local, mesh);
     const ir::TensorId found = local.output(output.name);
     if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, 1e-9); wrong != 0)
       return fmt::format("output {}: {} elements of {} differ", output.name, wrong,
@@ -41,7 +41,7 @@ std::string difference(const ir::Program& logical, const ir::Program& local, con
 
 // ---- rows of the table
 
-Sharding sharding_of(ops::Axis entry, int rank, Axis axis) {
+Sharding row_sharding(ops::Axis entry, int rank, Axis axis) {
   Sharding sharding = Sharding::whole(std::size_t(rank));
   if (entry == ops::partial || entry == ops::accumulated) sharding.partial.add(axis);
   if (!ops::is_split(entry)) return sharding;
@@ -56,11 +56,11 @@ ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const op
   for (std::size_t i = 0; i < sample.operands.size(); ++i) {
     const ir::TensorType& type = sample.operands[i].type;
     operands.push_back(program.add_named(ir::TensorKind::parameter, fmt::format("x{}", i), type));
-    program[operands[i]].sharding = sharding_of(row.operands[i], type.shape.rank(), axis);
+    program[operands[i]].sharding = row_sharding(row.operands[i], type.shape.rank(), axis);
   }
   const auto results = ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "row");
   for (std::size_t r = 0; r < results.size(); ++r) {
-    program[results[r]].sharding = sharding_of(row.results[r], program.type(results[r]).shape.rank(), axis);
+    program[results[r]].sharding = row_sharding(row.results[r], program.type(results[r]).shape.rank(), axis);
     program.add_output(fmt::format("y{}", r), results[r]);
   }
   return program;
@@ -111,6 +111,35 @@ std::vector<std::string> collectives(const ir::Program& program) {
 }
 
 }  // namespace
+
+TEST_CASE("partition_spmd: text in, text out") {
+  const ir::Program logical = program(R"(program pair {ranks=1}
+input @x : f32[4{data},8]
+parameter @w : f32[16{tensor},8]
+parameter @v : f32[8,16{tensor}]
+parameter @b : f32[8] whole
+%0 : f32[4{data},16{tensor}] = linear(@x, @w)  # compute forward a
+%1 : f32[4{data},16{tensor}] = gelu(%0)  # compute forward a.gelu
+%2 : f32[4{data},8] partial{tensor} = linear(%1, @v, @b)  # compute forward b
+%3 : f32[4{data},8] = add(%2, @x)  # compute forward c
+%4 : f32[4{data},8] = add(%3, %2)  # compute forward d
+output y = %4
+)");
+  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 4))) == R"(program pair {ranks=8}
+input @x : f32[2,8]
+parameter @w : f32[4,8] local
+parameter @v : f32[8,4] local
+parameter @b : f32[8]
+%0 : f32[2,4] = linear(@x, @w)  # compute forward a
+%1 : f32[2,4] = gelu(%0)  # compute forward a.gelu
+%2 : f32[8] = one_summand(@b) {axes=tensor}  # compute forward b.one_summand
+%3 : f32[2,8] = linear(%1, @v, %2)  # compute forward b
+%4 : f32[2,8] = sum_shards(%3) {axes=tensor, shards=4}  # expert forward b.sum_shards
+%5 : f32[2,8] = add(%4, @x)  # compute forward c
+%6 : f32[2,8] = add(%5, %4)  # compute forward d
+output y = %6
+)");
+}
 
 TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
   int checked = 0;

@@ -29,7 +29,8 @@ inline ir::Program partitioned(const ir::Program& logical, const mesh::Mesh& mes
 using Values = std::map<std::string, DoubleTensor>;
 
 // How an output leaves the ranks: a gradient split as its parameter is, a loss whole, and as partial as they were made.
-inline mesh::Sharding sharding_of(const ir::Program& logical, const ir::Output& output, const ir::Program& local, const mesh::Mesh& mesh) {
+inline mesh::Sharding output_sharding(const ir::Program& logical, const ir::Output& output, const ir::Program& local,
+                                      const mesh::Mesh& mesh) {
   const ir::TensorId of = output.kind == ir::OutputKind::gradient ? output.parameter : output.tensor;
   mesh::Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
   if (ir::is_share(output.kind)) sharding = mesh::Sharding::whole(sharding.dimensions.size());

@@ -27,7 +27,7 @@ std::string difference_of_threads(const ir::Program& logical, const mesh::Mesh& 
   for (const ir::Output& output : logical.outputs) {
     const double tolerance = output.kind == ir::OutputKind::loss ? 1e-5 : 1e-4;
     const int wrong = wrong_elements(outputs.at(output.name), whole.of(output.tensor)[0],
-                                     sharding_of(logical, output, local, mesh), mesh, tolerance);
+                                     output_sharding(logical, output, local, mesh), mesh, tolerance);
     if (wrong != 0) return fmt::format("output {}: {} elements differ", output.name, wrong);
   }
   return "";
