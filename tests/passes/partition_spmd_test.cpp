@@ -177,6 +177,26 @@ TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {
   }
 }
 
+TEST_CASE("partition_spmd: on one rank the Program stays, without its shardings") {
+  const ir::Program logical = DenseGpt2().make(2, mesh_with(1, 1, 1));
+  ir::Program plain = logical;
+  for (ir::Tensor& tensor : plain.tensors) tensor.sharding.reset();
+  CHECK(text_of(partitioned(logical, mesh_with(1, 1, 1))) == ir::print(plain));
+}
+
+TEST_CASE("partition_spmd: the comparison notices planted faults") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh);
+  const Values values = random_values(logical, DenseGpt2::vocabulary, 7);
+  for (const char* planted : {"sum_shards", "one_summand"}) {  // each taken for the other
+    ir::Program local = partitioned(logical, mesh);
+    const auto at = std::ranges::find(local.instructions, planted, &ir::Instruction::op);
+    REQUIRE(at != local.instructions.end());
+    at->op = at->op == "sum_shards" ? "one_summand" : "sum_shards";
+    CHECK(difference(logical, local, mesh, values) != "");
+  }
+}
+
 TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no others") {
   const std::vector<std::string> expected = {
       "forward tensor h.0.attn.c_proj.sum_shards", "forward tensor h.0.mlp.c_proj.sum_shards",
