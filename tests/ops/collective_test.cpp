@@ -35,6 +35,13 @@ TEST_CASE("collectives refuse types and attributes that do not fit") {
   CHECK(refused("swap_shards", x, {{"axes", "data"}, {"shards", 2}, {"from", 1}, {"to", 1}}) ==
         "expected two dimensions, from and to");
   CHECK(refused("sum_shards", x, {{"shards", 2}}) == "expected the attributes axes and shards, a group of ranks");
+  const ir::TensorType tokens{DType::i32, {6, 4}};
+  CHECK(refused("all_gather", tokens, {{"axes", "data"}, {"shards", 4}, {"axis", 0}}) == "accepted i32[24,4]");
+  CHECK(refused("swap_shards", tokens, {{"axes", "data"}, {"shards", 2}, {"from", 0}, {"to", 1}}) ==
+        "accepted i32[12,2]");
+  CHECK(refused("take_shard", tokens, {{"axes", "data"}, {"shards", 3}, {"axis", 0}}) == "accepted i32[2,4]");
+  CHECK(refused("all_gather", {DType::signals, {4}}, {{"axes", "data"}, {"shards", 2}, {"axis", 0}}) ==
+        "expected a tensor of f32, bf16 or i32");
   CHECK(refused("sum_shards", {DType::i32, {4}}, {{"axes", "data"}, {"shards", 2}}) ==
         "expected a tensor of f32 or bf16");
   CHECK(refused("take_shard", x, {{"axes", "data"}, {"shards", 5}, {"axis", 0}}) ==

@@ -32,9 +32,10 @@ std::string share_of(std::string_view text, const passes::ReshardCost& cost = pa
 }
 
 std::string linear(const char* x, const char* w, const char* y) {
-  return fmt::format("input @x : f32{}\nparameter @w : f32{}\n%0 : f32{} = linear(@x, @w)  # compute forward a\n"
-                     "output y = %0\n",
-                     x, w, y);
+  return fmt::format(
+      "input @x : f32{}\nparameter @w : f32{}\n%0 : f32{} = linear(@x, @w)  # compute forward a\n"
+      "output y = %0\n",
+      x, w, y);
 }
 
 }  // namespace
@@ -43,7 +44,8 @@ TEST_CASE("choose rows: sums of a small result, gathers of a small operand") {
   // GShard's rule for a split contraction: sum if the operand is larger than the result.
   CHECK(share_of(linear("[4,64{tensor}]", "[8,64] whole", "[4,8] whole")) ==
         "[4,64{tensor}] [8,64{tensor}] -> [4,8 partial{tensor}]");
-  CHECK(share_of(linear("[4,8{tensor}]", "[512,8] whole", "[4,512] whole")) == "[4,8 whole] [512,8 whole] -> [4,512 whole]");
+  CHECK(share_of(linear("[4,8{tensor}]", "[512,8] whole", "[4,512] whole")) ==
+        "[4,8 whole] [512,8 whole] -> [4,512 whole]");
   // A result that is wanted split is made split.
   CHECK(share_of(linear("[4,8{tensor}]", "[512,8] whole", "[4,512{tensor}]")) ==
         "[4,8 whole] [512{tensor},8] -> [4,512{tensor}]");
@@ -62,16 +64,18 @@ TEST_CASE("choose rows: what costs nothing") {
   CHECK(share_of(linear("[4,8] whole", "[8,8] whole", "[4,8] whole")) == "[4,8 whole] [8,8 whole] -> [4,8 whole]");
   CHECK(share_of(linear("[4{tensor},8]", "[8,8] whole", "[4{tensor},8]")) ==
         "[4{tensor},8] [8,8 whole] -> [4{tensor},8]");
-  CHECK(share_of(linear("[4,8] whole", "[8,8] whole", "[4{tensor},8]")) == "[4{tensor},8] [8,8 whole] -> [4{tensor},8]");
+  CHECK(share_of(linear("[4,8] whole", "[8,8] whole", "[4{tensor},8]")) ==
+        "[4{tensor},8] [8,8 whole] -> [4{tensor},8]");
   CHECK(share_of(linear("[4,8] whole", "[2x4{tensor},8]", "[4,2x4{tensor}]")) ==
         "[4,8 whole] [2x4{tensor},8] -> [4,2x4{tensor}]");
 }
 
 TEST_CASE("choose rows: attributes and packed heads go with the row") {
   auto attention = [](int heads) {
-    return fmt::format("input @qkv : f32[2,4,3x16{{tensor}}]\n%0 : f32[2,4,16{{tensor}}], %1 : f32[2,{0},4] whole = "
-                       "attention(@qkv) {{heads={0}}}  # compute forward a\noutput y = %0\n",
-                       heads);
+    return fmt::format(
+        "input @qkv : f32[2,4,3x16{{tensor}}]\n%0 : f32[2,4,16{{tensor}}], %1 : f32[2,{0},4] whole = "
+        "attention(@qkv) {{heads={0}}}  # compute forward a\noutput y = %0\n",
+        heads);
   };
   CHECK(share_of(attention(4)) == "[2,4,3x16{tensor}] -> [2,4,16{tensor}] [2,4{tensor},4]");
   CHECK(share_of(attention(2)) == "[2,4,48 whole] -> [2,4,16 whole] [2,2,4 whole]");  // 2 heads are not split in 4

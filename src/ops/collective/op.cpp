@@ -17,8 +17,11 @@ namespace {
 
 std::int64_t shards_of(const OpInput& in) { return in.attributes.integer("shards"); }
 
-Status check_group(const OpInput& in) {
-  if (!is_activation(in.operands[0].dtype)) return expected("a tensor of f32 or bf16");
+// sums: over the ranks. What is only moved, such as tokens, may be integers.
+Status check_group(const OpInput& in, bool sums) {
+  const DType dtype = in.operands[0].dtype;
+  if (!is_activation(dtype) && (sums || dtype != DType::i32))
+    return expected(sums ? "a tensor of f32 or bf16" : "a tensor of f32, bf16 or i32");
   if (!in.attributes.has(ir::axes_attribute) || shards_of(in) < 1)
     return expected("the attributes axes and shards, a group of ranks");
   return {};
@@ -30,22 +33,22 @@ Inferred shaped(const OpInput& in, const std::optional<Shape>& shape) {
 }
 
 Inferred infer_gather(const OpInput& in) {
-  LANCET_TRY(check_group(in));
+  LANCET_TRY(check_group(in, false));
   return shaped(in, ShardedDimension(in.attributes).whole(in.operands[0].shape, shards_of(in)));
 }
 
 Inferred infer_scatter(const OpInput& in) {
-  LANCET_TRY(check_group(in));
+  LANCET_TRY(check_group(in, true));
   return shaped(in, ShardedDimension(in.attributes).shard(in.operands[0].shape, shards_of(in)));
 }
 
 Inferred infer_sum(const OpInput& in) {
-  LANCET_TRY(check_group(in));
+  LANCET_TRY(check_group(in, true));
   return Types{in.operands[0]};
 }
 
 Inferred infer_swap(const OpInput& in) {
-  LANCET_TRY(check_group(in));
+  LANCET_TRY(check_group(in, false));
   const ShardedDimension from(in.attributes, "from", "from_blocks"), to(in.attributes, "to", "to_blocks");
   if (from.axis == to.axis) return expected("two dimensions, from and to");
   const auto whole = from.whole(in.operands[0].shape, shards_of(in));

@@ -10,7 +10,7 @@ namespace {
 
 Inferred infer_take(const OpInput& in) {
   const TensorType& x = in.operands[0];
-  if (!is_activation(x.dtype)) return expected("a tensor of f32 or bf16");
+  if (!is_activation(x.dtype) && x.dtype != DType::i32) return expected("a tensor of f32, bf16 or i32");
   const std::int64_t shards = in.attributes.integer("shards");
   const auto shape = ShardedDimension(in.attributes).shard(x.shape, shards);
   if (!in.attributes.has(ir::axes_attribute) || !shape)
