@@ -205,6 +205,7 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
                                  std::int64_t peers) const {
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
+  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   const Layout layout = layout_.group(group);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);

@@ -81,6 +81,7 @@ std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans) {
       if (instruction.stream != ir::Stream::expert) continue;
       messages.all_to_all = std::max(messages.all_to_all, bytes);
       const bool counts = ops::kind(instruction) == ops::Kind::counts;
+      if (!counts && ops::kind(instruction) != ops::Kind::all_to_all) continue;
       const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
       messages.segments = std::max(messages.segments, plan.program.type(rows).shape[0]);
     }

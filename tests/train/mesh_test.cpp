@@ -3,10 +3,15 @@
 #include <filesystem>
 
 #include "declared_costs.h"
+#include "declared_hardware.h"
 #include "in_memory.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/inference/loaded_model.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
+#include "lancet/planning/plan_file.h"
+#include "lancet/planning/planned_step.h"
+#include "lancet/planning/step_costs.h"
 #include "routers.h"
 #include "temporary_folder.h"
 #include "text.h"
@@ -229,6 +234,72 @@ TEST_CASE("meshes: each expert is written once") {
     return names;
   };
   CHECK(names_of("run") == names_of("alone"));
+}
+
+TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan predicts the same plan") {
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.device = config::Device::emulated;
+  config.emulated.hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
+  config.emulated.scale = 1;
+  config.emulated.dilation = 2;
+  config.overlap.policy = "lancet";
+  std::string ran;
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
+    if (world.rank() != 0) return {};
+    ran = ir::print(trainer->executor().plan());
+    CHECK(record.predicted_ms.value() > 0);
+    CHECK(record.a2a_ms > 0);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  CHECK(ran.find("axes=expert") != ran.npos);
+  CHECK(ran.find("axes=data") != ran.npos);
+  CHECK(ran.find("data 2 x expert 2") != ran.npos);
+  const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2});
+  if (!planned.ok()) FAIL(planned.error().message);
+  CHECK(ir::print(planned->plan) == ran);
+}
+
+TEST_CASE("meshes: a plan of one mesh is refused on another") {
+  const test::TemporaryFolder folder;
+  const std::string hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
+  const auto planned = planning::plan_offline(mesh_of_four(2), {.ranks = 4, .hosts = 2, .hardware = hardware});
+  if (!planned.ok()) FAIL(planned.error().message);
+  const std::string file = folder.write("plan.ir", ir::print(planned->plan));
+  CHECK(planning::read_plan(file, mesh_of_four(2), 4).ok());
+  const auto refused = planning::read_plan(file, mesh_of_four(4), 4);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh none, found data 2 x expert 2"));
+}
+
+TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks them on another mesh") {
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.overlap.profile = folder / "costs.json";
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
+    if (world.rank() != 0) return {};
+    CHECK(step.profile.network.groups.size() == 2);
+    CHECK(step.profile.network.groups.contains("data 2"));
+    CHECK(step.profile.network.groups.contains("expert 2"));
+    CHECK(cost::op_costs(step.profile, step.programs[0]).ok());
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  const auto read = cost::read_profile(config.overlap.profile);
+  REQUIRE(read.ok());
+  const planning::PlanTarget target{.ranks = 4, .hosts = 1, .profile = config.overlap.profile};
+  const auto planned = planning::plan_offline(config, target);
+  if (!planned.ok()) FAIL(planned.error().message);
+  cost::Profile without = *read;
+  without.network.groups.clear();
+  folder.write("costs.json", cost::print(without));
+  const auto refused = planning::plan_offline(config, target);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("collectives over the mesh's axes expert") != std::string::npos);
 }
 
 TEST_CASE("meshes: a saved model is loaded on ranks that do not divide its experts") {
