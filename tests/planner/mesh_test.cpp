@@ -38,8 +38,7 @@ using Labels = std::map<std::string, std::set<std::string>>;
 
 TEST_CASE("sync: experts' gradients are summed over data, and their norm over expert") {
   const ir::Program step = step_on({{1, 2, 2, 1}});
-  CHECK(collectives_of(step) ==
-        Labels{{"", {"bucket", "metrics"}}, {"data", {"bucket"}}, {"expert", {"h", "norm"}}});
+  CHECK(collectives_of(step) == Labels{{"", {"bucket", "metrics"}}, {"data", {"bucket"}}, {"expert", {"h", "norm"}}});
   std::int64_t shared = 0, local = 0;
   for (const ir::Instruction& at : step.instructions) {
     if (at.stream != ir::Stream::reduce || !at.label.starts_with("bucket")) continue;
