@@ -98,9 +98,13 @@ double share_at(const LinkShares& shares, double places, double bytes) {
 Layout Layout::group(mesh::Axes axes) const {
   if (axes.empty()) return *this;
   LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
+  return group(mesh.group(0, axes));
+}
+
+Layout Layout::group(std::span<const int> members) const {
   std::set<int> occupied;
-  for (const int rank : mesh.group(0, axes)) occupied.insert(rank / on_host());
-  Layout group{mesh.size(axes), int(occupied.size())};
+  for (const int rank : members) occupied.insert(rank / on_host());
+  Layout group{int(members.size()), int(occupied.size())};
   group.beside = std::max(1, on_host() / group.on_host());
   return group;
 }
