@@ -336,7 +336,8 @@ class Rewriter {
     split.operands = {filled};
     const Instruction& of_layer = reader_of(filled, attribute_of_layer);
     split.attributes = {{attribute_of_layer, of_layer.attributes.integer(attribute_of_layer)}};
-    ir::copy_group(of_layer.attributes, split.attributes);
+    if (const std::string_view axes = ir::axes_text(of_layer); !axes.empty())  // of the ranks of its all-to-alls
+      split.attributes.set(ir::axes_attribute, std::string(axes));
     return split;
   }
 
