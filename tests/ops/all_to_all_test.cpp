@@ -33,7 +33,9 @@ class Counting final : public comm::Communicator {
   }
   Status broadcast(std::span<std::byte> bytes, int root) override { return inner_.broadcast(bytes, root); }
   Status barrier() override { return inner_.barrier(); }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return inner_.duplicate(); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int> members) override {
+    return inner_.split(members);
+  }
   void abort(const std::string& why) override { inner_.abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_.set_timeout(timeout); }
 
