@@ -80,6 +80,14 @@ std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::Pa
   return extents.size() == 1 ? blocks : std::set<std::int64_t>{1};
 }
 
+// One more axis of the mesh is among those whose ranks have the shares. Axes come outermost first, as in a sharding.
+void add_axis(ir::Attributes& attributes, mesh::Axis axis) {
+  Axes axes;
+  if (attributes.has(ir::axes_attribute)) axes = *mesh::parse_axes(attributes.text(ir::axes_attribute));
+  axes.add(axis);
+  attributes.set(ir::axes_attribute, mesh::to_string(axes));
+}
+
 // The share that a row makes of a share along one more axis of the mesh, if it fits.
 std::optional<Share> split(const ShardedInstruction& at, const Share& share, const ops::PartitionRow& row,
                            mesh::Axis axis, std::int64_t blocks, const Mesh& mesh) {
@@ -92,14 +100,6 @@ std::optional<Share> split(const ShardedInstruction& at, const Share& share, con
   for (std::size_t i = 0; i < at.operands.size(); ++i) add(result.operands[i], row.operands[i]);
   for (std::size_t r = 0; r < at.results.size(); ++r) add(result.results[r], row.results[r]);
   return fits && is_consistent(at, result, mesh) ? std::optional(std::move(result)) : std::nullopt;
-}
-
-// One more axis of the mesh is among those whose ranks have the shares. Axes come outermost first, as in a sharding.
-void add_axis(ir::Attributes& attributes, mesh::Axis axis) {
-  Axes axes;
-  if (attributes.has(ir::axes_attribute)) axes = *mesh::parse_axes(attributes.text(ir::axes_attribute));
-  axes.add(axis);
-  attributes.set(ir::axes_attribute, mesh::to_string(axes));
 }
 
 bool applies(const ops::PartitionRow& row, const ShardedInstruction& at) {
