@@ -128,16 +128,6 @@ std::string key(const ir::TensorType& type, const Sharding& from, const Sharding
 
 }  // namespace
 
-Sharding restrict(Sharding sharding, Axes axes) {
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (!axes.has(axis)) sharding.partial.remove(axis);
-  for (Split& split : sharding.dimensions) {
-    std::erase_if(split.axes, [&](mesh::Axis axis) { return !axes.has(axis); });
-    if (split.axes.empty()) split.blocks = 1;
-  }
-  return sharding;
-}
-
 Result<Share> RowChooser::choose(const ShardedInstruction& at) {
   Share share{{}, {}, at.instruction.attributes};
   for (const ShardedOperand& operand : at.operands)

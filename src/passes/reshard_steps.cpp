@@ -222,6 +222,16 @@ class Search {
 
 }  // namespace
 
+Sharding restrict(Sharding sharding, Axes axes) {
+  for (const Axis axis : mesh::all_axes)
+    if (!axes.has(axis)) sharding.partial.remove(axis);
+  for (Split& split : sharding.dimensions) {
+    std::erase_if(split.axes, [&](Axis axis) { return !axes.has(axis); });
+    if (split.axes.empty()) split.blocks = 1;
+  }
+  return sharding;
+}
+
 std::string_view name(Reshard::Kind kind) {
   constexpr std::array<std::string_view, 6> names = {"take_shard",     "one_summand", "swap_shards",
                                                      "reduce_scatter", "sum_shards",  "all_gather"};
@@ -230,8 +240,9 @@ std::string_view name(Reshard::Kind kind) {
 
 ir::Attributes attributes(const Reshard& step) {
   ir::Attributes result{{"axes", mesh::to_string(step.axes)}};
-  if (step.kind == Kind::one_summand || step.kind == Kind::sum_shards) return result;
+  if (step.kind == Kind::one_summand) return result;
   result.set("shards", std::int64_t(step.ranks));
+  if (step.kind == Kind::sum_shards) return result;
   if (step.kind == Kind::swap_shards) {
     result.set("from", std::int64_t(step.from));
     if (step.from_blocks > 1) result.set("from_blocks", step.from_blocks);

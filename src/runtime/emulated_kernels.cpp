@@ -123,6 +123,7 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   } else if (!alone) {
     scaled_.push_back(comm::make_scaled(*args.group.comm, device_.options().scale));
     args.group.comm = scaled_.back().get();
+    args.messages_only = true;
     send = ops::find_cpu_kernel(at.op)->bind(args);
   }
   const double ns = cost.ms * ns_per_ms, share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;
