@@ -58,7 +58,7 @@ class RandomProgram {
     const std::int64_t total = batch_ * sequence_;
     if (below(2))
       return append("cross_entropy_train", {logits, targets}, {{"vocabulary", vocabulary}, {"total_tokens", total}})[0];
-    const ir::Attributes blocks{{"vocabulary", vocabulary - 1}, {"blocks", one_of({4, 8})}};
+    const ir::Attributes blocks{{"vocabulary", vocabulary}, {"blocks", one_of({4, 8})}};
     const ir::TensorId stats = append("logit_stats", {logits, targets}, blocks)[0];
     return append("loss_of_stats", {stats, targets}, {{"total_tokens", total}})[0];
   }

@@ -47,6 +47,15 @@ TEST_CASE("rank threads: a dense GPT-2 on meshes is the GPT-2 on one rank") {
   CHECK(difference_of_threads(split_weights, mesh, random_values(split_weights, DenseGpt2::vocabulary, 7)) == "");
 }
 
+TEST_CASE("rank threads: a vocabulary that is split over tensor") {
+  for (const mesh::Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 1, 2)})
+    for (const bool accumulate : {false, true}) {
+      const ir::Program logical = DenseGpt2().make(2, mesh, accumulate, false, false, 4);
+      INFO(to_string(mesh));
+      CHECK(difference_of_threads(logical, mesh, random_values(logical, DenseGpt2::vocabulary, 7)) == "");
+    }
+}
+
 TEST_CASE("rank threads: random steps with random shardings of all tensors") {
   const mesh::Mesh meshes[] = {mesh_with(2, 1, 1), mesh_with(1, 4, 1), mesh_with(1, 2, 2), mesh_with(2, 2, 2)};
   for (std::uint32_t seed = 300; seed < 330; ++seed) {
