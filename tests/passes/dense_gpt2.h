@@ -55,8 +55,8 @@ class DenseGpt2 {
     if (!blocks)
       return append("cross_entropy_train", {logits, targets}, {{"vocabulary", vocabulary}, {"total_tokens", total}},
                     "lm_head.loss")[0];
-    const ir::TensorId stats = append("logit_stats", {logits, targets}, {{"vocabulary", vocabulary}, {"blocks", blocks}},
-                                      "lm_head.stats")[0];
+    const ir::TensorId stats =
+        append("logit_stats", {logits, targets}, {{"vocabulary", vocabulary}, {"blocks", blocks}}, "lm_head.stats")[0];
     return append("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 

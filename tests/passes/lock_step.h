@@ -68,8 +68,7 @@ class LockStep {
     for (int rank = 0; rank < mesh_.ranks(); ++rank) {
       std::vector<DoubleTensor> operands;
       for (const ir::TensorId id : at.operands) operands.push_back(of(id)[std::size_t(rank)]);
-      const ReferenceCall call =
-          run_reference(ops::op(at.op), std::move(operands), at.attributes, share_of(at, rank));
+      const ReferenceCall call = run_reference(ops::op(at.op), std::move(operands), at.attributes, share_of(at, rank));
       for (std::size_t r = 0; r < at.results.size(); ++r) values_[at.results[r].value].push_back(call.results[r]);
     }
   }

@@ -1,28 +1,9 @@
 #include <cstring>
 
-#include "ops/cpu.h"
+#include "table_rows.h"
 
 namespace lancet::ops {
 namespace {
-
-// The rows of the table that this rank has: `rows` of them, from token `first` on, of a vocabulary of `vocabulary`.
-struct TableRows {
-  TableRows(std::int64_t rows, Share share) : rows(rows), first(rows * share.place), vocabulary(rows * share.shares) {}
-
-  // A token outside of the vocabulary is a fault of the batch, and no rank has its row.
-  void check(const std::int32_t* tokens, std::int64_t count) const {
-    for (std::int64_t i = 0; i < count; ++i)
-      LANCET_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary, "token {} at {} is outside a vocabulary of {}", tokens[i],
-                   i, vocabulary);
-  }
-  // The token's row, or -1 if another rank has it.
-  std::int64_t row(std::int32_t token) const {
-    const std::int64_t row = token - first;
-    return row >= 0 && row < rows ? row : -1;
-  }
-
-  std::int64_t rows, first, vocabulary;
-};
 
 void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
   cpu::parallel_for(rows * columns, cpu::grain_elements, [&](std::int64_t begin, std::int64_t end) {
@@ -41,14 +22,8 @@ Kernel bind(const KernelArgs& args) {
     return [=]() -> Status {
       table.check(tokens, count);
       cpu::parallel_for(count, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t) {
-          const T* position = wpe + t % sequence * d;
-          if (const std::int64_t row = table.row(tokens[t]); row >= 0)
-            cpu::map(
-                d, x + t * d, [](float a, float b) { return a + b; }, wte + row * d, position);
-          else
-            std::copy_n(position, d, x + t * d);
-        }
+        for (std::int64_t t = begin; t < end; ++t)
+          embed_row(d, wte, table.row(tokens[t]), wpe + t % sequence * d, x + t * d);
       });
       return {};
     };

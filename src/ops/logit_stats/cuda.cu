@@ -44,9 +44,8 @@ Kernel bind(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
     const bool wide = aligned_rows<T>(at.columns) && aligned_rows<T>(at.width) && aligned(x);
-    return run_steps(args.stream,
-                     Step{at.rows * at.blocks, LogSums<T>{x, args.operands[1].as<std::int32_t>(),
-                                                          args.results[0].as<float>(), at, wide}});
+    return run_steps(args.stream, Step{at.rows * at.blocks, LogSums<T>{x, args.operands[1].as<std::int32_t>(),
+                                                                       args.results[0].as<float>(), at, wide}});
   });
 }
 
@@ -88,8 +87,8 @@ Kernel bind_dx(const KernelArgs& args) {
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     T* x = args.results[0].as<T>();
     const bool wide = aligned_rows<T>(at.columns) && aligned_rows<T>(at.width) && aligned(x);
-    const LogitGradient<T> kernel{
-        args.operands[0].as<float>(), x, args.operands[2].as<std::int32_t>(), args.operands[3].as<float>(), at, wide};
+    const LogitGradient<T> kernel{args.operands[0].as<float>(), x,  args.operands[2].as<std::int32_t>(),
+                                  args.operands[3].as<float>(), at, wide};
     return run_steps(args.stream, Step{at.rows * at.blocks, kernel});
   });
 }

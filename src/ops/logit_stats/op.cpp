@@ -40,9 +40,9 @@ Inferred infer(const OpInput& in) {
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
-  g.add(0, g.emit("logit_stats_dx",
-                  {g.result_gradient(0), forward.operands[0], forward.operands[1], forward.results[0]},
-                  {{"vocabulary", forward.attributes.integer("vocabulary")}}, ir::Role::dx)[0]);
+  g.add(0,
+        g.emit("logit_stats_dx", {g.result_gradient(0), forward.operands[0], forward.operands[1], forward.results[0]},
+               {{"vocabulary", forward.attributes.integer("vocabulary")}}, ir::Role::dx)[0]);
 }
 
 Inferred infer_dx(const OpInput& in) {

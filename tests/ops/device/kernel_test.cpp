@@ -126,9 +126,9 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
                        {{i32, {5, 2}}, Fill::rows}},
                       {{"capacity", 40}}}});
   }
-  cases.push_back({"loss_of_stats",
-                   {{{{f32, {5, 3, 111, 2}}}, {{i32, {3, 111}}, Fill::tokens}},
-                    {{"vocabulary", 9}, {"total_tokens", 500}}}});
+  cases.push_back(
+      {"loss_of_stats",
+       {{{{f32, {5, 3, 111, 2}}}, {{i32, {3, 111}}, Fill::tokens}}, {{"vocabulary", 9}, {"total_tokens", 500}}}});
   for (const std::int64_t experts : {1, 8, 33, 300}) {
     for (const char* gate : gates)
       cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}, {"groups", 1}}}});

@@ -123,7 +123,8 @@ TEST_CASE("a block of logits of -infinity adds nothing to the loss, and its grad
 
 TEST_CASE("tokens and targets outside of a split vocabulary give NaN on the device") {
   const GuardedTensor tokens = filled({DType::i32, {1, 4}}, {1, 5, 8, -7}),
-                      table = filled({DType::f32, {4, 1}}, {1, 2, 3, 4}), wpe = filled({DType::f32, {4, 1}}, {0, 0, 0, 0});
+                      table = filled({DType::f32, {4, 1}}, {1, 2, 3, 4}),
+                      wpe = filled({DType::f32, {4, 1}}, {0, 0, 0, 0});
   const ir::Attributes attributes{{"axes", "tensor"}, {"vocabulary", 4}};
   const Outcome x = run_emulated(ops::op("embedding"), {tokens, table, wpe}, attributes, 1, {1, 2});
   CHECK(x.results[0].as<float>()[0] == 0);  // of the other share

@@ -232,8 +232,8 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   return outcome;
 }
 
-ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands,
-                            const ir::Attributes& attributes, const ops::Share& share) {
+ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes,
+                            const ops::Share& share) {
   ReferenceCall call{std::move(operands), {}, attributes};
   call.place = share.place;
   call.shares = share.shares;
