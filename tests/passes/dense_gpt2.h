@@ -11,6 +11,10 @@ class DenseGpt2 {
  public:
   static constexpr std::int64_t batch = 8, sequence = 4, width = 16, heads = 4, vocabulary = 12, positions = 6;
 
+  // rows: of the token embedding, those beyond the vocabulary are padding.
+  explicit DenseGpt2(std::int64_t vocabulary_size = vocabulary, std::int64_t rows = vocabulary + 4)
+      : vocabulary_size_(vocabulary_size), rows_(rows) {}
+
   // The training step, its annotations spread.
   // sequence_parallel: between the pairs of products, tensor splits the sequence. split_weights: data splits, too, the
   // weights that tensor splits. vocabulary_blocks: if not 0, tensor splits the vocabulary, and the loss is that of so
@@ -19,7 +23,7 @@ class DenseGpt2 {
                    bool split_weights = false, std::int64_t vocabulary_blocks = 0) {
     sequence_parallel_ = sequence_parallel;
     split_weights_ = split_weights;
-    const ir::TensorId tokens = input("tokens"), wte = weight("wte", {vocabulary + 4, width});
+    const ir::TensorId tokens = input("tokens"), wte = weight("wte", {rows_, width});
     if (vocabulary_blocks) program_[wte].sharding = mesh::Sharding{{split_over({mesh::Axis::tensor}), {}}, {}};
     x_ = append("embedding", {tokens, wte, weight("wpe", {positions, width})}, {}, "wte")[0];
     for (int i = 0; i < layers; ++i) block(fmt::format("h.{}", i));
@@ -53,10 +57,10 @@ class DenseGpt2 {
   ir::TensorId loss(ir::TensorId logits, ir::TensorId targets, std::int64_t blocks) {
     constexpr std::int64_t total = batch * sequence;
     if (!blocks)
-      return append("cross_entropy_train", {logits, targets}, {{"vocabulary", vocabulary}, {"total_tokens", total}},
-                    "lm_head.loss")[0];
-    const ir::TensorId stats =
-        append("logit_stats", {logits, targets}, {{"vocabulary", vocabulary}, {"blocks", blocks}}, "lm_head.stats")[0];
+      return append("cross_entropy_train", {logits, targets},
+                    {{"vocabulary", vocabulary_size_}, {"total_tokens", total}}, "lm_head.loss")[0];
+    const ir::TensorId stats = append("logit_stats", {logits, targets},
+                                      {{"vocabulary", vocabulary_size_}, {"blocks", blocks}}, "lm_head.stats")[0];
     return append("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 
@@ -98,6 +102,7 @@ class DenseGpt2 {
     delta_ = linear(name + ".mlp.c_proj", append("gelu", {hidden}, {}, name + ".mlp.gelu")[0], width, 1);
   }
 
+  const std::int64_t vocabulary_size_, rows_;
   ir::Program program_;
   ir::TensorId x_{}, delta_{};
   bool sequence_parallel_ = false, split_weights_ = false;
