@@ -109,8 +109,7 @@ class PartitionSpmd {
       const ir::Tensor& tensor = logical_.tensors[i];
       if (tensor.number >= 0) continue;
       const Sharding& split = shardings_[i];
-      const bool is_kept = tensor.kind != ir::TensorKind::input;
-      const bool local = tensor.local || (is_kept && !split.is_whole());
+      const bool local = tensor.kind != ir::TensorKind::input && !split.is_whole();
       const Shape shape = *shard_shape(tensor.type.shape, split, mesh_);
       versions_[i] = {{split, result_.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, local)}};
     }
@@ -184,7 +183,9 @@ class PartitionSpmd {
       const std::vector<Version>& versions = versions_[output.tensor.index()];  // the first is as it was made
       const auto& leaving = leaving_[output.tensor.index()];
       const Sharding there = leaving ? left_partial(*leaving, versions[0].sharding.partial) : sharding(output.tensor);
-      const TensorId id = std::ranges::find(versions, there, &Version::sharding)->id;
+      const auto version = std::ranges::find(versions, there, &Version::sharding);
+      LANCET_CHECK(version != versions.end(), "output {} was not made as {}", output.name, shown(output.tensor, there));
+      const TensorId id = version->id;
       if (!there.partial.empty())
         result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), there.partial);
       result_.add_output(output.name, id);
