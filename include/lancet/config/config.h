@@ -60,7 +60,7 @@ struct Model {
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
   // The rows of the token embedding where `shards` ranks split them: the least multiple of vocab_pad_multiple and of
-  // `shards` that holds the vocabulary. Checkpoints hold padded_vocab() rows; the rows that ranks add are zero.
+  // `shards` that holds the vocabulary. The rows beyond the vocabulary are zero.
   std::int64_t padded_vocab(std::int64_t shards = 1) const {
     const std::int64_t multiple = std::lcm(vocab_pad_multiple, shards);
     return (vocab_size + multiple - 1) / multiple * multiple;
