@@ -29,8 +29,9 @@ class Builder {
   ir::Program build() {
     const std::int64_t d = model_.n_embd, batch = options_.batch, sequence = options_.sequence;
     tokens_ = program_.add_named(TensorKind::input, "tokens", {DType::i32, {batch, sequence}});
-    const TensorId wte = weight("wte.weight", {model_.padded_vocab(), d}, deviation_);
-    parameters_.back().unused = (model_.padded_vocab() - model_.vocab_size) * d;
+    const std::int64_t rows = model_.padded_vocab(options_.vocabulary_shards);
+    const TensorId wte = weight("wte.weight", {rows, d}, deviation_);
+    parameters_.back().unused = (rows - model_.vocab_size) * d;
     const TensorId wpe = weight("wpe.weight", {model_.n_positions, d}, deviation_);
     if (decodes()) cursor_ = program_.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]
@@ -183,12 +184,23 @@ class Builder {
       return;
     }
     const TensorId targets = program_.add_named(TensorKind::input, "targets", program_.type(tokens_));
-    const std::int64_t total = options_.batch * options_.sequence * options_.mesh.ranks() * options_.accumulation;
-    const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
-    const auto loss =
-        emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}}, "lm_head.loss");
-    program_.add_output("loss", loss[0]);
+    program_.add_output("loss", loss(logits, targets));
     std::rotate(program_.outputs.begin(), program_.outputs.end() - 1, program_.outputs.end());  // it comes first
+  }
+
+  // The loss starts the backward pass, also that of blocks of columns.
+  TensorId loss(TensorId logits, TensorId targets) {
+    const std::int64_t total = options_.batch * options_.sequence * options_.mesh.ranks() * options_.accumulation;
+    const std::int64_t blocks = options_.vocabulary_shards;
+    if (blocks == 1) {
+      const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
+      return emit(op, {logits, targets}, {{"vocabulary", model_.vocab_size}, {"total_tokens", total}},
+                  "lm_head.loss")[0];
+    }
+    const TensorId stats =
+        emit("logit_stats", {logits, targets}, {{"vocabulary", model_.vocab_size}, {"blocks", blocks}},
+             "lm_head.stats")[0];  // [blocks,B,S,2]
+    return emit("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 
   const config::Model& model_;
@@ -213,8 +225,8 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
-std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh) {
-  return Builder(model, {.mesh = mesh}).parameters();
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh, std::int64_t vocabulary_shards) {
+  return Builder(model, {.mesh = mesh, .vocabulary_shards = vocabulary_shards}).parameters();
 }
 
 ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& mesh) {

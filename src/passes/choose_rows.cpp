@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::passes {
@@ -62,9 +63,10 @@ void for_each_entry(const ShardedInstruction& at, const ops::PartitionRow& row, 
 }
 
 // The numbers of blocks in which a row may split its dimension: those in which some tensor is split now. Only a
-// dimension that is the same in all tensors has others than the row's.
+// dimension that is the same in all tensors has others than the row's, and no placed row does: its shares are ranges.
 std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, mesh::Axis axis) {
   std::set<std::int64_t> blocks{1}, extents;
+  if (row.placed) return blocks;
   for_each_entry(at, row, [&](const ShardedOperand& operand, ops::Axis entry) {
     if (!ops::is_split(entry)) return;
     const int d = ops::index_of(entry, operand.type.shape.rank());
@@ -78,10 +80,19 @@ std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::Pa
   return extents.size() == 1 ? blocks : std::set<std::int64_t>{1};
 }
 
+// One more axis of the mesh is among those whose ranks have the shares. Axes come outermost first, as in a sharding.
+void add_axis(ir::Attributes& attributes, mesh::Axis axis) {
+  Axes axes;
+  if (attributes.has(ir::axes_attribute)) axes = *mesh::parse_axes(attributes.text(ir::axes_attribute));
+  axes.add(axis);
+  attributes.set(ir::axes_attribute, mesh::to_string(axes));
+}
+
 // The share that a row makes of a share along one more axis of the mesh, if it fits.
 std::optional<Share> split(const ShardedInstruction& at, const Share& share, const ops::PartitionRow& row,
                            mesh::Axis axis, std::int64_t blocks, const Mesh& mesh) {
   Share result{share.operands, share.results, ops::attributes_of_share(row, share.attributes, mesh[axis])};
+  if (row.placed) add_axis(result.attributes, axis);
   bool fits = true;
   auto add = [&](Sharding& sharding, ops::Axis entry) {
     fits &= place(sharding, axis, entry, blocks * ops::blocks_of(entry));

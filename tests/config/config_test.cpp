@@ -44,6 +44,8 @@ TEST_CASE("an empty object gives the default run") {
   CHECK(c.model.n_embd == 768);
   CHECK(c.model.vocab_size == 50257);
   CHECK(c.model.padded_vocab() == 50304);
+  for (const std::int64_t shards : {2, 3, 4}) CHECK(c.model.padded_vocab(shards) == 50304);
+  CHECK(c.model.padded_vocab(5) == 50560);
   CHECK(c.model.inner() == 3072);
   CHECK(c.model.experts_per_rank == 2);
   CHECK(c.model.experts(4) == 8);

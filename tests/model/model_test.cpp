@@ -140,6 +140,28 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
   }
 }
 
+TEST_CASE("where ranks split the vocabulary, they divide its rows, and the loss is that of blocks of columns") {
+  config::Model m = test::small_model();
+  m.vocab_size = 8191;
+  for (const model::Mode mode : {model::Mode::train, model::Mode::evaluate}) {
+    model::BuildOptions o = options(1);
+    o.mode = mode;
+    o.vocabulary_shards = 3;
+    const ir::Program program = model::build_forward(m, o);
+    REQUIRE(program.type(program.find("wte.weight")).shape == Shape{8256, m.n_embd});  // 3 * 43 * 64
+    const std::size_t count = program.instructions.size();
+    const ir::Instruction &stats = program.instructions[count - 2], &loss = program.instructions[count - 1];
+    REQUIRE(stats.op == "logit_stats");
+    REQUIRE(stats.attributes == ops::Attributes{{"vocabulary", 8191}, {"blocks", 3}});
+    REQUIRE(program.type(stats.results[0]).shape == Shape{3, 2, 8, 2});
+    REQUIRE(loss.op == "loss_of_stats");
+    REQUIRE(loss.attributes == ops::Attributes{{"total_tokens", 16}});
+    REQUIRE(program.output("loss") == loss.results[0]);
+  }
+  for (const model::Parameter& parameter : model::parameters(m, 1, 3))
+    REQUIRE(parameter.unused == (parameter.name == "wte.weight" ? (8256 - 8191) * m.n_embd : 0));
+}
+
 TEST_CASE("capacity is rounded up, at least 1 and at most the number of tokens") {
   REQUIRE(model::capacity(1.25, 1024, 4) == 320);
   REQUIRE(model::capacity(1.0, 1024, 4) == 256);

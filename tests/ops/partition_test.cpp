@@ -31,7 +31,7 @@ std::vector<Bounds> splits(std::int64_t extent) {
   return result;
 }
 
-// True if all parts have the size of the first, as those of the tokens of groups must.
+// True if all parts have the size of the first, as those of the tokens of groups and those of placed rows must.
 bool are_equal(const Bounds& bounds) {
   for (std::size_t p = 1; p < bounds.size(); ++p)
     if (bounds[p] - bounds[p - 1] != bounds[1]) return false;
@@ -143,12 +143,23 @@ class Split {
       attributes.set("part", std::int64_t(p));
       attributes.set("parts", std::int64_t(bounds.size() - 1));
     }
-    Outcome part = run(op_, std::move(operands), attributes);
+    Outcome part = run_share(std::move(operands), attributes, int(p), int(bounds.size() - 1));
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
     CHECK(part.faults.empty());
     for (std::size_t r = 0; r < whole_.results.size(); ++r)
       if (shared_operand(r) >= 0) shared_.insert_or_assign(r, part.results[r]);
     parts_.push_back(std::move(part));
+  }
+
+  // Part p of n, which by a placed row is one rank's of a group of n.
+  Outcome run_share(std::vector<GuardedTensor> operands, ir::Attributes attributes, int p, int n) const {
+    const ops::CpuKernel& kernel = *ops::find_cpu_kernel(op_.name);
+    Bound bound{kernel.bind, kernel.workspace};
+    if (row_.placed) {
+      attributes.set("axes", "tensor");
+      bound.group = {p, n};
+    }
+    return run(op_, std::move(operands), attributes, bound);
   }
 
   // An attribute of a part that is no equal share is in proportion.
@@ -287,7 +298,7 @@ int check_row(const ops::OpDef& op, const PartitionRow& row) {
     if (!applies(row, op, sample)) continue;
     Split split(op, sample, row, route);
     for (const Bounds& bounds : splits(split.extent())) {
-      if (sample.attributes.integer("groups", 1) > 1 && !are_equal(bounds)) continue;
+      if ((sample.attributes.integer("groups", 1) > 1 || row.placed) && !are_equal(bounds)) continue;
       INFO(op.name << ", sample " << s << fmt::format(", operands {}, results {}", row.operands, row.results));
       split.check(bounds);
       ++checked;

@@ -40,6 +40,9 @@ TEST_CASE("shares: an attribute is divided if some row of the op divides it") {
   CHECK(divided("combine", "batch"));
   CHECK(divided("dispatch_dx", "batch"));
   CHECK(divided("attention", "heads"));
+  CHECK(divided("embedding_dw", "vocabulary"));
+  CHECK(divided("logit_stats", "blocks"));
+  CHECK_FALSE(divided("logit_stats", "vocabulary"));
   CHECK_FALSE(divided("linear", "tokens"));
   CHECK_FALSE(divided("switch_gate", "capacity"));
   CHECK_FALSE(divided("cross_entropy_train", "total_tokens"));

@@ -11,20 +11,24 @@ class DenseGpt2 {
  public:
   static constexpr std::int64_t batch = 8, sequence = 4, width = 16, heads = 4, vocabulary = 12, positions = 6;
 
+  // rows: of the token embedding, those beyond the vocabulary are padding.
+  explicit DenseGpt2(std::int64_t vocabulary_size = vocabulary, std::int64_t rows = vocabulary + 4)
+      : vocabulary_size_(vocabulary_size), rows_(rows) {}
+
   // The training step, its annotations spread.
   // sequence_parallel: between the pairs of products, tensor splits the sequence. split_weights: data splits, too, the
-  // weights that tensor splits.
+  // weights that tensor splits. vocabulary_blocks: if not 0, tensor splits the vocabulary, and the loss is that of so
+  // many blocks of columns.
   ir::Program make(int layers, const mesh::Mesh& mesh, bool accumulate = false, bool sequence_parallel = false,
-                   bool split_weights = false) {
+                   bool split_weights = false, std::int64_t vocabulary_blocks = 0) {
     sequence_parallel_ = sequence_parallel;
     split_weights_ = split_weights;
-    const ir::TensorId tokens = input("tokens"), wte = weight("wte", {vocabulary + 4, width});
+    const ir::TensorId tokens = input("tokens"), wte = weight("wte", {rows_, width});
+    if (vocabulary_blocks) program_[wte].sharding = mesh::Sharding{{split_over({mesh::Axis::tensor}), {}}, {}};
     x_ = append("embedding", {tokens, wte, weight("wpe", {positions, width})}, {}, "wte")[0];
     for (int i = 0; i < layers; ++i) block(fmt::format("h.{}", i));
     const ir::TensorId logits = append("linear", {norm("ln_f"), wte}, {}, "lm_head")[0];
-    const auto loss = append("cross_entropy_train", {logits, input("targets")},
-                             {{"vocabulary", vocabulary}, {"total_tokens", batch * sequence}}, "lm_head.loss");
-    program_.add_output("loss", loss[0]);
+    program_.add_output("loss", loss(logits, input("targets"), vocabulary_blocks));
     auto step = passes::shard(passes::autodiff(program_, accumulate), mesh);
     if (!step.ok()) FAIL(step.error().message);
     require_sound(ops::verify(*step));
@@ -48,6 +52,16 @@ class DenseGpt2 {
   }
   ir::TensorId weight(const std::string& name, const Shape& shape) {
     return program_.add_named(ir::TensorKind::parameter, name, {DType::f32, shape});
+  }
+
+  ir::TensorId loss(ir::TensorId logits, ir::TensorId targets, std::int64_t blocks) {
+    constexpr std::int64_t total = batch * sequence;
+    if (!blocks)
+      return append("cross_entropy_train", {logits, targets},
+                    {{"vocabulary", vocabulary_size_}, {"total_tokens", total}}, "lm_head.loss")[0];
+    const ir::TensorId stats = append("logit_stats", {logits, targets},
+                                      {{"vocabulary", vocabulary_size_}, {"blocks", blocks}}, "lm_head.stats")[0];
+    return append("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 
   ir::TensorId norm(const std::string& name) {
@@ -88,6 +102,7 @@ class DenseGpt2 {
     delta_ = linear(name + ".mlp.c_proj", append("gelu", {hidden}, {}, name + ".mlp.gelu")[0], width, 1);
   }
 
+  const std::int64_t vocabulary_size_, rows_;
   ir::Program program_;
   ir::TensorId x_{}, delta_{};
   bool sequence_parallel_ = false, split_weights_ = false;

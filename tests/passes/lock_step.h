@@ -57,11 +57,18 @@ class LockStep {
   const std::vector<DoubleTensor>& of(ir::TensorId id) const { return values_.at(id.value); }
 
  private:
+  // Which share of the instruction a rank computes.
+  ops::Share share_of(const ir::Instruction& at, int rank) const {
+    if (!at.attributes.has(ir::axes_attribute)) return {};
+    const mesh::Axes axes = *mesh::parse_axes(ir::axes_text(at));
+    return {mesh_.place(rank, axes), mesh_.size(axes)};
+  }
+
   void compute(const ir::Instruction& at) {
     for (int rank = 0; rank < mesh_.ranks(); ++rank) {
       std::vector<DoubleTensor> operands;
       for (const ir::TensorId id : at.operands) operands.push_back(of(id)[std::size_t(rank)]);
-      const ReferenceCall call = run_reference(ops::op(at.op), std::move(operands), at.attributes);
+      const ReferenceCall call = run_reference(ops::op(at.op), std::move(operands), at.attributes, share_of(at, rank));
       for (std::size_t r = 0; r < at.results.size(); ++r) values_[at.results[r].value].push_back(call.results[r]);
     }
   }

@@ -244,6 +244,51 @@ TEST_CASE("partition_spmd: weights that are split over the batch's axes") {
       CHECK(local.type(output.tensor).shape == local.type(output.parameter).shape);
 }
 
+TEST_CASE("partition_spmd: a vocabulary that is split over tensor, some of it padding") {
+  // Each message costs something, too. By bytes alone, 4 ranks would move the stats twice to split the loss by tokens.
+  const auto cost = [](const passes::Reshard& step) {
+    return passes::bytes_sent(step) + (is_local(step.kind) ? 0 : 1024);
+  };
+  for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(2, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)}) {
+    // The last block of 4 has padding alone.
+    const ir::Program logical = DenseGpt2().make(1, mesh, false, false, false, 4);
+    const auto partitioned = passes::partition_spmd(logical, mesh, cost);
+    REQUIRE(partitioned.ok());
+    const ir::Program& local = *partitioned;
+    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    const Values values = random_values(logical, DenseGpt2::vocabulary, 13);
+    CHECK(difference(logical, local, mesh, values) == "");
+    CHECK(local.type(local.find("wte")).shape == Shape{16 / mesh[Axis::tensor], DenseGpt2::width});
+    CHECK(collectives(local) ==
+          std::vector<std::string>{"forward tensor wte.sum_shards", "forward tensor h.0.attn.c_proj.sum_shards",
+                                   "forward tensor h.0.mlp.c_proj.sum_shards",
+                                   "forward tensor lm_head.stats.all_gather", "dx tensor lm_head.sum_shards",
+                                   "dx tensor h.0.mlp.c_fc.sum_shards", "dx tensor h.0.attn.c_attn.sum_shards"});
+  }
+}
+
+TEST_CASE("partition_spmd: the loss of blocks of columns is that of whole rows") {
+  const Mesh alone;
+  const ir::Program rows = DenseGpt2().make(1, alone);
+  const Values values = random_values(rows, DenseGpt2::vocabulary, 17);
+  LockStep whole(rows, alone);
+  for (const auto& [name, value] : values) whole.set(name, value, Sharding::whole(std::size_t(value.shape().rank())));
+  whole.run();
+  for (const std::int64_t blocks : {1, 2, 4, 16}) {
+    const ir::Program by_blocks = DenseGpt2().make(1, alone, false, false, false, blocks);
+    LockStep split(by_blocks, alone);
+    for (const auto& [name, value] : values) split.set(name, value, Sharding::whole(std::size_t(value.shape().rank())));
+    split.run();
+    REQUIRE(by_blocks.outputs.size() == rows.outputs.size());
+    for (const ir::Output& output : rows.outputs) {
+      INFO(output.name << ", " << blocks << " blocks");
+      const DoubleTensor& expected = whole.of(output.tensor)[0];
+      const Sharding sharding = Sharding::whole(std::size_t(expected.shape().rank()));
+      CHECK(wrong_elements(split.of(by_blocks.output(output.name)), expected, sharding, alone, 1e-9) == 0);
+    }
+  }
+}
+
 TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ranks, are right all the same") {
   for (const Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(1, 2, 1)}) {
     ir::Program forward = model(1);

@@ -25,9 +25,7 @@ class RandomProgram {
     const ir::TensorId logits = append("linear", {x, below(2) ? wte : weight({vocabulary, width_})})[0];
     const ir::TensorId targets =
         program_.add_named(ir::TensorKind::input, "targets", {DType::i32, {batch_, sequence_}});
-    const auto loss = append("cross_entropy_train", {logits, targets},
-                             {{"vocabulary", vocabulary}, {"total_tokens", batch_ * sequence_}});
-    program_.add_output("loss", loss[0]);
+    program_.add_output("loss", loss(logits, targets));
     ir::Program step = passes::autodiff(program_);
     require_sound(ops::verify(step));
     return step;
@@ -54,6 +52,16 @@ class RandomProgram {
   }
   ir::TensorId weight(const Shape& shape) {
     return program_.add_named(ir::TensorKind::parameter, fmt::format("w{}", weights_++), {DType::f32, shape});
+  }
+
+  // Of whole rows of logits, or of blocks of columns.
+  ir::TensorId loss(ir::TensorId logits, ir::TensorId targets) {
+    const std::int64_t total = batch_ * sequence_;
+    if (below(2))
+      return append("cross_entropy_train", {logits, targets}, {{"vocabulary", vocabulary}, {"total_tokens", total}})[0];
+    const ir::Attributes blocks{{"vocabulary", vocabulary}, {"blocks", one_of({4, 8})}};
+    const ir::TensorId stats = append("logit_stats", {logits, targets}, blocks)[0];
+    return append("loss_of_stats", {stats, targets}, {{"total_tokens", total}})[0];
   }
 
   // An op or two from [B,S,D] to [B,S,D].

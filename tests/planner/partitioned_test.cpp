@@ -58,9 +58,16 @@ Status run_rank(const ir::Plan& plan, const mesh::Mesh& mesh, comm::Communicator
 }  // namespace
 
 TEST_CASE("partitioned programs: planned and executed by ranks that are threads") {
-  for (const mesh::Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(2, 1, 2), mesh_with(1, 1, 4)}) {
-    INFO(to_string(mesh));
-    const ir::Program logical = DenseGpt2().make(2, mesh), local = partitioned(logical, mesh);
+  struct Case {
+    mesh::Mesh mesh;
+    std::int64_t vocabulary_blocks = 0;  // 0: the vocabulary is whole
+  };
+  for (const Case& c :
+       {Case{mesh_with(2, 1, 1)}, Case{mesh_with(2, 1, 2)}, Case{mesh_with(1, 1, 4)}, Case{mesh_with(2, 1, 2), 2}}) {
+    const mesh::Mesh& mesh = c.mesh;
+    INFO(to_string(mesh) << ", " << c.vocabulary_blocks << " blocks of columns");
+    const ir::Program logical = DenseGpt2().make(2, mesh, false, false, false, c.vocabulary_blocks),
+                      local = partitioned(logical, mesh);
     const ir::Plan plan = planner::make_forward_plan(local, 1);
     require_sound(ir::verify(plan));
     const Values values = random_values(logical, DenseGpt2::vocabulary, 21);

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,8 +60,11 @@ struct Model {
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
-  std::int64_t padded_vocab() const {
-    return (vocab_size + vocab_pad_multiple - 1) / vocab_pad_multiple * vocab_pad_multiple;
+  // The rows of the token embedding where `shards` ranks split them: the least multiple of vocab_pad_multiple and of
+  // `shards` that holds the vocabulary. The rows beyond the vocabulary are zero.
+  std::int64_t padded_vocab(std::int64_t shards = 1) const {
+    const std::int64_t multiple = std::lcm(vocab_pad_multiple, shards);
+    return (vocab_size + multiple - 1) / multiple * multiple;
   }
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }

@@ -39,6 +39,9 @@ struct BuildOptions {
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
   bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
                                   // take a faster backward pass
+  // Ranks that split the vocabulary, the size of the mesh's axis `tensor`: V' is a multiple, and with more than one the
+  // loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
+  std::int64_t vocabulary_shards = 1;
 };
 
 // Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor
@@ -60,7 +63,8 @@ struct Parameter {
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
 };
-std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh);
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh,
+                                  std::int64_t vocabulary_shards = 1);
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model, each expert counted once

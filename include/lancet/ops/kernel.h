@@ -13,6 +13,7 @@
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
 #include "lancet/comm/group.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ops {
@@ -29,6 +30,11 @@ struct TensorView {
   DType dtype() const { return type.dtype; }
   const Shape& shape() const { return type.shape; }
   std::int64_t elements() const { return type.shape.elements(); }
+};
+
+// Which share of an instruction a rank computes, by placed rows (op.h): 0 of 1 if it is not split by such rows.
+struct Share {
+  std::int64_t place = 0, shares = 1;
 };
 
 // State that the kernels of one plan share, by tensor number. Kernels are bound in program order, so the kernel that
@@ -63,6 +69,8 @@ struct KernelArgs {
   std::set<std::string>* remarks = nullptr;
 
   bool has(int operand) const { return operand < static_cast<int>(operands.size()); }
+  // An instruction of the compute stream has the attribute axes only if its group has its shares.
+  Share share() const { return attributes.has(ir::axes_attribute) ? Share{group.place, group.size} : Share(); }
 };
 
 using Kernel = std::function<Status()>;  // fails only if another rank or the network fails

@@ -90,11 +90,16 @@ enum class SplitIn : std::uint8_t { time, space, both };
 // part p of n reads [p B/n, (p+1) B/n) of x's axis 0 and all of gamma and beta, and makes that range of y and stats.
 // linear(x [...,K], w [N,K], b [N]) -> y [...,N] has a row {{last, 1, once}, {partial}} for its contraction: part p
 // multiplies a share of the K columns of x and w, and the first of them adds b.
+//
+// placed: what a share computes depends on which one it is, as the tokens that a share of an embedding's table holds.
+// Such a row splits in space, in equal shares. The attribute axes names the group of ranks that have the shares
+// (ir/groups.h), and kernels find their own by KernelArgs::share().
 struct PartitionRow {
   std::vector<Axis> operands;
   std::vector<Axis> results;
   SplitIn in = SplitIn::both;
   std::vector<std::string_view> divided = {};
+  bool placed = false;
   bool in_time() const { return in != SplitIn::space; }
   bool in_space() const { return in != SplitIn::time; }
 };

@@ -1,14 +1,11 @@
 #include <cmath>
 #include <type_traits>
 
-#include "lancet/base/math.h"
 #include "math.h"
-#include "ops/cpu.h"
+#include "rows.h"
 
 namespace lancet::ops {
 namespace {
-
-constexpr std::int32_t ignored = -1;  // a target that adds nothing to the loss
 
 struct Rows {
   explicit Rows(const KernelArgs& args)
@@ -17,12 +14,6 @@ struct Rows {
         columns(args.operands[0].shape().back()),
         vocabulary(args.attributes.integer("vocabulary")),
         total_tokens(args.attributes.integer("total_tokens")) {}
-
-  void check_targets() const {
-    for (std::int64_t r = 0; r < count; ++r)
-      LANCET_CHECK(targets[r] >= ignored && targets[r] < vocabulary, "target {} at {} is outside a vocabulary of {}",
-                   targets[r], r, vocabulary);
-  }
 
   const std::int32_t* targets;
   std::int64_t count, columns, vocabulary, total_tokens;
@@ -45,22 +36,6 @@ struct Scratch {
   float* first_row;
 };
 
-template <class T>
-float row_max(std::int64_t n, const T* x) {
-  alignas(64) float largest[cpu::block];
-  std::fill_n(largest, cpu::block, to_f32(x[0]));
-  std::int64_t i = 0;
-  for (; i + cpu::block <= n; i += cpu::block) {
-#pragma omp simd
-    for (std::int64_t j = 0; j < cpu::block; ++j) {
-      const float v = to_f32(x[i + j]);
-      largest[j] = v > largest[j] ? v : largest[j];
-    }
-  }
-  for (; i < n; ++i) largest[0] = std::max(largest[0], to_f32(x[i]));
-  return *std::max_element(largest, largest + cpu::block);
-}
-
 // e[i] = exp(x[i] - max); returns their sum. e may be x.
 template <class T>
 float exponentials(std::int64_t n, const T* x, float max, float* e) {
@@ -72,11 +47,11 @@ double loss_of(float logit, float max, float sum) { return std::log(double(sum))
 // One row: returns its loss and overwrites it with its gradient. It is read from memory once and stays in the cache.
 template <class T>
 double row(const Rows& rows, T* x, std::int32_t target, float* e) {
-  if (target == ignored) {
+  if (target == cpu::ignored_target) {
     std::fill(x, x + rows.columns, T{});
     return 0;
   }
-  const float max = row_max(rows.vocabulary, x);
+  const float max = cpu::row_max(rows.vocabulary, x);
   const float logit = to_f32(x[target]);
   const float sum = exponentials(rows.vocabulary, x, max, e);
   const float inverse = 1.f / sum, share = float(1.0 / double(rows.total_tokens));
@@ -91,17 +66,10 @@ double row(const Rows& rows, T* x, std::int32_t target, float* e) {
 
 template <class T>
 double row_loss(const Rows& rows, const T* x, std::int32_t target) {
-  if (target == ignored) return 0;
-  const float max = row_max(rows.vocabulary, x);
-  const float sum = cpu::sum(rows.vocabulary, [=](std::int64_t i) { return exp_f32(to_f32(x[i]) - max); });
+  if (target == cpu::ignored_target) return 0;
+  const float max = cpu::row_max(rows.vocabulary, x);
+  const float sum = cpu::sum_of_exponentials(rows.vocabulary, x, max);
   return loss_of(to_f32(x[target]), max, sum);
-}
-
-// Adds the losses in the order of the rows, for any distribution over threads.
-float total(const Rows& rows, const double* losses) {
-  double sum = 0;
-  for (std::int64_t r = 0; r < rows.count; ++r) sum += losses[r];
-  return float(sum / double(rows.total_tokens));
 }
 
 Kernel bind(const KernelArgs& args) {
@@ -111,12 +79,12 @@ Kernel bind(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T* logits = args.operands[0].as<T>();
     return [=]() -> Status {
-      rows.check_targets();
+      cpu::check_targets(rows.targets, rows.count, rows.vocabulary);
       cpu::parallel_for(rows.count, cpu::row_grain(rows.columns), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r)
           losses[r] = row_loss(rows, logits + r * rows.columns, rows.targets[r]);
       });
-      *loss = total(rows, losses);
+      *loss = cpu::mean_loss(rows.count, losses, rows.total_tokens);
       return {};
     };
   });
@@ -133,7 +101,7 @@ Kernel bind_train(const KernelArgs& args) {
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     T* logits = args.results[1].as<T>();
     return [=]() -> Status {
-      rows.check_targets();
+      cpu::check_targets(rows.targets, rows.count, rows.vocabulary);
       cpu::parallel_for(scratch.slots, 1, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t r = rows.count * first / scratch.slots; r < rows.count * last / scratch.slots; ++r) {
           T* x = logits + r * rows.columns;
@@ -145,7 +113,7 @@ Kernel bind_train(const KernelArgs& args) {
           scratch.losses[r] = row(rows, x, rows.targets[r], e);
         }
       });
-      *loss = total(rows, scratch.losses);
+      *loss = cpu::mean_loss(rows.count, scratch.losses, rows.total_tokens);
       return {};
     };
   });

@@ -1,41 +1,11 @@
-#include "lancet/base/math.h"
 #include "math.h"
 #include "ops/device/partial_sums.h"
+#include "softmax.h"
 
 namespace lancet::ops {
 namespace {
 
 using namespace device;
-
-constexpr std::int32_t ignored = -1;  // a target that adds nothing to the loss
-
-// An online softmax: the largest of the logits added, and the sum of e^(logit - largest).
-struct Softmax {
-  float largest = -__builtin_huge_valf(), sum = 0;
-
-  template <class T>
-  LANCET_DEVICE void add(const Floats<T>& x, int count) {
-    float most = largest;
-#pragma unroll
-    for (int i = 0; i < Pack<T>::size; ++i)
-      if (i < count) most = Larger{}(x.v[i], most);
-    if (most == -__builtin_huge_valf()) return;  // all logits are -infinity
-    if (most > largest) {                        // rare once some packs have been seen
-      sum *= exp_fast_f32(largest - most);
-      largest = most;
-    }
-#pragma unroll
-    for (int i = 0; i < Pack<T>::size; ++i)
-      if (i < count) sum += exp_fast_f32(x.v[i] - largest);
-  }
-  // Combines the threads of the block. For a thread without logits, whose sum is 0, largest - all may be NaN.
-  template <class Block>
-  LANCET_DEVICE void join(Block& block) {
-    const float all = block.max(largest);
-    sum = block.sum(sum == 0.f ? 0.f : sum * exp_fast_f32(largest - all));
-    largest = all;
-  }
-};
 
 // A block per row. Bytes: the logits read once and, with `train`, written once; beside these one float per row. The
 // gradient needs the logits again: each thread finds its own in shared memory (kept), or, in longer rows, reads them
@@ -56,15 +26,15 @@ struct Row {
     const std::int64_t r = block.index();
     T* x = logits + r * columns;
     const std::int32_t target = targets[r];
-    if (target == ignored) {
+    if (target == ignored_target) {
       if (block.thread() == 0) losses[r] = 0;
       if constexpr (train)
-        for_packs(block, columns, [&](int start, Part part) { store(x + start, Pack<T>{}, part, wide); });
+        for_packs_of_row<T>(block, columns, [&](int start, Part part) { store(x + start, Pack<T>{}, part, wide); });
       return;
     }
     T* row = kept ? static_cast<T*>(block.shared_memory()) : x;
     Softmax softmax;
-    for_packs(block, vocabulary, [&](int start, Part part) {
+    for_packs_of_row<T>(block, vocabulary, [&](int start, Part part) {
       const Pack<T> pack = load(static_cast<const T*>(x) + start, part, wide);
       if constexpr (kept) *reinterpret_cast<Pack<T>*>(row + start) = pack;
       softmax.add<T>(to_floats(pack), part.last);
@@ -83,7 +53,7 @@ struct Row {
   template <class Block>
   LANCET_DEVICE void gradient(Block& block, const T* row, T* x, std::int32_t target, const Softmax& softmax) const {
     const float inverse = 1.f / softmax.sum;
-    for_packs(block, columns, [&](int start, Part part) {
+    for_packs_of_row<T>(block, columns, [&](int start, Part part) {
       Floats<T> v = to_floats(again(row + start, start, part));
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) {
@@ -103,13 +73,6 @@ struct Row {
       return start < vocabulary ? *reinterpret_cast<const Pack<T>*>(p) : Pack<T>{};
     else
       return load(p, part, wide);
-  }
-
-  template <class Block, class F>
-  LANCET_DEVICE static void for_packs(Block& block, int n, F f) {
-#pragma unroll 2
-    for (int start = block.thread() * Pack<T>::size; start < n; start += threads * Pack<T>::size)
-      f(start, part_of_row<T>(start, n));
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "lancet/base/math.h"
 #include "ops/cpu.h"
+#include "ops/embedding/table_rows.h"
 
 namespace lancet::ops {
 namespace {
@@ -22,19 +23,17 @@ struct Cursor {
 Kernel bind_embedding(const KernelArgs& args) {
   const std::int32_t *tokens = args.operands[0].as<std::int32_t>(), *cursor = args.operands[3].as<std::int32_t>();
   const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
-  const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
-  const std::int64_t positions = args.operands[2].shape()[0];
+  const std::int64_t d = args.operands[1].shape()[1], positions = args.operands[2].shape()[0];
+  const TableRows table(args.operands[1].shape()[0], args.share());
   return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
     const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
     T* x = args.results[0].as<T>();
     return [=]() -> Status {
       LANCET_CHECK(cursor[0] >= 0 && cursor[0] < positions, "position {} of {}", cursor[0], positions);
+      table.check(tokens, count);
       for (std::int64_t t = 0; t < count; ++t) {
-        LANCET_CHECK(tokens[t] >= 0 && tokens[t] < vocabulary, "token {} at {} is outside a vocabulary of {}",
-                     tokens[t], t, vocabulary);
         const std::int64_t position = std::min(cursor[0] + t % sequence, positions - 1);
-        cpu::map(
-            d, x + t * d, [](float a, float b) { return a + b; }, wte + tokens[t] * d, wpe + position * d);
+        embed_row(d, wte, table.row(tokens[t]), wpe + position * d, x + t * d);
       }
       return {};
     };

@@ -10,7 +10,7 @@ namespace {
 bool is_cursor(const TensorType& type) { return type == TensorType{DType::i32, {2}}; }
 
 // embedding_at(tokens i32[B,S], wte, wpe, cursor) -> x[b,s] = wte[tokens[b,s]] + wpe[cursor[0] + s]. Filler rows beyond
-// the last position use the last row of wpe.
+// the last position use the last row of wpe. wte may be split by rows over ranks, as that of embedding.
 Inferred infer_embedding(const OpInput& in) {
   const TensorType &tokens = in.operands[0], &wte = in.operands[1], &wpe = in.operands[2];
   if (tokens.dtype != DType::i32 || tokens.shape.rank() != 2) return expected("tokens i32[B,S]");
@@ -78,10 +78,11 @@ const OpDef table[] = {
      .required = 4,
      .infer = infer_embedding,
      .work = work_embedding,
-     .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({12, 24}), i32({2}, Fill::tokens)},
-                  {{"vocabulary", 11}}},
-                 {{i32({1, 1}, Fill::tokens), bf16({5, 17}), bf16({5, 17}), i32({2}, Fill::tokens)},
-                  {{"vocabulary", 5}}}}},
+     .partition = {{{none, 0, once, none}, {partial}, SplitIn::space, {}, true}},
+     .samples =
+         {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({12, 24}), i32({2}, Fill::tokens)}, {{"vocabulary", 11}}},
+          {{i32({2, 3}, Fill::tokens), f32({12, 20}), f32({12, 20}), i32({2}, Fill::tokens)}, {{"vocabulary", 12}}},
+          {{i32({1, 1}, Fill::tokens), bf16({5, 17}), bf16({5, 17}), i32({2}, Fill::tokens)}, {{"vocabulary", 5}}}}},
     {.name = "attention_decode",
      .required = 4,
      .infer = infer_attention,

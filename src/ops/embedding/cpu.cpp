@@ -1,16 +1,9 @@
 #include <cstring>
 
-#include "ops/cpu.h"
+#include "table_rows.h"
 
 namespace lancet::ops {
 namespace {
-
-// A token outside of the vocabulary would access memory beyond the table.
-void check_tokens(const std::int32_t* tokens, std::int64_t count, std::int64_t vocabulary) {
-  for (std::int64_t i = 0; i < count; ++i)
-    LANCET_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary, "token {} at {} is outside a vocabulary of {}", tokens[i], i,
-                 vocabulary);
-}
 
 void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
   cpu::parallel_for(rows * columns, cpu::grain_elements, [&](std::int64_t begin, std::int64_t end) {
@@ -21,16 +14,16 @@ void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
 Kernel bind(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[0].as<std::int32_t>();
   const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
-  const std::int64_t vocabulary = args.operands[1].shape()[0], d = args.operands[1].shape()[1];
+  const std::int64_t d = args.operands[1].shape()[1];
+  const TableRows table(args.operands[1].shape()[0], args.share());
   return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
     const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
     T* x = args.results[0].as<T>();
     return [=]() -> Status {
-      check_tokens(tokens, count, vocabulary);
+      table.check(tokens, count);
       cpu::parallel_for(count, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t)
-          cpu::map(
-              d, x + t * d, [](float a, float b) { return a + b; }, wte + tokens[t] * d, wpe + t % sequence * d);
+          embed_row(d, wte, table.row(tokens[t]), wpe + t % sequence * d, x + t * d);
       });
       return {};
     };
@@ -42,17 +35,18 @@ Kernel bind(const KernelArgs& args) {
 Kernel bind_dw(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[1].as<std::int32_t>();
   float* dw = args.results[0].as<float>();
-  const std::int64_t vocabulary = args.results[0].shape()[0], d = args.results[0].shape()[1];
-  const std::int64_t count = args.operands[1].elements();
+  const std::int64_t d = args.results[0].shape()[1], count = args.operands[1].elements();
+  const TableRows table(args.results[0].shape()[0], args.share());
   const bool accumulate = args.has(2);
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T* dx = args.operands[0].as<T>();
     return [=]() -> Status {
-      check_tokens(tokens, count, vocabulary);
-      if (!accumulate) zero_rows(dw, vocabulary, d);
+      table.check(tokens, count);
+      if (!accumulate) zero_rows(dw, table.rows, d);
       cpu::parallel_for(d, cpu::block, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = 0; t < count; ++t)
-          cpu::add_rows(1, end - begin, d, dx + t * d + begin, dw + tokens[t] * d + begin, true);
+          if (const std::int64_t row = table.row(tokens[t]); row >= 0)
+            cpu::add_rows(1, end - begin, d, dx + t * d + begin, dw + row * d + begin, true);
       });
       return {};
     };

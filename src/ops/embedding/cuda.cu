@@ -27,14 +27,14 @@ struct Runs {
   embedding::Ids ids;
   const std::int32_t* order;  // [n]
   float* parts;               // [pieces, 2, d]: sums of the run that came in and of the run that continues
-  float* dw;                  // [vocabulary, d]
+  float* dw;                  // [rows, d]
   std::int64_t n, d, tiles;
   bool accumulate, wide, wide_floats;
 
   LANCET_DEVICE std::int32_t id(std::int64_t i) const { return i >= 0 && i < n ? ids(order[i]) : -1; }
 
   LANCET_DEVICE void add_to_dw(std::int32_t token, std::int64_t start, Floats<T> sum, Part part) const {
-    if (token == ids.vocabulary) return;
+    if (token == ids.rows) return;  // no token of this rank's
     float* to = dw + token * d + start;
     if (accumulate) {
       const Floats<T> accumulator = load_floats<T>(to, part, wide_floats);
@@ -126,7 +126,7 @@ struct WorkspaceDw {
 
   explicit WorkspaceDw(const KernelArgs& args)
       : scratch(args.workspace),
-        sort(scratch, args.operands[1], args.attributes.integer("vocabulary")),
+        sort(scratch, args.operands[1], args.results[0].shape()[0], args.results[0].shape()[0] * args.share().place),
         parts(scratch.take<float>(divide_up(args.operands[1].elements(), piece_rows) * 2 *
                                   args.operands[0].shape().back())) {}
 };

@@ -1,18 +1,20 @@
 // x[t] = wte[tokens[t]] + wpe[position of t], for sequences that start at position 0 or at a position in device memory.
+// A rank that has a share of wte's rows takes zeros for the tokens of other rows.
 #pragma once
 #include "ops/device/slot_rows.h"
 
 namespace lancet::ops::device {
 
 // One warp per token. Bytes: x once, and as many of wte; wpe stays in the cache. A token outside of the vocabulary, or
-// a first position outside of wpe, gives a row of NaN, which the loss shows.
+// a first position outside of wpe, gives a row of NaN, which the loss shows. wte has the rows of the `rows` tokens from
+// first_token on.
 template <class T>
 struct Embed {
   static constexpr int threads = 256;
   const std::int32_t* tokens;
   const T *wte, *wpe;
   T* x;
-  std::int64_t count, sequence, vocabulary, positions, d;
+  std::int64_t count, sequence, rows, first_token, vocabulary, positions, d;
   const std::int32_t* first;  // position of a sequence's first token; null: 0
   bool wide;
 
@@ -20,14 +22,14 @@ struct Embed {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = block.index() * Block::warps() + block.warp();
     if (t >= count) return;
-    const std::int32_t id = tokens[t];
+    const std::int64_t id = tokens[t], own = id - first_token;
     const std::int64_t start_at = first ? *first : 0, position = start_at + t % sequence;
     const bool known = id >= 0 && id < vocabulary && start_at >= 0 && start_at < positions;
     for_row<T>(block, d, [&](std::int64_t start, Part part) {
       Floats<T> a = {};
       if (known) {
         const std::int64_t row = position < positions ? position : positions - 1;
-        a = to_floats(load(wte + id * d + start, part, wide));
+        if (own >= 0 && own < rows) a = to_floats(load(wte + own * d + start, part, wide));
         const Floats<T> b = to_floats(load(wpe + row * d + start, part, wide));
 #pragma unroll
         for (int i = 0; i < Pack<T>::size; ++i) a.v[i] += b.v[i];
@@ -47,6 +49,7 @@ Kernel embed(const KernelArgs& args, const std::int32_t* first) {
   const Shape &wte_shape = args.operands[1].shape(), &wpe_shape = args.operands[2].shape();
   const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
   T* x = args.results[0].as<T>();
+  const Share share = args.share();
   const Embed<T> kernel{tokens.as<std::int32_t>(),
                         wte,
                         wpe,
@@ -54,6 +57,8 @@ Kernel embed(const KernelArgs& args, const std::int32_t* first) {
                         tokens.elements(),
                         tokens.shape()[1],
                         wte_shape[0],
+                        wte_shape[0] * share.place,
+                        wte_shape[0] * share.shares,
                         wpe_shape[0],
                         wte_shape[1],
                         first,

@@ -2,6 +2,8 @@
 //   embedding(tokens i32[B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
 //   embedding_dw(dx, tokens [, dw accumulator]) -> dw f32[V,D]
 //   position_dw(dx [, dw accumulator]) -> dw f32[P,D]
+// A table may be split by rows over ranks (Megatron-LM, section 3). Each rank then has the tokens of its rows: those of
+// other ranks add zeros to x, and nothing to dw.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -60,8 +62,11 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
-     .partition = {{{0, none, none}, {0}}, {{none, 1, 1}, {last}, SplitIn::space}},
+     .partition = {{{0, none, none}, {0}},
+                   {{none, 1, 1}, {last}, SplitIn::space},
+                   {{none, 0, once}, {partial}, SplitIn::space, {}, true}},
      .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({7, 24})}, {{"vocabulary", 11}}},
+                 {{i32({3, 5}, Fill::tokens), f32({12, 20}), f32({5, 20})}, {{"vocabulary", 12}}},
                  {{i32({4, 3}, Fill::tokens), bf16({5, 17}), bf16({3, 17})}, {{"vocabulary", 5}}}}},
     {.name = "embedding_dw",
      .required = 2,
@@ -69,8 +74,11 @@ const OpDef table[] = {
      .infer = infer_embedding_dw,
      .work = work_dw,
      .aliases = {{0, 2}},
-     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space}, {{last, none, 1}, {1}, SplitIn::space}},
+     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space},
+                   {{last, none, 1}, {1}, SplitIn::space},
+                   {{none, none, 0}, {0}, SplitIn::space, {"vocabulary"}, true}},
      .samples = {{{f32({2, 5, 24}), i32({2, 5}, Fill::tokens), f32({11, 24})}, {{"vocabulary", 11}}},
+                 {{f32({3, 9, 20}), i32({3, 9}, Fill::tokens), f32({12, 20})}, {{"vocabulary", 12}}},
                  {{bf16({2, 9, 16}), i32({2, 9}, Fill::tokens)}, {{"vocabulary", 3}}}}},
     {.name = "position_dw",
      .required = 1,

@@ -1,4 +1,4 @@
-// Sorts the positions of a batch's tokens by token id, equal ids by position, for embedding_dw.
+// Sorts the positions of a batch's tokens by token id, equal ids by position, for embedding_dw. An id is a row of dw.
 //
 // It is a radix sort from the lowest digit up, with 8 bits per pass. A pass is a stable counting sort
 // (device/counting.h) in three launches: CountDigits counts the digits in each chunk of 256 positions; ScanChunks adds
@@ -15,14 +15,15 @@ using namespace device;
 inline constexpr int radix = 256;
 inline constexpr int chunk = 256;  // positions per block
 
-// Token ids by position. Tokens outside of the vocabulary get the id `vocabulary`, which sorts last.
+// Rows of dw by position, of the tokens from `first` on. Tokens of no row get the id `rows`, which sorts last.
 struct Ids {
   const std::int32_t* tokens;
-  std::int32_t vocabulary;
+  std::int32_t rows;
+  std::int64_t first;
 
   LANCET_DEVICE std::int32_t operator()(std::int32_t position) const {
-    const std::int32_t id = tokens[position];
-    return id >= 0 && id < vocabulary ? id : vocabulary;
+    const std::int64_t id = tokens[position] - first;
+    return id >= 0 && id < rows ? std::int32_t(id) : rows;
   }
 };
 
@@ -84,14 +85,14 @@ struct PlaceDigits {
 // The launches of all passes; allocates its buffers from `scratch`.
 class Sort {
  public:
-  Sort(Scratch& scratch, const TensorView& tokens, std::int64_t vocabulary)
-      : ids_{tokens.as<std::int32_t>(), std::int32_t(vocabulary)},
+  Sort(Scratch& scratch, const TensorView& tokens, std::int64_t rows, std::int64_t first)
+      : ids_{tokens.as<std::int32_t>(), std::int32_t(rows), first},
         n_(tokens.elements()),
         chunks_(divide_up(n_, chunk)) {
     for (auto& order : orders_) order = scratch.take<std::int32_t>(n_);
     counts_ = scratch.take<std::int32_t>(radix * chunks_);
     totals_ = scratch.take<std::int32_t>(radix);
-    while (vocabulary >> (8 * passes_)) ++passes_;  // enough digits for the id `vocabulary`
+    while (rows >> (8 * passes_)) ++passes_;  // enough digits for the id `rows`
   }
 
   const Ids& ids() const { return ids_; }

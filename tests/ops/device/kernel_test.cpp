@@ -87,6 +87,14 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
          {{{{t, {1, 3, 20011}}}, {{i32, {1, 3}}, Fill::tokens}}, {{"vocabulary", 20000}, {"total_tokens", 3}}}});
     cases.push_back({"cross_entropy",
                      {{{{t, {1, 2, 9}}}, {{i32, {1, 2}}, Fill::tokens}}, {{"vocabulary", 2}, {"total_tokens", 2}}}});
+    cases.push_back({"logit_stats",
+                     {{{{t, {1, 3, 20010}}}, {{i32, {1, 3}}, Fill::tokens}}, {{"vocabulary", 20000}, {"blocks", 2}}}});
+    cases.push_back({"logit_stats_dx",
+                     {{{{f32, {2, 1, 3, 2}}},
+                       {{t, {1, 3, 20010}}},
+                       {{i32, {1, 3}}, Fill::tokens},
+                       {{f32, {2, 1, 3, 2}}, Fill::positive}},
+                      {{"vocabulary", 20000}}}});
     for (const std::int64_t vocabulary : {1, 2, 300, 70000})
       cases.push_back(
           {"embedding_dw", {{{{t, {3, 111, 12}}}, {{i32, {3, 111}}, Fill::tokens}}, {{"vocabulary", vocabulary}}}});
@@ -118,6 +126,9 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
                        {{i32, {5, 2}}, Fill::rows}},
                       {{"capacity", 40}}}});
   }
+  cases.push_back(
+      {"loss_of_stats",
+       {{{{f32, {5, 3, 111, 2}}}, {{i32, {3, 111}}, Fill::tokens}}, {{"vocabulary", 9}, {"total_tokens", 500}}}});
   for (const std::int64_t experts : {1, 8, 33, 300}) {
     for (const char* gate : gates)
       cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}, {"groups", 1}}}});

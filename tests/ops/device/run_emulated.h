@@ -9,14 +9,15 @@ namespace lancet::test {
 inline constexpr std::uint64_t seed = 11;  // of the operands' values
 
 // order: seeds the order of blocks and threads; 1 runs one block after the other, another value several at once.
+// group: of a placed row (ops/op.h).
 inline Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
-                            const ir::Attributes& attributes, std::uint64_t order) {
+                            const ir::Attributes& attributes, std::uint64_t order, const comm::Group& group = {}) {
   const ops::DeviceKernel* kernel = find_emulated_kernel(op.name);
   HostDevice device;
   HostStream stream;
   ops::device::emulated::order_seed = order;
   ops::device::emulated::places_at_once = order == 1 ? 1 : 3;  // blocks one after the other, and several at once
-  Outcome outcome = run(op, operands, attributes, {kernel->bind, kernel->workspace, 1, {}, &device, &stream});
+  Outcome outcome = run(op, operands, attributes, {kernel->bind, kernel->workspace, 1, group, &device, &stream});
   if (stream.synchronized) outcome.faults.push_back("waited for the stream");
   return outcome;
 }

@@ -232,9 +232,11 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   return outcome;
 }
 
-ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands,
-                            const ir::Attributes& attributes) {
+ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes,
+                            const ops::Share& share) {
   ReferenceCall call{std::move(operands), {}, attributes};
+  call.place = share.place;
+  call.shares = share.shares;
   for (const ir::TensorType& type : result_types(op, call.operands, attributes))
     call.results.push_back(
         {type, std::vector<double>(std::size_t(elements(type)), std::numeric_limits<double>::quiet_NaN())});

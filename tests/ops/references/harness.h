@@ -96,7 +96,8 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
 // The expected operands and results, by the reference on the same operands.
 ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
                             const ir::Attributes& attributes);
-ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes);
+ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> operands, const ir::Attributes& attributes,
+                            const ops::Share& share = {});
 
 // The samples of the catalogue, and larger ones: many tokens per thread, more than one block of a product in each
 // direction.

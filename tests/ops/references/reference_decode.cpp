@@ -13,7 +13,9 @@ void embedding_at(ReferenceCall& c) {  // tokens [B,S], wte [V,D], wpe [P,D], po
   const Index S = tokens.shape()[1], D = wte.shape()[1], P = wpe.shape()[0];
   for (Index t = 0; t < tokens.shape().elements(); ++t) {
     const Index position = std::min(Index(place[0]) + t % S, P - 1);
-    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = wte[Index(tokens[t]) * D + d] + wpe[position * D + d];
+    const Index row = Index(tokens[t]) - c.place * wte.shape()[0];
+    const bool here = row >= 0 && row < wte.shape()[0];
+    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = (here ? wte[row * D + d] : 0) + wpe[position * D + d];
   }
 }
 

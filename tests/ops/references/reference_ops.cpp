@@ -237,14 +237,22 @@ void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse
 
 // ---- embedding and loss
 
+// The row of a token in a share of `rows` rows, or -1.
+Index row_of(const ReferenceCall& c, double token, Index rows) {
+  const Index row = Index(token) - c.place * rows;
+  return row >= 0 && row < rows ? row : -1;
+}
+
 void embedding(ReferenceCall& c) {
   const auto &tokens = c.operands[0], &wte = c.operands[1], &wpe = c.operands[2];
   const Index S = tokens.shape()[1], D = back_of(wte);
-  for (Index t = 0; t < tokens.shape().elements(); ++t)
-    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = wte[Index(tokens[t]) * D + d] + wpe[t % S * D + d];
+  for (Index t = 0; t < tokens.shape().elements(); ++t) {
+    const Index row = row_of(c, tokens[t], wte.shape()[0]);
+    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = (row < 0 ? 0 : wte[row * D + d]) + wpe[t % S * D + d];
+  }
 }
 
-// dw[row(t)] += dx[t] over the tokens t
+// dw[row(t)] += dx[t] over the tokens t with a row of at least 0
 template <class Row>
 void scatter(ReferenceCall& c, std::size_t accumulator, Row row) {
   const auto& dx = c.operands[0];
@@ -253,10 +261,10 @@ void scatter(ReferenceCall& c, std::size_t accumulator, Row row) {
   for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
     c.results[0][i] = c.has(accumulator) ? c.operands[accumulator][i] : 0.0;
   for (Index t = 0; t < rows_of(dx); ++t)
-    for (Index d = 0; d < D; ++d) c.results[0][row(t) * D + d] += dx[t * D + d];
+    for (Index d = 0; d < D && row(t) >= 0; ++d) c.results[0][row(t) * D + d] += dx[t * D + d];
 }
 void embedding_dw(ReferenceCall& c) {
-  scatter(c, 2, [&](Index t) { return Index(c.operands[1][t]); });
+  scatter(c, 2, [&](Index t) { return row_of(c, c.operands[1][t], c.results[0].shape()[0]); });
 }
 void position_dw(ReferenceCall& c) {
   scatter(c, 1, [S = c.operands[0].shape()[1]](Index t) { return t % S; });
@@ -277,6 +285,65 @@ void cross_entropy(ReferenceCall& c) {  // the gradient too, if it is requested
     for (Index v = 0; v < V; ++v)
       c.results[1][t * V + v] =
           v < vocabulary ? (std::exp(logits[t * V + v]) / sum - (v == target ? 1 : 0)) / total : 0;
+  }
+}
+
+// Where the numbers of a token and block of columns are in stats [blocks,B,S,2].
+Index stat_at(const DoubleTensor& stats, Index block, Index t) {
+  return (block * stats.shape()[1] * stats.shape()[2] + t) * 2;
+}
+
+// Calls body(stat, t, v, column) for all logits that are no padding: v is their place among c's logits, column that in
+// the vocabulary.
+template <class Body>
+void for_each_logit(const ReferenceCall& c, const DoubleTensor& logits, const DoubleTensor& stats, const Body& body) {
+  const Index V = back_of(logits), width = V / stats.shape()[0];
+  for (Index t = 0; t < rows_of(logits); ++t)
+    for (Index v = 0; v < V; ++v)
+      if (const Index column = c.place * V + v; column < c.attributes.integer("vocabulary"))
+        body(stat_at(stats, v / width, t), t, t * V + v, column);
+}
+
+void logit_stats(ReferenceCall& c) {
+  const auto &logits = c.operands[0], &targets = c.operands[1];
+  auto& stats = c.results[0];
+  c.length = double(back_of(logits));
+  std::fill(stats.values.begin(), stats.values.end(), 0.0);
+  for_each_logit(c, logits, stats, [&](Index stat, Index t, Index v, Index column) {
+    stats[stat] += std::exp(logits[v]);
+    if (column == Index(targets[t])) stats[stat + 1] = logits[v];
+  });
+  for (std::size_t i = 0; i < stats.values.size(); i += 2) stats.values[i] = std::log(stats.values[i]);
+}
+
+void logit_stats_dx(ReferenceCall& c) {
+  const auto &dstats = c.operands[0], &logits = c.operands[1], &targets = c.operands[2], &stats = c.operands[3];
+  auto& dx = c.results[0];
+  std::fill(dx.values.begin(), dx.values.end(), 0.0);
+  for_each_logit(c, logits, stats, [&](Index stat, Index t, Index v, Index column) {
+    dx[v] = dstats[stat] * std::exp(logits[v] - stats[stat]) + (column == Index(targets[t]) ? dstats[stat + 1] : 0);
+  });
+}
+
+void loss_of_stats(ReferenceCall& c) {
+  const auto &stats = c.operands[0], &targets = c.operands[1];
+  const double total = double(c.attributes.integer("total_tokens"));
+  const Index blocks = stats.shape()[0];
+  c.length = double(targets.values.size());
+  c.results[0][0] = 0;
+  for (Index t = 0; t < Index(targets.values.size()); ++t) {
+    double sum = 0, logit = 0;
+    for (Index b = 0; b < blocks; ++b) {
+      sum += std::exp(stats[stat_at(stats, b, t)]);
+      logit += stats[stat_at(stats, b, t) + 1];
+    }
+    const bool counts = targets[t] >= 0;
+    if (counts) c.results[0][0] += (std::log(sum) - logit) / total;
+    for (Index b = 0; b < blocks; ++b) {
+      const Index at = stat_at(stats, b, t);
+      c.results[1][at] = counts ? std::exp(stats[at]) / sum / total : 0;
+      c.results[1][at + 1] = counts ? -1 / total : 0;
+    }
   }
 }
 
@@ -389,6 +456,9 @@ std::map<std::string_view, Reference> make_references() {
                                               {"linear", linear},
                                               {"linear_dw", linear_dw},
                                               {"linear_dx", linear_dx},
+                                              {"logit_stats", logit_stats},
+                                              {"logit_stats_dx", logit_stats_dx},
+                                              {"loss_of_stats", loss_of_stats},
                                               {"one_summand", of_one_rank},
                                               {"position_dw", position_dw},
                                               {"reduce_scatter", of_one_rank},

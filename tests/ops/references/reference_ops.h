@@ -25,6 +25,7 @@ struct ReferenceCall {
   double length = 1;  // of the longest sum: rounding errors grow with its root
   // By result, the sum of each element's |terms|, if the reference knows more than the norm of the result.
   std::vector<std::vector<double>> terms = {};
+  std::int64_t place = 0, shares = 1;  // which share of the op this is, by a placed row (ops/op.h)
 
   bool has(std::size_t operand) const { return operand < operands.size(); }
 };
