@@ -20,6 +20,8 @@ LANCET_HD std::int32_t bits_of_float(float f) {
   memcpy(&bits, &f, 4);
   return bits;
 }
+}  // namespace detail
+
 // a * b + c, rounded once where the machine has the instruction. The call is explicit, so that the compiler's choice
 // cannot make the bits of the two devices differ.
 LANCET_HD float fused_f32(float a, float b, float c) {
@@ -31,22 +33,21 @@ LANCET_HD float fused_f32(float a, float b, float c) {
   return a * b + c;
 #endif
 }
-}  // namespace detail
 
 // e^x. Below -87.3 the result is 0 (no denormals), above 88.3 infinity; NaN stays NaN.
 LANCET_HD float exp_f32(float x) {
   const float clamped = x < -87.3f ? -87.3f : (x > 88.3f ? 88.3f : x);
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to the nearest integer
-  const float n = detail::fused_f32(clamped, 1.44269504088896341f, magic) - magic;
-  float r = detail::fused_f32(n, -0.693359375f, clamped);  // ln 2 in two parts: the first is exact in 10 bits
-  r = detail::fused_f32(n, 2.12194440e-4f, r);
+  const float n = fused_f32(clamped, 1.44269504088896341f, magic) - magic;
+  float r = fused_f32(n, -0.693359375f, clamped);  // ln 2 in two parts: the first is exact in 10 bits
+  r = fused_f32(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
-  p = detail::fused_f32(p, r, 1.3981999507e-3f);
-  p = detail::fused_f32(p, r, 8.3334519073e-3f);
-  p = detail::fused_f32(p, r, 4.1665795894e-2f);
-  p = detail::fused_f32(p, r, 1.6666665459e-1f);
-  p = detail::fused_f32(p, r, 5.0000001201e-1f);
-  const float y = detail::fused_f32(p * r, r, r) + 1.f;
+  p = fused_f32(p, r, 1.3981999507e-3f);
+  p = fused_f32(p, r, 8.3334519073e-3f);
+  p = fused_f32(p, r, 4.1665795894e-2f);
+  p = fused_f32(p, r, 1.6666665459e-1f);
+  p = fused_f32(p, r, 5.0000001201e-1f);
+  const float y = fused_f32(p * r, r, r) + 1.f;
   const float e = y * detail::float_of_bits((std::int32_t(n) + 127) << 23);
   return x < -87.3f ? 0.f : (x > 88.3f ? __builtin_huge_valf() : e);
 }

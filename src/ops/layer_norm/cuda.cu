@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "lancet/base/math.h"
 #include "math.h"
 #include "ops/device/column_tile.h"
 #include "ops/device/partial_sums.h"
@@ -179,7 +180,8 @@ struct DwSums {
   LANCET_DEVICE void add(const Floats<T>& dy, const Floats<T>& x, RowStats row) {
 #pragma unroll
     for (int i = 0; i < Pack<T>::size; ++i) {
-      gamma.v[i] += dy.v[i] * normalized(x.v[i], row);
+      // Fused by name: these bits are those of the joint kernel (LayerNormBackward).
+      gamma.v[i] = fused_f32(dy.v[i], normalized(x.v[i], row), gamma.v[i]);
       beta.v[i] += dy.v[i];
     }
   }

@@ -1,0 +1,19 @@
+// Checks that the plans of all ranks can run together: no rank waits for ever for another one, and ranks that meet in a
+// collective call the same one.
+#pragma once
+#include <span>
+
+#include "lancet/base/result.h"
+#include "lancet/ir/plan.h"
+#include "lancet/mesh/mesh.h"
+
+namespace lancet::ir {
+
+// plans[r] is that of rank r of the mesh; ranks may share a plan. A stream runs its instructions in order, each after
+// the instructions that it waits for. An instruction of a communication stream is a collective of the ranks that its
+// attribute `axes` names, of all ranks without it: it ends once all of them are in it.
+// Errors (ExitCode::internal), in one line: ranks of a group that meet in different instructions (op, or bytes of a
+// result); ranks that wait for one another, with the instruction in which each of them waits.
+Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh);
+
+}  // namespace lancet::ir

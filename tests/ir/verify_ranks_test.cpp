@@ -1,0 +1,84 @@
+// Plans of several ranks run together: what ends, what deadlocks, what does not match.
+#include "lancet/ir/verify_ranks.h"
+#include "ir/support.h"
+
+using namespace lancet;
+using Catch::Matchers::Equals;
+using Catch::Matchers::StartsWith;
+
+namespace {
+
+// A plan with these lines, each an instruction on %0 or @x.
+ir::Plan plan_of(const std::string& lines) {
+  return test::parsed_plan("plan {policy=test}\narena 4096\nprogram p\ninput @x : f32[16]\n" + lines);
+}
+
+const std::string data_then_tensor = R"([0] %0 : f32[16] = all_reduce(@x) {axes="data"}  # reduce sync a | at 0
+[1] %1 : f32[16] = all_reduce(@x) {axes="tensor"}  # reduce sync b | at 64
+)";
+const std::string tensor_then_data = R"([0] %0 : f32[16] = all_reduce(@x) {axes="tensor"}  # reduce sync b | at 0
+[1] %1 : f32[16] = all_reduce(@x) {axes="data"}  # reduce sync a | at 64
+)";
+const mesh::Mesh data_by_tensor{{1, 2, 1, 2}};
+
+std::string error_of(std::vector<ir::Plan> plans, const mesh::Mesh& mesh) {
+  std::vector<const ir::Plan*> pointers;
+  for (const ir::Plan& plan : plans) pointers.push_back(&plan);
+  const Status status = ir::verify_ranks(pointers, mesh);
+  return status.ok() ? "" : status.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("verify_ranks: one plan on all ranks ends") {
+  const ir::Plan plan = plan_of(data_then_tensor);
+  CHECK(error_of({plan, plan, plan, plan}, data_by_tensor) == "");
+}
+
+TEST_CASE("verify_ranks: ranks that are in one another's groups in different orders deadlock") {
+  const ir::Plan plan = plan_of(data_then_tensor), other = plan_of(tensor_then_data);
+  CHECK_THAT(
+      error_of({plan, other, other, plan}, data_by_tensor),
+      Equals("ranks wait for one another: rank 0 in all_reduce (a, instruction 0); rank 1 in all_reduce (b, "
+             "instruction 0); rank 2 in all_reduce (b, instruction 0); rank 3 in all_reduce (a, instruction 0)"));
+}
+
+TEST_CASE("verify_ranks: a wait across streams that another rank's stream order contradicts deadlocks") {
+  const std::string first = "[0] %0 : f32[16] = all_reduce(@x)  # reduce sync a | at 0\n";
+  const std::string then = "[1] %1 : f32[16] = all_to_all(@x)  # expert forward b | wait 0 | at 64\n";
+  const std::string opposite = R"([0] %0 : f32[16] = all_to_all(@x)  # expert forward b | at 0
+[1] %1 : f32[16] = all_reduce(@x)  # reduce sync a | wait 0 | at 64
+)";
+  const mesh::Mesh two{{1, 2, 1, 1}};
+  CHECK(error_of({plan_of(first + then), plan_of(first + then)}, two) == "");
+  CHECK_THAT(error_of({plan_of(first + then), plan_of(opposite)}, two), StartsWith("ranks wait for one another: "));
+}
+
+TEST_CASE("verify_ranks: a rank that leaves out a collective is waited for") {
+  const ir::Plan plan = plan_of("[0] %0 : f32[16] = all_reduce(@x)  # reduce sync a | at 0\n");
+  const ir::Plan none = plan_of("[0] %0 : f32[16] = gelu(@x)  # compute forward a | at 0\n");
+  CHECK_THAT(error_of({plan, none}, {{1, 2, 1, 1}}),
+             Equals("ranks wait for one another: rank 0 in all_reduce (a, instruction 0)"));
+}
+
+TEST_CASE("verify_ranks: collectives that meet must be the same, of the same size") {
+  const ir::Plan plan = plan_of("[0] %0 : f32[16] = all_reduce(@x)  # reduce sync a | at 0\n");
+  for (const char* other : {"[0] %0 : f32[16] = all_gather(@x)  # reduce sync c | at 0\n",
+                            "[0] %0 : f32[8] = all_reduce(@x)  # reduce sync c | at 0\n"})
+    CHECK_THAT(
+        error_of({plan, plan_of(other)}, {{1, 2, 1, 1}}),
+        StartsWith("two instructions meet in one collective: rank 0 in all_reduce (a, instruction 0) and rank 1"));
+}
+
+TEST_CASE("verify_ranks: a group of one rank waits for no other") {
+  const ir::Plan plan = plan_of("[0] %0 : f32[16] = all_reduce(@x) {axes=\"expert\"}  # reduce sync a | at 0\n");
+  const ir::Plan none = plan_of("[0] %0 : f32[16] = gelu(@x)  # compute forward a | at 0\n");
+  CHECK(error_of({plan, none}, {{1, 2, 1, 1}}) == "");
+}
+
+TEST_CASE("verify_ranks: wrong numbers of plans and unknown axes are named") {
+  const ir::Plan plan = plan_of("[0] %0 : f32[16] = all_reduce(@x) {axes=\"rows\"}  # reduce sync a | at 0\n");
+  CHECK_THAT(error_of({plan}, {{1, 2, 1, 1}}), Equals("expected the plans of 2 ranks, found 1"));
+  CHECK_THAT(error_of({plan, plan}, {{1, 2, 1, 1}}),
+             Equals("rank 0 in all_reduce (a, instruction 0): expected axes of a mesh, found \"rows\""));
+}
