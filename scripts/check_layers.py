@@ -18,7 +18,7 @@ LAYERS = [
     {"mesh": ["base"], "backend": ["base"], "checkpoint": ["base"]},
     {"config": ["base", "mesh"], "ir": ["base", "mesh"]},
     {"data": ["base", "config"], "comm": ["base", "backend"], "ops": ["base", "ir"]},
-    {"cost": ["base", "ir", "comm", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "ir", "ops"]},
+    {"cost": ["base", "ir", "comm", "ops"], "model": ["base", "config", "ir", "ops"], "passes": ["base", "mesh", "ir", "ops"]},
     {"schedule": ["base", "config", "ir", "ops", "cost"], "runtime": ["base", "ir", "ops", "backend", "comm", "cost"]},
     {"planner": ["base", "config", "ir", "ops", "cost", "passes", "schedule"],
      "world": ["base", "config", "ir", "backend", "comm", "cost", "runtime"]},

@@ -83,6 +83,20 @@ output w = @w
 output grad.w = %2000
 )";
 
+// Every form of a sharding.
+inline const std::string every_sharding = R"(program shardings
+input @x : bf16[64{data,expert},512,768]
+input @scalar : f32[] whole
+parameter @w : bf16[3x1024{tensor},768]
+parameter @e : f32[8{expert},4,4] partial{data} local
+state @plain : f32[8]
+%0 : bf16[64{data,expert},512,3x1024{tensor}], %1 : f32[768] whole = f(@x, @w)  # compute forward a
+%2 : f32[3x1024{tensor},768] partial{data,expert} = g(%0, @e)  # compute dw b
+view %3 : f32[4{data}] in %2 + 16
+%4 : f32[4] partial{tensor} in %3 = h(%3)  # compute forward c
+output y = %4
+)";
+
 // The same for a Plan.
 inline const std::string plan_features = R"(plan {policy=sequential, ranks=2, predicted_ms=1.5}
 arena 4096

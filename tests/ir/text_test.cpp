@@ -99,20 +99,8 @@ TEST_CASE("the words of a name say what a state or an output is") {
 }
 
 TEST_CASE("shardings are read and printed unchanged") {
-  const std::string text = R"(program shardings
-input @x : bf16[64{data,expert},512,768]
-input @scalar : f32[] whole
-parameter @w : bf16[3x1024{tensor},768]
-parameter @e : f32[8{expert},4,4] partial{data} local
-state @plain : f32[8]
-%0 : bf16[64{data,expert},512,3x1024{tensor}], %1 : f32[768] whole = f(@x, @w)  # compute forward a
-%2 : f32[3x1024{tensor},768] partial{data,expert} = g(%0, @e)  # compute dw b
-view %3 : f32[4{data}] in %2 + 16
-%4 : f32[4] partial{tensor} in %3 = h(%3)  # compute forward c
-output y = %4
-)";
-  const ir::Program p = parsed(text);
-  CHECK(ir::print(p) == text);
+  const ir::Program p = parsed(every_sharding);
+  CHECK(ir::print(p) == every_sharding);
   require_same(parsed(ir::print(p)), p);
   CHECK(ir::verify(p).ok());
   const mesh::Sharding& w = *p[p.find("w")].sharding;

@@ -3,7 +3,10 @@
 #pragma once
 #include <cstdint>
 
+#include "lancet/base/result.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/mesh.h"
+#include "lancet/passes/reshard_steps.h"
 
 namespace lancet::passes {
 
@@ -11,6 +14,23 @@ namespace lancet::passes {
 // grad.p, f32, for each parameter @p that the loss depends on: this rank's share of the gradient.
 // accumulate: gradients add up in states @p.grad, so that several micro batches make one step.
 ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
+
+// Gives each tensor of a logical Program a sharding: that which annotations imply by the partition rows of the ops
+// between them, or whole (GShard, sections 3.2 and 3.3.2). Annotated tensors keep theirs; of others, a dimension only
+// gets axes that divide it. Axes of one coordinate are left out. Errors (ExitCode::config) name the annotated tensor
+// whose sharding names an axis twice or does not divide its shape, with dimension, axes and numbers.
+Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
+
+// One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
+// (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards. Where an instruction needs
+// another sharding than its operand has, or makes another than its result has, the steps between the two stand before
+// or after it: the collectives of the Program, but for those of what leaves it. A gradient or a loss that is partial
+// stays so, and its tensor names the axes: `sync` sums over them. `cost` prices each step; equal programs cost the
+// same. Runs after autodiff. The number of instructions does not depend on the sizes of axes of more than one
+// coordinate. Errors (ExitCode::config): an axis that does not divide a dimension, with tensor, axis and numbers; a
+// state whose sharding does not let its update run in place.
+Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
+                                   const ReshardCost& cost = bytes_sent);
 
 // Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op (src/ops/linear_gelu),
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.

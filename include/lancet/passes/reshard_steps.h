@@ -1,0 +1,55 @@
+// From one sharding of a tensor to another: the collectives that it takes (GShard, section 3.3; table in
+// docs/architecture.md).
+//
+//     partial -> whole             sum_shards          all-reduce
+//     partial -> split             reduce_scatter
+//     split -> whole               all_gather
+//     split moves to another dim.  swap_shards         all-to-all
+//     whole -> split               take_shard          local: each rank keeps its shard
+//     whole -> partial             one_summand         local: one rank of the group keeps it, the others have zeros
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "lancet/ir/program.h"
+#include "lancet/mesh/sharding.h"
+
+namespace lancet::passes {
+
+struct Reshard {
+  enum class Kind : std::uint8_t { take_shard, one_summand, swap_shards, reduce_scatter, sum_shards, all_gather };
+  Kind kind = Kind::take_shard;
+  mesh::Axes axes = {};  // the groups of ranks that it is over
+  int ranks = 1;         // of one group
+  int from = -1;         // the dimension that becomes longer: all_gather, swap_shards
+  int to = -1;           // the dimension that becomes shorter: take_shard, swap_shards, reduce_scatter
+  std::int64_t from_blocks = 1, to_blocks = 1;
+  ir::TensorType before = {}, after = {};  // of one rank's tensor
+  mesh::Sharding sharding = {};            // of the tensor, after this step
+};
+
+std::string_view name(Reshard::Kind kind);  // also the name of the op
+inline bool is_local(Reshard::Kind kind) {
+  return kind == Reshard::Kind::take_shard || kind == Reshard::Kind::one_summand;
+}
+// The attributes of the op.
+ir::Attributes attributes(const Reshard& step);
+
+// What one step costs, at least 0; in any unit, the same for all.
+using ReshardCost = std::function<double(const Reshard&)>;
+// The bytes that one rank sends, for planning without a network in mind.
+double bytes_sent(const Reshard& step);
+
+struct ReshardSteps {
+  std::vector<Reshard> steps = {};  // in order; none if the shardings are equal
+  double cost = 0;
+};
+
+// The cheapest way from one sharding of a tensor to another, of equal ones that of fewest steps. type: of the whole
+// tensor. Both shardings fit the type and name axes of several coordinates only (mesh::shard_shape checks the former).
+ReshardSteps reshard_steps(const ir::TensorType& type, const mesh::Sharding& from, const mesh::Sharding& to,
+                           const mesh::Mesh& mesh, const ReshardCost& cost);
+
+}  // namespace lancet::passes

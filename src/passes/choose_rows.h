@@ -1,0 +1,68 @@
+// The share of an instruction that each rank executes: one row of the op table for each axis of the mesh, or none, in
+// which case all ranks along the axis do the same. The choice is the one whose changes of sharding cost least: of the
+// operands, from the shardings in which they are at hand, and of the results, to those that the Program says (GShard,
+// section 3.3, which has an order of cases for einsums in place of costs).
+#pragma once
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/ops/op.h"
+#include "lancet/passes/reshard_steps.h"
+
+namespace lancet::passes {
+
+// The axes of a sharding that are among `axes`.
+mesh::Sharding restrict(mesh::Sharding sharding, mesh::Axes axes);
+
+// An operand or a result of an instruction.
+struct ShardedOperand {
+  ir::TensorType type;                         // of the whole tensor
+  std::vector<mesh::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
+                                               // gets, or none if no instruction reads it
+  bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding
+};
+
+struct ShardedInstruction {
+  const ir::Instruction& instruction;
+  std::vector<ShardedOperand> operands, results;
+};
+
+// What one rank executes.
+struct Share {
+  std::vector<mesh::Sharding> operands, results;  // that it takes and makes
+  ir::Attributes attributes;
+};
+
+class RowChooser {
+ public:
+  // The costs of equal steps are equal: they are asked for once.
+  RowChooser(const mesh::Mesh& mesh, ReshardCost cost) : mesh_(mesh), cost_(std::move(cost)) {}
+
+  // Mesh axes are chosen for one after the other, outermost first. Error: an operand would have to change its sharding
+  // and cannot.
+  Result<Share> choose(const ShardedInstruction& instruction);
+
+ private:
+  // In the order in which choices are preferred.
+  struct Price {
+    double cost = 0;
+    int collectives = 0;
+    bool replicated = false;  // each rank along the axis computes all of it
+    int steps = 0;
+    friend auto operator<=>(const Price&, const Price&) = default;
+  };
+  std::optional<Price> price(const ShardedInstruction& instruction, const Share& share, mesh::Axes axes);
+  std::optional<Price> price_of(const ShardedOperand& operand, const mesh::Sharding& sharding, bool is_result,
+                                mesh::Axes axes);
+  const Price& price_of(const ir::TensorType& type, const mesh::Sharding& from, const mesh::Sharding& to);
+
+  mesh::Mesh mesh_;
+  ReshardCost cost_;
+  std::map<std::string, Price> prices_;
+};
+
+}  // namespace lancet::passes

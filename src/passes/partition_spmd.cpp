@@ -1,0 +1,213 @@
+// Walks the logical Program and emits what one rank executes of each instruction. Every tensor of it has the versions
+// that exist of it on the ranks: the one that its maker made, the one with the sharding that the Program says, and
+// those that readers took; each is made once and read by all later readers. choose_rows.h picks the row of the op table
+// by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
+// results.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "choose_rows.h"
+#include "lancet/base/check.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/passes/passes.h"
+
+namespace lancet::passes {
+namespace {
+
+using ir::Instruction;
+using ir::TensorId;
+using mesh::Sharding;
+
+class PartitionSpmd {
+ public:
+  PartitionSpmd(const ir::Program& logical, const mesh::Mesh& mesh, const ReshardCost& cost)
+      : logical_(logical), mesh_(mesh), cost_(cost), rows_(mesh, cost) {}
+
+  Result<ir::Program> run() {
+    result_.name = logical_.name;
+    result_.attributes = logical_.attributes;
+    if (result_.attributes.has("ranks")) result_.attributes.set("ranks", std::int64_t(mesh_.ranks()));
+    LANCET_TRY(read_shardings());
+    find_readers();
+    LANCET_TRY(read_outputs());
+    versions_.resize(logical_.tensors.size());
+    add_named();
+    for (const Instruction& instruction : logical_.instructions) LANCET_TRY(add(instruction));
+    add_outputs();
+    return std::move(result_);
+  }
+
+ private:
+  struct Version {
+    Sharding sharding;
+    TensorId id;  // in the rank's Program
+  };
+
+  // Axes of one coordinate split nothing.
+  Status read_shardings() {
+    for (std::size_t i = 0; i < logical_.tensors.size(); ++i) {
+      const ir::Tensor& tensor = logical_.tensors[i];
+      const std::string shown = logical_.display({std::int32_t(i)});
+      LANCET_CHECK(tensor.sharding, "{} has no sharding", shown);
+      LANCET_CHECK(tensor.kind != ir::TensorKind::view, "{} is a view", shown);
+      shardings_.push_back(restrict(*tensor.sharding, mesh_.wide()));
+      if (const auto shard = shard_shape(tensor.type.shape, shardings_[i], mesh_); !shard.ok())
+        return config_error(fmt::format("{}: {}", shown, shard.error().message));
+    }
+    return {};
+  }
+
+  void find_readers() {
+    is_read_.resize(logical_.tensors.size());
+    labels_.resize(logical_.tensors.size());
+    for (const Instruction& instruction : logical_.instructions) {
+      for (const TensorId id : instruction.operands) is_read_[id.index()] = true;
+      for (const TensorId id : instruction.results) labels_[id.index()] = instruction.label;
+    }
+  }
+
+  // A gradient leaves split as its parameter is, a loss whole; both as partial as they were made. Their makers' rows
+  // are chosen as if the sums were made here.
+  Status read_outputs() {
+    leaving_.resize(logical_.tensors.size());
+    for (const ir::Output& output : logical_.outputs) {
+      const std::size_t at = output.tensor.index();
+      if (ir::is_share(output.kind)) {
+        leaving_[at] = Sharding::whole(shardings_[at].dimensions.size());
+      } else if (output.kind == ir::OutputKind::gradient) {
+        leaving_[at] = sharding(output.parameter);
+        const Sharding wanted = left_partial(*leaving_[at], shardings_[at].partial);
+        if (is_pinned(output.tensor) && wanted != shardings_[at])
+          return config_error(
+              fmt::format("{}: expected the sum of its gradients split like the parameter, {}, found {}",
+                          logical_.display(output.parameter), shown(output.parameter, wanted),
+                          shown(output.tensor, shardings_[at])));
+        shardings_[at] = wanted;
+      } else {
+        is_read_[at] = true;
+      }
+    }
+    return {};
+  }
+
+  // The sharding, partial over those of the axes that do not split it.
+  static Sharding left_partial(Sharding sharding, mesh::Axes partial) {
+    const mesh::Axes used = sharding.used();
+    for (const mesh::Axis axis : mesh::all_axes)
+      if (partial.has(axis) && !used.has(axis)) sharding.partial.add(axis);
+    return sharding;
+  }
+
+  std::string shown(TensorId id, const Sharding& sharding) const {
+    return mesh::to_string(logical_.type(id).shape, sharding);
+  }
+
+  const Sharding& sharding(TensorId id) const { return shardings_[id.index()]; }
+
+  void add_named() {
+    for (std::size_t i = 0; i < logical_.tensors.size(); ++i) {
+      const ir::Tensor& tensor = logical_.tensors[i];
+      if (tensor.number >= 0) continue;
+      const Sharding& split = shardings_[i];
+      const bool is_kept = tensor.kind != ir::TensorKind::input;
+      const bool local = tensor.local || (is_kept && !split.is_whole());
+      const Shape shape = *shard_shape(tensor.type.shape, split, mesh_);
+      versions_[i] = {{split, result_.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, local)}};
+    }
+  }
+
+  // True if the tensor is in the memory of a parameter or a state.
+  bool is_pinned(TensorId id) const { return logical_[logical_.root(id)].number < 0; }
+
+  // Operands that the instruction updates in place.
+  bool is_updated(const Instruction& instruction, TensorId operand) const {
+    return instruction.writes_operand(operand) || std::ranges::any_of(instruction.results, [&](TensorId result) {
+             return logical_[result].storage == operand;
+           });
+  }
+
+  Status add(const Instruction& instruction) {
+    ShardedInstruction at{instruction, {}, {}};
+    for (const TensorId id : instruction.operands) {
+      ShardedOperand operand{logical_.type(id), {}, is_pinned(id) && is_updated(instruction, id)};
+      for (const Version& version : versions_[id.index()]) operand.shardings.push_back(version.sharding);
+      at.operands.push_back(std::move(operand));
+    }
+    for (const TensorId id : instruction.results) {
+      ShardedOperand result{logical_.type(id), {}, is_pinned(id)};
+      if (is_read_[id.index()] || leaving_[id.index()] || result.pinned) result.shardings.push_back(sharding(id));
+      at.results.push_back(std::move(result));
+    }
+    LANCET_ASSIGN(const Share share, rows_.choose(at));
+    emit(instruction, share);
+    return {};
+  }
+
+  void emit(const Instruction& instruction, const Share& share) {
+    std::vector<TensorId> operands;
+    for (std::size_t i = 0; i < instruction.operands.size(); ++i)
+      operands.push_back(version(instruction.operands[i], share.operands[i], instruction));
+    const auto results =
+        ops::append(result_, instruction.op, operands, share.attributes, instruction.role, instruction.label);
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      const TensorId id = instruction.results[r];
+      versions_[id.index()] = {{share.results[r], results[r]}};
+      if (leaving_[id.index()]) version(id, left_partial(*leaving_[id.index()], share.results[r].partial), instruction);
+      if (is_read_[id.index()]) version(id, sharding(id), instruction);
+    }
+  }
+
+  // The version of a tensor with that sharding, made from the nearest one if there is none.
+  TensorId version(TensorId id, const Sharding& wanted, const Instruction& near) {
+    std::vector<Version>& versions = versions_[id.index()];
+    const Version* from = nullptr;
+    ReshardSteps way;
+    for (const Version& version : versions) {
+      if (version.sharding == wanted) return version.id;
+      ReshardSteps found = reshard_steps(logical_.type(id), version.sharding, wanted, mesh_, cost_);
+      if (from && way.cost <= found.cost) continue;
+      from = &version;
+      way = std::move(found);
+    }
+    TensorId made = from->id;
+    const std::string& label = labels_[id.index()].empty() ? near.label : labels_[id.index()];
+    for (const Reshard& step : way.steps) {
+      made = ops::append(result_, name(step.kind), {made}, attributes(step), near.role,
+                         fmt::format("{}.{}", label, name(step.kind)))[0];
+      versions.push_back({step.sharding, made});
+    }
+    return made;
+  }
+
+  void add_outputs() {
+    for (const ir::Output& output : logical_.outputs) {
+      const std::vector<Version>& versions = versions_[output.tensor.index()];  // the first is as it was made
+      const auto& leaving = leaving_[output.tensor.index()];
+      const Sharding there = leaving ? left_partial(*leaving, versions[0].sharding.partial) : sharding(output.tensor);
+      const TensorId id = std::ranges::find(versions, there, &Version::sharding)->id;
+      if (!there.partial.empty())
+        result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), there.partial);
+      result_.add_output(output.name, id);
+    }
+  }
+
+  const ir::Program& logical_;
+  const mesh::Mesh mesh_;
+  const ReshardCost& cost_;
+  RowChooser rows_;
+  ir::Program result_;
+  std::vector<Sharding> shardings_;  // by tensor of the logical Program, as those below
+  std::vector<bool> is_read_;
+  std::vector<std::optional<Sharding>> leaving_;  // of gradients and losses: how they are split as outputs
+  std::vector<std::string> labels_;               // of the makers; empty for what has none
+  std::vector<std::vector<Version>> versions_;
+};
+
+}  // namespace
+
+Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh, const ReshardCost& cost) {
+  return PartitionSpmd(logical, mesh, cost).run();
+}
+
+}  // namespace lancet::passes

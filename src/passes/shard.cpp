@@ -1,0 +1,238 @@
+// Spreads the shardings of annotated tensors to all others (GShard, sections 3.2 and 3.3.2).
+//
+// A partition row names one index of an op: the axis of each operand and each result that runs over it. The op needs no
+// communication along this index if all of these axes are split alike, and if the operands that have it are, a result
+// that sums over it is partial. So for each instruction and each row, a sweep in program order takes the finest split
+// that an operand has and gives it to the results; a sweep in reverse order takes that of all tensors of the
+// instruction and gives it to the operands. Sweeps repeat until nothing changes.
+//
+// A dimension is only ever split further: it keeps its axes, outermost first, and gains inner ones. There are
+// axis_count axes and each is used once in a tensor, so the sweeps end. Where two rows want the same axis, the first
+// one has it. Rows of higher levels therefore wait until those of lower levels have nothing left to do: a batch that is
+// split costs no communication, a contraction that is split costs a sum.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lancet/ops/catalogue.h"
+#include "lancet/passes/passes.h"
+
+namespace lancet::passes {
+namespace {
+
+using ir::Instruction;
+using ir::Tensor;
+using ir::TensorId;
+using mesh::Axes;
+using mesh::Sharding;
+using ops::PartitionRow;
+
+constexpr int levels = 3;
+
+// 0: every shard makes a part of the results. 1: likewise, for products. 2: the results are sums over the shards.
+int level_of(const ops::OpDef& op, const PartitionRow& row) {
+  if (std::ranges::none_of(row.results, ops::is_split)) return levels - 1;
+  return op.kind == ops::Kind::product ? 1 : 0;
+}
+
+bool sums(ops::Axis result) { return result == ops::partial || result == ops::accumulated; }
+
+bool begins_with(const std::vector<mesh::Axis>& axes, const std::vector<mesh::Axis>& first) {
+  return axes.size() >= first.size() && std::equal(first.begin(), first.end(), axes.begin());
+}
+
+class Spreading {
+ public:
+  // All tensors of the program have a sharding; those that are fixed keep theirs.
+  Spreading(ir::Program program, std::vector<bool> fixed, const mesh::Mesh& mesh)
+      : program_(std::move(program)), fixed_(std::move(fixed)), mesh_(mesh) {
+    for (const Instruction& at : program_.instructions) rules_.push_back(rules_of(at));
+  }
+
+  ir::Program run() {
+    for (int level = 0; level < levels; ++level)
+      for (bool changes = true; changes;) changes = sweep(level);
+    return std::move(program_);
+  }
+
+ private:
+  // A tensor of an instruction and what a row says of it.
+  struct Entry {
+    TensorId tensor;
+    ops::Axis axis;
+  };
+
+  // A row that fits the operands and results of an instruction.
+  struct Rule {
+    const PartitionRow* row;
+    int level;
+  };
+  std::vector<Rule> rules_of(const Instruction& at) const {
+    const ops::OpDef& op = ops::op(at.op);
+    std::vector<Rule> rules;
+    for (const PartitionRow& row : op.partition)
+      if (row.in_space() && ops::has_shares(program_, at, row, 1)) rules.push_back({&row, level_of(op, row)});
+    return rules;
+  }
+
+  // True if something changed.
+  bool sweep(int level) {
+    bool changed = false;
+    auto visit = [&](std::size_t i, auto step) {
+      for (const Rule& rule : rules_[i])
+        if (rule.level <= level) changed |= (this->*step)(program_.instructions[i], *rule.row);
+    };
+    for (std::size_t i = 0; i < rules_.size(); ++i) visit(i, &Spreading::forward);
+    for (std::size_t i = rules_.size(); i-- > 0;) visit(i, &Spreading::backward);
+    return changed;
+  }
+
+  bool forward(const Instruction& at, const PartitionRow& row) {
+    const std::vector<Entry> from = split_entries(at.operands, row.operands);
+    const mesh::Split split = finest(from);
+    bool changed = false;
+    if (!split.axes.empty())
+      for (const Entry& to : split_entries(at.results, row.results)) changed |= refine(at, row, to, split);
+    const Axes summed = axes_in_common(at, row, from);
+    for (std::size_t r = 0; r < at.results.size(); ++r)
+      if (sums(row.results[r])) changed |= add_partial(at.results[r], summed);
+    return changed;
+  }
+
+  bool backward(const Instruction& at, const PartitionRow& row) {
+    const std::vector<Entry> to = split_entries(at.operands, row.operands);
+    std::vector<Entry> from = split_entries(at.results, row.results);
+    from.insert(from.end(), to.begin(), to.end());
+    const mesh::Split split = finest(from);
+    bool changed = false;
+    if (!split.axes.empty())
+      for (const Entry& entry : to) changed |= refine(at, row, entry, split);
+    for (TensorId result : at.results) changed |= share_with_state(result);
+    return changed;
+  }
+
+  static std::vector<Entry> split_entries(const std::vector<TensorId>& tensors, const std::vector<ops::Axis>& axes) {
+    std::vector<Entry> entries;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (ops::is_split(axes[i])) entries.push_back({tensors[i], axes[i]});
+    return entries;
+  }
+
+  Sharding& sharding(TensorId id) { return *program_[id].sharding; }
+  std::size_t index(const Entry& entry) const {
+    return std::size_t(ops::index_of(entry.axis, program_.type(entry.tensor).shape.rank()));
+  }
+
+  // How the row's index is split in the entry's tensor: blocks are those beside the ones that the row itself names.
+  mesh::Split split_of(const Entry& entry) {
+    mesh::Split split = sharding(entry.tensor).dimensions[index(entry)];
+    const std::int64_t blocks = ops::blocks_of(entry.axis);
+    if (split.blocks % blocks != 0) return {};
+    split.blocks /= blocks;
+    return split;
+  }
+
+  // The split into the most axes, of equals the first.
+  mesh::Split finest(const std::vector<Entry>& entries) {
+    mesh::Split best;
+    for (const Entry& entry : entries)
+      if (mesh::Split split = split_of(entry); split.axes.size() > best.axes.size()) best = std::move(split);
+    return best;
+  }
+
+  // Gives the entry's dimension as many more axes of the split, outermost first, as are free in its tensor and divide
+  // the instruction. True if that is at least one.
+  bool refine(const Instruction& at, const PartitionRow& row, const Entry& entry, const mesh::Split& split) {
+    if (fixed_[entry.tensor.index()]) return false;
+    Sharding& whole = sharding(entry.tensor);
+    mesh::Split& current = whole.dimensions[index(entry)];
+    mesh::Split finer{current.axes, split.blocks * ops::blocks_of(entry.axis)};
+    if (!current.axes.empty() && finer.blocks != current.blocks) return false;
+    if (!begins_with(split.axes, current.axes)) return false;
+    const std::int64_t extent = program_.type(entry.tensor).shape[int(index(entry))];
+    while (finer.axes.size() < split.axes.size()) {
+      const mesh::Axis next = split.axes[finer.axes.size()];
+      finer.axes.push_back(next);
+      if (whole.used().has(next) || !mesh::divides({extent, finer}, mesh_) ||
+          !ops::has_shares(program_, at, row, mesh::shards(finer, mesh_))) {
+        finer.axes.pop_back();
+        break;
+      }
+    }
+    if (finer.axes.size() == current.axes.size()) return false;
+    current = std::move(finer);
+    return true;
+  }
+
+  // The axes along which every operand that has the row's index is split alike.
+  Axes axes_in_common(const Instruction& at, const PartitionRow& row, const std::vector<Entry>& operands) {
+    if (operands.empty()) return {};
+    mesh::Split common = split_of(operands[0]);
+    for (const Entry& entry : operands) {
+      const mesh::Split other = split_of(entry);
+      if (other.blocks != common.blocks) return {};
+      while (!begins_with(other.axes, common.axes)) common.axes.pop_back();
+    }
+    while (!common.axes.empty() && !ops::has_shares(program_, at, row, mesh::shards(common, mesh_)))
+      common.axes.pop_back();
+    Axes axes;
+    for (const mesh::Axis axis : common.axes) axes.add(axis);
+    return axes;
+  }
+
+  bool add_partial(TensorId id, Axes axes) {
+    if (fixed_[id.index()]) return false;
+    bool added = false;
+    for (const mesh::Axis axis : mesh::all_axes) {
+      if (!axes.has(axis) || sharding(id).used().has(axis)) continue;
+      sharding(id).partial.add(axis);
+      added = true;
+    }
+    return added;
+  }
+
+  // A state in whose memory a sum is made, such as accumulated gradients, keeps each rank's share.
+  bool share_with_state(TensorId result) {
+    const TensorId state = program_[result].storage;
+    return state.valid() && program_[state].kind == ir::TensorKind::state &&
+           add_partial(state, sharding(result).partial);
+  }
+
+  ir::Program program_;
+  const std::vector<bool> fixed_;         // by tensor
+  std::vector<std::vector<Rule>> rules_;  // by instruction
+  const mesh::Mesh& mesh_;
+};
+
+// Axes of one coordinate split nothing.
+Sharding without_narrow_axes(Sharding sharding, const mesh::Mesh& mesh) {
+  const Axes wide = mesh.wide();
+  for (mesh::Split& split : sharding.dimensions) {
+    std::erase_if(split.axes, [&](mesh::Axis axis) { return !wide.has(axis); });
+    if (split.axes.empty()) split.blocks = 1;
+  }
+  for (const mesh::Axis axis : mesh::all_axes)
+    if (!wide.has(axis)) sharding.partial.remove(axis);
+  return sharding;
+}
+
+}  // namespace
+
+Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
+  ir::Program program = logical;
+  std::vector<bool> fixed(program.tensors.size());
+  for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+    Tensor& tensor = program.tensors[i];
+    fixed[i] = tensor.sharding.has_value();
+    if (!fixed[i]) {
+      tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
+      continue;
+    }
+    if (auto fits = mesh::shard_shape(tensor.type.shape, *tensor.sharding, mesh); !fits.ok())
+      return config_error(fmt::format("{}: {}", program.display({static_cast<std::int32_t>(i)}), fits.error().message));
+    tensor.sharding = without_narrow_axes(std::move(*tensor.sharding), mesh);
+  }
+  return Spreading(std::move(program), std::move(fixed), mesh).run();
+}
+
+}  // namespace lancet::passes

@@ -1,0 +1,74 @@
+// The ranks of a mesh in lock step: each instruction of the rank's Program on all of them, by its reference in double;
+// changes of sharding by definition.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lancet/ops/catalogue.h"
+#include "ops/references/harness.h"
+#include "passes/shards.h"
+
+namespace lancet::test {
+
+// The step that an instruction is, if it changes a sharding.
+inline std::optional<passes::Reshard> reshard_of(const ir::Program& program, const ir::Instruction& at,
+                                                 const mesh::Mesh& mesh) {
+  using Kind = passes::Reshard::Kind;
+  for (const Kind kind : {Kind::take_shard, Kind::one_summand, Kind::swap_shards, Kind::reduce_scatter,
+                          Kind::sum_shards, Kind::all_gather}) {
+    if (name(kind) != at.op) continue;
+    passes::Reshard step{.kind = kind, .axes = *mesh::parse_axes(at.attributes.text("axes"))};
+    step.ranks = mesh.size(step.axes);
+    step.before = program.type(at.operands[0]);
+    step.after = program.type(at.results[0]);
+    const bool gathers = kind == Kind::all_gather, swaps = kind == Kind::swap_shards;
+    (gathers ? step.from : step.to) = int(at.attributes.integer("axis", -1));
+    (gathers ? step.from_blocks : step.to_blocks) = at.attributes.integer("blocks", 1);
+    if (swaps) {
+      step.from = int(at.attributes.integer("from"));
+      step.from_blocks = at.attributes.integer("from_blocks", 1);
+      step.to = int(at.attributes.integer("to"));
+      step.to_blocks = at.attributes.integer("to_blocks", 1);
+    }
+    return step;
+  }
+  return std::nullopt;
+}
+
+class LockStep {
+ public:
+  LockStep(const ir::Program& program, const mesh::Mesh& mesh) : program_(program), mesh_(mesh) {}
+
+  // Fills an input, a parameter or a state.
+  void set(const std::string& name, const DoubleTensor& whole, const mesh::Sharding& sharding) {
+    values_[program_.find(name).value] = spread(whole, passes::restrict(sharding, mesh_.wide()), mesh_);
+  }
+
+  void run() {
+    for (const ir::Instruction& at : program_.instructions)
+      if (const auto step = reshard_of(program_, at, mesh_))
+        values_[at.results[0].value] = apply(*step, of(at.operands[0]), mesh_);
+      else
+        compute(at);
+  }
+
+  // What each rank holds.
+  const std::vector<DoubleTensor>& of(ir::TensorId id) const { return values_.at(id.value); }
+
+ private:
+  void compute(const ir::Instruction& at) {
+    for (int rank = 0; rank < mesh_.ranks(); ++rank) {
+      std::vector<DoubleTensor> operands;
+      for (const ir::TensorId id : at.operands) operands.push_back(of(id)[std::size_t(rank)]);
+      const ReferenceCall call = run_reference(ops::op(at.op), std::move(operands), at.attributes);
+      for (std::size_t r = 0; r < at.results.size(); ++r) values_[at.results[r].value].push_back(call.results[r]);
+    }
+  }
+
+  const ir::Program& program_;
+  mesh::Mesh mesh_;
+  std::map<std::int32_t, std::vector<DoubleTensor>> values_;  // by tensor and rank
+};
+
+}  // namespace lancet::test

@@ -1,0 +1,317 @@
+// partition_spmd against the logical Program: every row of the op table, and random Programs with random shardings.
+#include <fmt/format.h>
+
+#include <random>
+
+#include "passes/choose_rows.h"
+#include "passes/dense_gpt2.h"
+#include "passes/lock_step.h"
+#include "passes/random_program.h"
+#include "steps/models.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+using mesh::Axes;
+using mesh::Axis;
+using mesh::Mesh;
+using mesh::Sharding;
+
+Mesh mesh_with(int data, int expert, int tensor) {
+  Mesh mesh;
+  mesh[Axis::data] = data;
+  mesh[Axis::expert] = expert;
+  mesh[Axis::tensor] = tensor;
+  return mesh;
+}
+
+ir::Program partitioned(const ir::Program& logical, const Mesh& mesh) {
+  const auto result = passes::partition_spmd(logical, mesh);
+  if (!result.ok()) FAIL(result.error().message);
+  require_sound(ops::verify(*result));
+  return *result;
+}
+
+// Values of all inputs, parameters and states.
+using Values = std::map<std::string, DoubleTensor>;
+
+// How an output leaves the ranks: a gradient split as its parameter is, a loss whole, and as partial as they were made.
+Sharding sharding_of(const ir::Program& logical, const ir::Output& output, const ir::Program& local, const Mesh& mesh) {
+  const ir::TensorId of = output.kind == ir::OutputKind::gradient ? output.parameter : output.tensor;
+  Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
+  if (ir::is_share(output.kind)) sharding = Sharding::whole(sharding.dimensions.size());
+  const auto& left = local[local.output(output.name)].sharding;
+  sharding.partial = left ? left->partial : Axes{};
+  return sharding;
+}
+
+// All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
+std::string difference(const ir::Program& logical, const ir::Program& local, const Mesh& mesh, const Values& values) {
+  const Mesh alone;
+  LockStep whole(logical, alone), ranks(local, mesh);
+  for (const auto& [name, value] : values) {
+    whole.set(name, value, Sharding::whole(std::size_t(value.shape().rank())));
+    ranks.set(name, value, *logical[logical.find(name)].sharding);
+  }
+  whole.run();
+  ranks.run();
+  for (const ir::Output& output : logical.outputs) {
+    const DoubleTensor& expected = whole.of(output.tensor)[0];
+    const Sharding sharding = sharding_of(logical, output, local, mesh);
+    const ir::TensorId found = local.output(output.name);
+    if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, 1e-9); wrong != 0)
+      return fmt::format("output {}: {} elements of {} differ", output.name, wrong,
+                         to_string(expected.shape(), sharding));
+  }
+  return "";
+}
+
+// ---- rows of the table
+
+Sharding sharding_of(ops::Axis entry, int rank, Axis axis) {
+  Sharding sharding = Sharding::whole(std::size_t(rank));
+  if (entry == ops::partial || entry == ops::accumulated) sharding.partial.add(axis);
+  if (!ops::is_split(entry)) return sharding;
+  sharding.dimensions[std::size_t(ops::index_of(entry, rank))] = {{axis}, ops::blocks_of(entry)};
+  return sharding;
+}
+
+// A Program of one instruction, sharded as a row says.
+ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const ops::PartitionRow& row, Axis axis) {
+  ir::Program program;
+  std::vector<ir::TensorId> operands;
+  for (std::size_t i = 0; i < sample.operands.size(); ++i) {
+    const ir::TensorType& type = sample.operands[i].type;
+    operands.push_back(program.add_named(ir::TensorKind::parameter, fmt::format("x{}", i), type));
+    program[operands[i]].sharding = sharding_of(row.operands[i], type.shape.rank(), axis);
+  }
+  const auto results = ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "row");
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    program[results[r]].sharding = sharding_of(row.results[r], program.type(results[r]).shape.rank(), axis);
+    program.add_output(fmt::format("y{}", r), results[r]);
+  }
+  return program;
+}
+
+// The number of rows of samples that were compared, on n ranks along an axis.
+int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n) {
+  int checked = 0;
+  Mesh mesh;
+  mesh[axis] = n;
+  for (const ops::PartitionRow& row : op.partition) {
+    if (!row.in_space() || sample.operands.size() > row.operands.size()) continue;
+    const ir::Program logical = program_of(op, sample, row, axis);
+    if (!ops::has_shares(logical, logical.instructions[0], row, n)) continue;
+    Values values;
+    const SampleRoute route(sample, 5);
+    const auto operands = make_operands(sample, route, 5);
+    for (std::size_t i = 0; i < operands.size(); ++i) values[fmt::format("x{}", i)] = to_double(operands[i]);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, values) == "");
+    for (const ir::Instruction& at : local.instructions) CHECK((at.op == op.name || at.op == "one_summand"));
+    ++checked;
+  }
+  return checked;
+}
+
+// ---- random Programs
+
+// Standard normal numbers, and tokens below `vocabulary`.
+Values random_values(const ir::Program& program, std::int64_t vocabulary, std::uint32_t seed) {
+  std::minstd_rand random(seed);
+  std::normal_distribution<double> normal;
+  Values values;
+  for (const ir::Tensor& tensor : program.tensors) {
+    if (tensor.number >= 0) continue;
+    DoubleTensor& value = values[tensor.name] = {tensor.type, {}};
+    for (std::int64_t i = 0; i < tensor.type.shape.elements(); ++i)
+      value.values.push_back(tensor.type.dtype == DType::i32 ? double(random() % std::uint32_t(vocabulary))
+                                                             : 0.3 * normal(random));
+  }
+  return values;
+}
+
+// Every other value whose memory nothing overwrites is an output, too.
+void output_all(ir::Program& program) {
+  std::vector<bool> overwritten(program.tensors.size());
+  for (const ir::Output& output : program.outputs) overwritten[output.tensor.index()] = true;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.storage.valid()) overwritten[tensor.storage.index()] = true;
+  for (std::size_t i = 0; i < program.tensors.size(); ++i)
+    if (program.tensors[i].number >= 0 && !overwritten[i])
+      program.add_output(fmt::format("value.{}", i), {std::int32_t(i)});
+}
+
+// The instructions that communicate: "forward sum_shards tensor h.0.attn.c_proj".
+std::vector<std::string> collectives(const ir::Program& program) {
+  std::vector<std::string> found;
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream != ir::Stream::compute)
+      found.push_back(fmt::format("{} {} {}", name(at.role), at.attributes.text("axes"), at.label));
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
+  int checked = 0;
+  for (const ops::OpDef* op : ops::all_ops())
+    for (const ops::Sample& sample : op->samples)
+      for (const int n : {2, 4}) {
+        INFO(op->name);
+        checked += check_rows(*op, sample, n == 2 ? Axis::tensor : Axis::data, n);
+      }
+  CHECK(checked > 60);
+}
+
+TEST_CASE("partition_spmd: random steps with random shardings of all tensors") {
+  const Mesh meshes[] = {mesh_with(1, 1, 2), mesh_with(2, 1, 1), mesh_with(2, 1, 2), mesh_with(1, 4, 1),
+                         mesh_with(1, 2, 2), mesh_with(2, 2, 2), mesh_with(4, 1, 2)};
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    RandomProgram random(seed);
+    ir::Program logical = random.make();
+    output_all(logical);
+    const Mesh& mesh = meshes[seed % std::size(meshes)];
+    random.shard(logical, mesh);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO("seed " << seed << " on " << to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    REQUIRE(difference(logical, local, mesh, random_values(logical, 16, seed)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {
+  for (const Mesh& mesh : {mesh_with(1, 1, 1), mesh_with(2, 1, 1), mesh_with(1, 1, 2), mesh_with(2, 1, 2),
+                           mesh_with(1, 1, 4), mesh_with(2, 2, 2)}) {
+    const ir::Program logical = DenseGpt2().make(2, mesh);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 7)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no others") {
+  const std::vector<std::string> expected = {
+      "forward tensor h.0.attn.c_proj.sum_shards", "forward tensor h.0.mlp.c_proj.sum_shards",
+      "forward tensor h.1.attn.c_proj.sum_shards", "forward tensor h.1.mlp.c_proj.sum_shards",
+      "dx tensor h.1.mlp.c_fc.sum_shards",         "dx tensor h.1.attn.c_attn.sum_shards",
+      "dx tensor h.0.mlp.c_fc.sum_shards",         "dx tensor h.0.attn.c_attn.sum_shards"};
+  for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)})
+    CHECK(collectives(partitioned(DenseGpt2().make(2, mesh), mesh)) == expected);
+  CHECK(collectives(partitioned(DenseGpt2().make(2, mesh_with(4, 2, 1)), mesh_with(4, 2, 1))).empty());
+}
+
+TEST_CASE("partition_spmd: sequence parallelism gathers and scatters what tensor parallelism sums") {
+  const Mesh mesh = mesh_with(1, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh, false, true);
+  const ir::Program local = partitioned(logical, mesh);
+  CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 11)) == "");
+  const std::vector<std::string> forward = {
+      "forward tensor h.0.ln_1.all_gather", "forward tensor h.0.attn.c_proj.reduce_scatter",
+      "forward tensor h.0.ln_2.all_gather", "forward tensor h.0.mlp.c_proj.reduce_scatter"};
+  const std::vector<std::string> backward = {"dx tensor ln_f.all_gather", "dx tensor h.0.mlp.c_fc.reduce_scatter",
+                                             "dx tensor h.0.ln_2.all_gather",
+                                             "dx tensor h.0.attn.c_attn.reduce_scatter"};
+  std::vector<std::string> expected = forward;
+  expected.insert(expected.end(), backward.begin(), backward.end());
+  expected.push_back("dw tensor h.0.ln_1.swap_shards");  // the embedding's gradient has no row for the sequence
+  CHECK(collectives(local) == expected);
+}
+
+TEST_CASE("partition_spmd: weights that are split over the batch's axes") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh, false, false, true);
+  const ir::Program local = partitioned(logical, mesh);
+  CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 11)) == "");
+  CHECK(collectives(local) ==
+        std::vector<std::string>{"forward data h.0.attn.c_attn.all_gather", "forward data h.0.attn.c_proj.all_gather",
+                                 "forward data h.0.attn.c_proj.all_gather", "forward tensor h.0.attn.c_proj.sum_shards",
+                                 "forward data h.0.mlp.c_fc.all_gather", "forward data h.0.mlp.c_proj.all_gather",
+                                 "forward data h.0.mlp.c_proj.all_gather", "forward tensor h.0.mlp.c_proj.sum_shards",
+                                 "dw data h.0.mlp.c_proj.reduce_scatter", "dw data h.0.mlp.c_proj.reduce_scatter",
+                                 "dw data h.0.mlp.c_fc.reduce_scatter", "dx tensor h.0.mlp.c_fc.sum_shards",
+                                 "dw data h.0.attn.c_proj.reduce_scatter", "dw data h.0.attn.c_proj.reduce_scatter",
+                                 "dw data h.0.attn.c_attn.reduce_scatter", "dx tensor h.0.attn.c_attn.sum_shards"});
+  for (const ir::Output& output : local.outputs)
+    if (output.kind == ir::OutputKind::gradient)
+      CHECK(local.type(output.tensor).shape == local.type(output.parameter).shape);
+}
+
+TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ranks, are right all the same") {
+  for (const Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(1, 2, 1)}) {
+    ir::Program forward = model(1);
+    const Sharding rows{{{{Axis::data, Axis::expert}}, {}}, {}};
+    for (const char* name : {"tokens", "targets"}) forward[forward.find(name)].sharding = rows;
+    for (ir::Tensor& tensor : forward.tensors)
+      if (tensor.local) {
+        tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
+        tensor.sharding->dimensions[0].axes = {Axis::expert};
+      }
+    const auto logical = passes::shard(passes::autodiff(forward), mesh);
+    REQUIRE(logical.ok());
+    const ir::Program local = partitioned(*logical, mesh);
+    INFO(ir::print(*logical) << ir::print(local));
+    CHECK(difference(*logical, local, mesh, random_values(*logical, 67, 3)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: the Program's size does not depend on the sizes of the mesh") {
+  auto text = [](const Mesh& mesh) {
+    std::string ops;
+    for (const ir::Instruction& at : partitioned(DenseGpt2().make(2, mesh), mesh).instructions)
+      ops += fmt::format("{} {}\n", at.op, at.label);
+    return ops;
+  };
+  CHECK(text(mesh_with(2, 1, 2)) == text(mesh_with(4, 1, 4)));
+  CHECK(text(mesh_with(2, 2, 2)) == text(mesh_with(4, 2, 4)));
+}
+
+TEST_CASE("partition_spmd: gradients that are summed in states") {
+  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2)}) {
+    const ir::Program logical = DenseGpt2().make(1, mesh, true);
+    const ir::Program local = partitioned(logical, mesh);
+    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+    for (const ir::Output& output : local.outputs)
+      if (output.kind == ir::OutputKind::gradient)
+        CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+  }
+}
+
+TEST_CASE("partition_spmd: what each rank has of its own is local") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program local = partitioned(DenseGpt2().make(1, mesh), mesh);
+  CHECK(local[local.find("h.0.attn.c_attn.weight")].local);
+  CHECK(local.type(local.find("h.0.attn.c_attn.weight")).shape == Shape{24, 16});
+  CHECK(local[local.find("h.0.attn.c_attn.bias")].local);
+  CHECK_FALSE(local[local.find("h.0.attn.c_proj.bias")].local);
+  CHECK_FALSE(local[local.find("wte")].local);
+  CHECK_FALSE(local[local.find("tokens")].local);
+  CHECK(local.type(local.find("tokens")).shape == Shape{4, 4});
+  CHECK(local[local.output("grad.wte")].sharding->partial == Axes{Axis::data});
+  CHECK(local[local.output("loss")].sharding->partial == Axes{Axis::data});
+}
+
+TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
+  auto error = [](const char* text, const Mesh& mesh) {
+    const auto result = passes::partition_spmd(program(text), mesh);
+    return result.ok() ? "none" : result.error().message;
+  };
+  CHECK(error("input @x : f32[6{data},8]\n%0 : f32[6{data},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
+              mesh_with(4, 1, 1)) == "@x: dimension 0: expected a multiple of 4, the ranks along data, found 6");
+  // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
+  CHECK(error(R"(input @dy : f32[4,8] whole
+input @x : f32[4,8] whole
+input @stats : f32[4,2] whole
+state @gamma.grad : f32[8{data}]
+state @beta.grad : f32[8{data}]
+%0 : f32[8{data}] in @gamma.grad, %1 : f32[8{data}] in @beta.grad = layer_norm_dw(@dy, @x, @stats, @gamma.grad, @beta.grad)  # compute dw ln
+output gamma = %0
+)",
+              mesh_with(4, 1, 1)) ==
+        "ln: expected a way to split layer_norm_dw over data that leaves what it updates in place as it is sharded, "
+        "found none");
+}

@@ -1,0 +1,99 @@
+// Random training steps of the catalogue's dense ops, and random shardings of all their tensors.
+#pragma once
+#include <fmt/format.h>
+
+#include <map>
+#include <random>
+
+#include "steps/support.h"
+
+namespace lancet::test {
+
+// Extents that 2, 4 and 8 ranks divide, and few, so that dimensions of one extent mean different things.
+class RandomProgram {
+ public:
+  explicit RandomProgram(std::uint32_t seed) : random_(seed) {}
+
+  ir::Program make() {
+    const ir::TensorId tokens = program_.add_named(ir::TensorKind::input, "tokens", {DType::i32, {batch_, sequence_}});
+    ir::TensorId x = append("embedding", {tokens, weight({vocabulary, width_}), weight({sequence_, width_})})[0];
+    for (int left = 1 + below(4); left > 0; --left) {
+      const ir::TensorId y = layer(x);
+      x = below(2) ? append("add", {x, y})[0] : y;
+    }
+    const ir::TensorId logits = append("linear", {x, weight({vocabulary, width_})})[0];
+    const ir::TensorId targets =
+        program_.add_named(ir::TensorKind::input, "targets", {DType::i32, {batch_, sequence_}});
+    const auto loss = append("cross_entropy_train", {logits, targets},
+                             {{"vocabulary", vocabulary}, {"total_tokens", batch_ * sequence_}});
+    program_.add_output("loss", loss[0]);
+    ir::Program step = passes::autodiff(program_);
+    require_sound(ops::verify(step));
+    return step;
+  }
+
+  // Gives every tensor one of the shardings that fit it; sums only to floating point that is not an input.
+  void shard(ir::Program& program, const mesh::Mesh& mesh) {
+    for (ir::Tensor& tensor : program.tensors) {
+      do tensor.sharding = any_sharding(tensor, mesh);
+      while (!shard_shape(tensor.type.shape, *tensor.sharding, mesh).ok());
+    }
+  }
+
+ private:
+  static constexpr std::int64_t vocabulary = 16;
+
+  int below(int n) { return int(random_() % std::uint32_t(n)); }
+  std::int64_t one_of(std::initializer_list<std::int64_t> values) { return values.begin()[below(int(values.size()))]; }
+
+  std::vector<ir::TensorId> append(std::string_view op, std::vector<ir::TensorId> operands,
+                                   ir::Attributes attributes = {}) {
+    return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward,
+                       fmt::format("at.{}", program_.instructions.size()));
+  }
+  ir::TensorId weight(const Shape& shape) {
+    return program_.add_named(ir::TensorKind::parameter, fmt::format("w{}", weights_++), {DType::f32, shape});
+  }
+
+  // An op or two from [B,S,D] to [B,S,D].
+  ir::TensorId layer(ir::TensorId x) {
+    switch (below(3)) {
+      case 0:
+        return append("layer_norm", {x, weight({width_}), weight({width_})}, {{"eps", 1e-5}})[0];
+      case 1: {
+        const ir::TensorId qkv = linear(x, 3 * width_);
+        return linear(append("attention", {qkv}, {{"heads", one_of({2, 4})}})[0], width_);
+      }
+      default:
+        return linear(append("gelu", {linear(x, one_of({8, 16}))})[0], width_);
+    }
+  }
+  ir::TensorId linear(ir::TensorId x, std::int64_t out) {
+    const ir::TensorId w = weight({out, program_.type(x).shape.back()});
+    return below(3) ? append("linear", {x, w, weight({out})})[0] : append("linear", {x, w})[0];
+  }
+
+  mesh::Sharding any_sharding(const ir::Tensor& tensor, const mesh::Mesh& mesh) {
+    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(tensor.type.shape.rank()));
+    std::vector<mesh::Axis> axes(mesh::all_axes.begin(), mesh::all_axes.end());
+    std::shuffle(axes.begin(), axes.end(), random_);
+    for (const mesh::Axis axis : axes) {
+      if (mesh[axis] == 1) continue;
+      const int where = below(tensor.type.shape.rank() + 2);
+      if (where < tensor.type.shape.rank())
+        sharding.dimensions[std::size_t(where)].axes.push_back(axis);
+      else if (where == tensor.type.shape.rank() && tensor.kind == ir::TensorKind::value)
+        sharding.partial.add(axis);
+    }
+    for (mesh::Split& split : sharding.dimensions)
+      if (!split.axes.empty()) split.blocks = one_of({1, 1, 2, 3});
+    return sharding;
+  }
+
+  std::minstd_rand random_;
+  std::int64_t batch_ = one_of({2, 4, 8}), sequence_ = one_of({4, 8}), width_ = one_of({8, 16});
+  int weights_ = 0;
+  ir::Program program_;
+};
+
+}  // namespace lancet::test

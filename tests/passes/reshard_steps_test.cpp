@@ -1,0 +1,160 @@
+// Resharding: every pair of shardings of small tensors, executed by definition on the ranks of a mesh; and the steps
+// that well-known cases take.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "passes/shards.h"
+#include "steps/support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+using mesh::Axis;
+using mesh::Mesh;
+using mesh::Sharding;
+using passes::Reshard;
+
+namespace {
+
+// All shardings of a shape: each axis splits one of the dimensions, after others or before them, is summed over, or
+// holds copies; dimensions in 1 to `blocks` blocks.
+class AllShardings {
+ public:
+  AllShardings(const Shape& shape, const Mesh& mesh, std::int64_t blocks)
+      : shape_(shape), mesh_(mesh), blocks_(blocks) {
+    place(0, Sharding::whole(std::size_t(shape.rank())));
+  }
+  std::vector<Sharding> found;
+
+ private:
+  void place(int axis, const Sharding& sharding) {
+    if (axis == mesh::axis_count) return in_blocks(0, sharding);
+    const Axis at = mesh::all_axes[std::size_t(axis)];
+    place(axis + 1, sharding);
+    if (mesh_[at] == 1) return;
+    Sharding next = sharding;
+    next.partial.add(at);
+    place(axis + 1, next);
+    for (std::size_t d = 0; d < sharding.dimensions.size(); ++d)
+      for (std::size_t i = 0; i <= sharding.dimensions[d].axes.size(); ++i) {
+        next = sharding;
+        next.dimensions[d].axes.insert(next.dimensions[d].axes.begin() + std::ptrdiff_t(i), at);
+        place(axis + 1, next);
+      }
+  }
+  void in_blocks(std::size_t d, Sharding sharding) {
+    if (d == sharding.dimensions.size()) {
+      if (shard_shape(shape_, sharding, mesh_).ok()) found.push_back(sharding);
+      return;
+    }
+    const bool split = !sharding.dimensions[d].axes.empty();
+    for (std::int64_t blocks = 1; blocks <= (split ? blocks_ : 1); ++blocks) {
+      sharding.dimensions[d].blocks = blocks;
+      in_blocks(d + 1, sharding);
+    }
+  }
+
+  Shape shape_;
+  Mesh mesh_;
+  std::int64_t blocks_;
+};
+
+DoubleTensor numbered(const Shape& shape) {
+  DoubleTensor whole{{DType::f32, shape}, {}};
+  for (std::int64_t i = 0; i < shape.elements(); ++i) whole.values.push_back(double(i * i + 1));
+  return whole;
+}
+
+Mesh mesh_of(int data, int expert, int tensor) {
+  Mesh mesh;
+  mesh[Axis::data] = data;
+  mesh[Axis::expert] = expert;
+  mesh[Axis::tensor] = tensor;
+  return mesh;
+}
+
+// Executes the steps of every pair of shardings; the number of pairs.
+int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
+  const DoubleTensor whole = numbered(shape);
+  const auto shardings = AllShardings(shape, mesh, blocks).found;
+  for (const Sharding& from : shardings) {
+    const auto start = spread(whole, from, mesh);
+    for (const Sharding& to : shardings) {
+      const auto way = passes::reshard_steps(whole.type, from, to, mesh, passes::bytes_sent);
+      auto ranks = start;
+      double cost = 0;
+      for (const Reshard& step : way.steps) {
+        ranks = apply(step, ranks, mesh);
+        cost += passes::bytes_sent(step);
+      }
+      const int wrong = wrong_elements(ranks, whole, to, mesh);
+      if (wrong != 0 || cost != way.cost || way.steps.empty() != (from == to))
+        FAIL(fmt::format("{} from {} to {}: {} wrong elements, cost {} of {}", to_string(mesh), to_string(shape, from),
+                         to_string(shape, to), wrong, cost, way.cost));
+    }
+  }
+  return int(shardings.size() * shardings.size());
+}
+
+// The steps between two shardings on data 2, expert 2, tensor 2: "reduce_scatter tensor 0; all_gather data 1".
+std::string steps(const Shape& shape, const Sharding& from, const Sharding& to) {
+  const Mesh mesh = mesh_of(2, 2, 2);
+  std::string text;
+  for (const Reshard& step : passes::reshard_steps({DType::f32, shape}, from, to, mesh, passes::bytes_sent).steps) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{} {}", name(step.kind), to_string(step.axes));
+    if (step.from >= 0) text += fmt::format(" {}", step.from);
+    if (step.to >= 0) text += fmt::format(" {}", step.to);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("reshard steps: every pair of shardings, by values") {
+  CHECK(check_all_pairs({8, 16}, mesh_of(1, 1, 2), 4) == 8 * 8);
+  CHECK(check_all_pairs({12, 6}, mesh_of(2, 1, 3), 2) > 300);
+  CHECK(check_all_pairs({2, 4, 2}, mesh_of(1, 2, 2), 2) > 300);
+  CHECK(check_all_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 16 * 16);
+  CHECK(check_all_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 92 * 92);
+  CHECK(check_all_pairs({8, 16}, mesh_of(2, 2, 2), 2) > 20000);
+}
+
+TEST_CASE("reshard steps: one collective where there is one, slices first, gathers last") {
+  const Axis D = Axis::data, E = Axis::expert, T = Axis::tensor;
+  const Shape shape{8, 16};
+  const Sharding whole = Sharding::whole(2);
+  const Sharding rows{{{{T}}, {}}, {}}, columns{{{}, {{T}}}, {}}, in_blocks{{{}, {{T}, 2}}, {}};
+  const Sharding sum{{{}, {}}, {T}}, both{{{{D, E}}, {}}, {}};
+  CHECK(steps(shape, whole, whole) == "");
+  CHECK(steps(shape, sum, whole) == "sum_shards tensor");
+  CHECK(steps(shape, sum, rows) == "reduce_scatter tensor 0");
+  CHECK(steps(shape, columns, whole) == "all_gather tensor 1");
+  CHECK(steps(shape, columns, rows) == "swap_shards tensor 1 0");
+  CHECK(steps(shape, whole, rows) == "take_shard tensor 0");
+  CHECK(steps(shape, whole, sum) == "one_summand tensor");
+  CHECK(steps(shape, both, whole) == "all_gather data,expert 0");
+  CHECK(steps(shape, {{{{E, D}}, {}}, {}}, whole) == "all_gather data 0; all_gather expert 0");
+  CHECK(steps(shape, {{{}, {}}, {D, T}}, whole) == "sum_shards data,tensor");
+  CHECK(steps(shape, {{{}, {}}, {D, T}}, {{{}, {}}, {T}}) == "sum_shards data");
+  CHECK(steps(shape, in_blocks, columns) == "all_gather tensor 1; take_shard tensor 1");
+  CHECK(steps(shape, columns, both) == "take_shard data,expert 0; all_gather tensor 1");
+  CHECK(steps(shape, {{{{D}}, {}}, {T}}, {{{{D, T}}, {}}, {}}) == "reduce_scatter tensor 0");
+  CHECK(steps(shape, {{{{D}}, {}}, {T}}, {{{{T}}, {}}, {}}) == "all_gather data 0; reduce_scatter tensor 0");
+}
+
+TEST_CASE("reshard steps: the caller's costs decide") {
+  const Axis T = Axis::tensor;
+  const ir::TensorType type{DType::f32, {8, 16}};
+  const Sharding rows{{{{T}}, {}}, {}}, columns{{{}, {{T}}}, {}};
+  auto no_all_to_all = [](const Reshard& step) {
+    return step.kind == Reshard::Kind::swap_shards ? 1e9 : passes::bytes_sent(step);
+  };
+  const auto way = passes::reshard_steps(type, rows, columns, mesh_of(1, 1, 4), no_all_to_all);
+  REQUIRE(way.steps.size() == 2);
+  CHECK(way.steps[0].kind == Reshard::Kind::all_gather);
+  CHECK(way.steps[1].kind == Reshard::Kind::take_shard);
+  CHECK(way.cost == 3 * 8 * 4 * 4);
+  CHECK(attributes(way.steps[0]) ==
+        ir::Attributes{{"axes", "tensor"}, {"shards", std::int64_t(4)}, {"axis", std::int64_t(0)}});
+}
