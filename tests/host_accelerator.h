@@ -46,7 +46,9 @@ class DeviceAsHost final : public comm::Communicator {
   Status all_reduce_sum(std::span<float> values) override { return device_.all_reduce_sum(stream_, values); }
   Status broadcast(std::span<std::byte>, int) override { return internal_error("no kernel broadcasts"); }
   Status barrier() override { return internal_error("no kernel meets others"); }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("no kernel duplicates"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("no kernel splits");
+  }
   void abort(const std::string& why) override { device_.abort(why); }
   void set_timeout(std::chrono::milliseconds) override {}
 
@@ -102,7 +104,8 @@ class HostAccelerator final : public runtime::Accelerator {
     for (auto* views : {&host.operands, &host.results})
       for (ops::TensorView& view : *views) view.data = host_address(view.data);
     host.workspace = static_cast<std::byte*>(host_address(args.workspace));
-    if (auto* comm = dynamic_cast<HostQueueCommunicator*>(args.device_comm)) host.comm = &comm->host();
+    host.group = args.group;
+    if (auto* comm = dynamic_cast<HostQueueCommunicator*>(args.group.device_comm)) host.group.comm = &comm->host();
     return host;
   }
   static std::size_t workspace(const ops::KernelArgs& args) {
@@ -114,8 +117,9 @@ class HostAccelerator final : public runtime::Accelerator {
     auto* queue = static_cast<HostQueueStream*>(args.stream->native());
     ops::KernelArgs host = host_arguments(args);
     std::shared_ptr<DeviceAsHost> adapter;
-    if (args.device_comm && !host.comm) adapter = std::make_shared<DeviceAsHost>(*args.device_comm, *queue);
-    if (adapter) host.comm = adapter.get();
+    if (args.group.device_comm && !host.group.comm)
+      adapter = std::make_shared<DeviceAsHost>(*args.group.device_comm, *queue);
+    if (adapter) host.group.comm = adapter.get();
     return [stream = args.stream, adapter, kernel = ops::find_cpu_kernel(args.op)->bind(host)] {
       return static_cast<HostQueueStream*>(stream->native())->enqueue([kernel]() -> Status {
         backend::cpu::set_threads(1);

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace lancet::comm {
 
 std::string_view name(Operation operation) {
-  constexpr std::string_view names[] = {"barrier", "broadcast", "send_receive", "all_reduce_sum", "duplicate"};
+  constexpr std::string_view names[] = {"barrier", "broadcast", "send_receive", "all_reduce_sum", "split"};
   static_assert(std::size(names) == operation_count);
   return names[static_cast<std::size_t>(operation)];
 }
@@ -17,11 +18,39 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
+std::string describe_rank(int place, const std::vector<int>& ranks, std::size_t world_size) {
+  const int rank = ranks[static_cast<std::size_t>(place)];
+  if (ranks.size() == world_size) return fmt::format("rank {} of {}", rank, ranks.size());
+  return fmt::format("rank {} of {}", rank, list_ranks(ranks));
+}
+
 Status check_peers(std::span<const Segment> segments, std::string_view what, int rank, int size) {
   for (const Segment& s : segments)
     if (s.peer < 0 || s.peer >= size)
       return internal_error(fmt::format("send_receive on rank {}: a {} segment names rank {}, expected 0 to {}", rank,
                                         what, s.peer, size - 1));
+  return {};
+}
+
+Status check_members(std::span<const int> members, int rank, int size) {
+  const bool ascending = std::ranges::adjacent_find(members, std::greater_equal<>()) == members.end();
+  const bool ranks = !members.empty() && members.front() >= 0 && members.back() < size;
+  if (ascending && ranks && std::ranges::binary_search(members, rank)) return {};
+  return internal_error(fmt::format("split on rank {}: expected ascending ranks of 0 to {} with {}, found {}", rank,
+                                    size - 1, rank, list_ranks({members.begin(), members.end()})));
+}
+
+// A group that holds a rank must be that rank's own group: so no rank is in two groups, and all members agree.
+Status check_groups(const std::vector<std::vector<int>>& members_of) {
+  for (std::size_t rank = 0; rank < members_of.size(); ++rank)
+    for (const int member : members_of[rank]) {
+      const std::vector<int>& theirs = members_of[static_cast<std::size_t>(member)];
+      if (theirs != members_of[rank])
+        return internal_error(
+            fmt::format("split: expected equal or disjoint groups, found {} on rank {} and {} on "
+                        "rank {}",
+                        list_ranks(members_of[rank]), rank, list_ranks(theirs), member));
+    }
   return {};
 }
 

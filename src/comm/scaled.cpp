@@ -24,7 +24,9 @@ class Scaled final : public Communicator {
   }
   Status broadcast(std::span<std::byte> bytes, int root) override { return communicator_.broadcast(bytes, root); }
   Status barrier() override { return communicator_.barrier(); }
-  Result<std::unique_ptr<Communicator>> duplicate() override { return communicator_.duplicate(); }
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override {
+    return communicator_.split(members);
+  }
   void abort(const std::string& why) override { communicator_.abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { communicator_.set_timeout(timeout); }
 

@@ -35,8 +35,9 @@ class SelfCommunicator final : public Communicator {
     return check_alive();
   }
   Status barrier() override { return check_alive(); }
-  Result<std::unique_ptr<Communicator>> duplicate() override {
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override {
     LANCET_TRY(check_alive());
+    LANCET_TRY(check_members(members, 0, 1));
     return std::unique_ptr<Communicator>(new SelfCommunicator(state_));
   }
   void abort(const std::string& why) override {
@@ -52,7 +53,7 @@ class SelfCommunicator final : public Communicator {
     if (state_->aborted) return communication_error("communication was aborted: " + state_->why);
     return {};
   }
-  std::shared_ptr<SelfState> state_;  // shared by all duplicates
+  std::shared_ptr<SelfState> state_;  // shared by all that were split from one
 };
 
 }  // namespace

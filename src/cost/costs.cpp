@@ -37,6 +37,7 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
+  if (ops::kind(instruction) == ops::Kind::collective) return instruction.attributes.integer("shards");
   // rows i32[E/W, W+1], an operand of the all-to-alls
   LANCET_CHECK(instruction.operands.size() > 2, "{} has no tensor of rows", instruction.op);
   return program.type(instruction.operands[2]).shape[1] - 1;
@@ -55,6 +56,7 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
     for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
     return bytes;
   }
+  if (ops::kind(instruction) == ops::Kind::collective) return ops::work(program, instruction).sent;
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
   const double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks

@@ -187,6 +187,7 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
 OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                  std::int64_t peers) const {
   if (network_measured()) return measured_->all_to_all(program, instruction, peers);
+  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout_.ranks);
   double bytes = bytes_sent(program, instruction);

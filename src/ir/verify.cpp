@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/readiness.h"
 
@@ -117,6 +118,7 @@ class Verifier {
       if (Status status = make(id); !status.ok()) return at(status.error().message);
     }
     if (Status status = verify_readiness(program_, instruction); !status.ok()) return at(status.error().message);
+    if (!has_sound_axes(instruction)) return at("expected axes of the mesh, outermost first, such as data,expert");
     return {};
   }
 

@@ -120,16 +120,6 @@ std::string key(const ShardedOperand& operand, const Sharding& from, const Shard
 
 }  // namespace
 
-Sharding restrict(Sharding sharding, Axes axes) {
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (!axes.has(axis)) sharding.partial.remove(axis);
-  for (Split& split : sharding.dimensions) {
-    std::erase_if(split.axes, [&](mesh::Axis axis) { return !axes.has(axis); });
-    if (split.axes.empty()) split.blocks = 1;
-  }
-  return sharding;
-}
-
 Result<Share> RowChooser::choose(const ShardedInstruction& at) {
   Share share{{}, {}, at.instruction.attributes};
   for (const ShardedOperand& operand : at.operands)

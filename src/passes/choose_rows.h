@@ -16,9 +16,6 @@
 
 namespace lancet::passes {
 
-// The axes of a sharding that are among `axes`.
-mesh::Sharding restrict(mesh::Sharding sharding, mesh::Axes axes);
-
 // An operand or a result of an instruction.
 struct ShardedOperand {
   ir::TensorType type;                         // of the whole tensor

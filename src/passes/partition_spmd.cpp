@@ -47,7 +47,6 @@ class PartitionSpmd {
     TensorId id;  // in the rank's Program
   };
 
-  // Axes of one coordinate split nothing.
   Status read_shardings() {
     for (std::size_t i = 0; i < logical_.tensors.size(); ++i) {
       const ir::Tensor& tensor = logical_.tensors[i];

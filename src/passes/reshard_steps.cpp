@@ -222,6 +222,16 @@ class Search {
 
 }  // namespace
 
+Sharding restrict(Sharding sharding, Axes axes) {
+  for (const Axis axis : mesh::all_axes)
+    if (!axes.has(axis)) sharding.partial.remove(axis);
+  for (Split& split : sharding.dimensions) {
+    std::erase_if(split.axes, [&](Axis axis) { return !axes.has(axis); });
+    if (split.axes.empty()) split.blocks = 1;
+  }
+  return sharding;
+}
+
 std::string_view name(Reshard::Kind kind) {
   constexpr std::array<std::string_view, 6> names = {"take_shard",     "one_summand", "swap_shards",
                                                      "reduce_scatter", "sum_shards",  "all_gather"};

@@ -204,18 +204,6 @@ class Spreading {
   const mesh::Mesh& mesh_;
 };
 
-// Axes of one coordinate split nothing.
-Sharding without_narrow_axes(Sharding sharding, const mesh::Mesh& mesh) {
-  const Axes wide = mesh.wide();
-  for (mesh::Split& split : sharding.dimensions) {
-    std::erase_if(split.axes, [&](mesh::Axis axis) { return !wide.has(axis); });
-    if (split.axes.empty()) split.blocks = 1;
-  }
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (!wide.has(axis)) sharding.partial.remove(axis);
-  return sharding;
-}
-
 }  // namespace
 
 Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
@@ -230,7 +218,7 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
     }
     if (auto fits = mesh::shard_shape(tensor.type.shape, *tensor.sharding, mesh); !fits.ok())
       return config_error(fmt::format("{}: {}", program.display({static_cast<std::int32_t>(i)}), fits.error().message));
-    tensor.sharding = without_narrow_axes(std::move(*tensor.sharding), mesh);
+    tensor.sharding = restrict(std::move(*tensor.sharding), mesh.wide());
   }
   return Spreading(std::move(program), std::move(fixed), mesh).run();
 }

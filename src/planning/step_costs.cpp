@@ -135,15 +135,15 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   if (!missing.empty() && world.rank() == 0)
     log::info("profile: measuring {} op{}; this takes some steps' time, once", missing.size(),
               missing.size() == 1 ? "" : "s");
-  LANCET_ASSIGN(const profiler::ProfilerReport report,
-                profiler::fill_profile(profile, plans,
-                                       {.threads = threads,
-                                        .accelerator = request.accelerator,
-                                        .world = &world,
-                                        .streams = options.communicators,
-                                        .device_streams = options.device_communicators,
-                                        .timeout = options.timeout,
-                                        .seconds = request.seconds}));
+  profiler::ProfilerOptions measuring{.threads = threads,
+                                      .accelerator = request.accelerator,
+                                      .world = &world,
+                                      .timeout = options.timeout,
+                                      .seconds = request.seconds};
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    if (const auto all = options.groups[stream].find(""); all != options.groups[stream].end())
+      measuring.streams[stream] = all->second;
+  LANCET_ASSIGN(const profiler::ProfilerReport report, profiler::fill_profile(profile, plans, measuring));
   if (report.ops == 0 && !report.network) return profile;
   Status written;
   if (*keeps) {

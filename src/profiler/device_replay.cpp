@@ -58,7 +58,7 @@ class DeviceReplay final : public Replay {
       args.instruction = &instruction;
       args.notes = &notes_;
       if (instruction.stream == Stream::expert)
-        args.device_comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
+        args.group = comm::group_of(loopback(int(cost::all_to_all_ranks(plan_.program, instruction))));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
       arguments_.push_back(std::move(args));
     }
@@ -98,7 +98,7 @@ class DeviceReplay final : public Replay {
   struct Timed {
     std::unique_ptr<backend::Event> start, end;
   };
-  comm::DeviceCommunicator* loopback(int ranks) { return &loopbacks_.try_emplace(ranks, ranks).first->second; }
+  comm::DeviceCommunicator& loopback(int ranks) { return loopbacks_.try_emplace(ranks, ranks).first->second; }
 
   const ir::Plan& plan_;
   runtime::Accelerator& accelerator_;

@@ -157,8 +157,8 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
 
 Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
   if (options.accelerator) return make_device_meter(options, segments);
-  comm::Communicator *expert = options.streams[std::size_t(ir::Stream::expert)],
-                     *reduce = options.streams[std::size_t(ir::Stream::reduce)];
+  comm::Communicator *expert = options.streams[std::size_t(ir::Stream::expert)].comm,
+                     *reduce = options.streams[std::size_t(ir::Stream::reduce)].comm;
   LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream");
   return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
 }

@@ -36,7 +36,9 @@ class Loopback final : public comm::Communicator {
   Status all_reduce_sum(std::span<float>) override { return {}; }
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("loopback has one stream"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("loopback has one stream");
+  }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
@@ -65,7 +67,7 @@ class CpuReplay final : public Replay {
       if (!kernel) return internal_error(fmt::format("op {} has no kernel on the CPU", instruction.op));
       LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
       if (instruction.stream == Stream::expert)
-        args.comm = loopback(int(cost::all_to_all_ranks(plan_.program, instruction)));
+        args.group = comm::group_of(loopback(int(cost::all_to_all_ranks(plan_.program, instruction))));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
       arguments.push_back(std::move(args));
     }
@@ -94,7 +96,7 @@ class CpuReplay final : public Replay {
   }
 
  private:
-  comm::Communicator* loopback(int ranks) { return &loopbacks_.try_emplace(ranks, ranks).first->second; }
+  comm::Communicator& loopback(int ranks) { return loopbacks_.try_emplace(ranks, ranks).first->second; }
 
   const ir::Plan& plan_;
   const int threads_;

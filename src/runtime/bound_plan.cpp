@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ir/readiness.h"
 
 namespace lancet::runtime {
@@ -92,6 +93,15 @@ ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
   return args;
+}
+
+Result<comm::Group> find_group(const ExecutorOptions& options, const ir::Instruction& instruction) {
+  const comm::Groups& groups = options.groups[static_cast<std::size_t>(instruction.stream)];
+  const std::string_view axes = ir::axes_text(instruction);
+  if (const auto found = groups.find(axes); found != groups.end()) return found->second;
+  if (axes.empty()) return comm::Group();
+  return internal_error(fmt::format("{} at {} goes over the ranks along {}, a group that is not open on the stream {}",
+                                    instruction.op, instruction.label, axes, ir::name(instruction.stream)));
 }
 
 Status call(const ops::Kernel& kernel) {

@@ -50,6 +50,9 @@ class Addresses {
   std::vector<std::int64_t> rows_per_signal_;  // by tensor; 0: not signals
 };
 
+// The group of ranks that the instruction goes over. Error: the options have no group of its axes.
+Result<comm::Group> find_group(const ExecutorOptions& options, const ir::Instruction& instruction);
+
 // Calls the kernel; an exception becomes an InternalError.
 Status call(const ops::Kernel& kernel);
 

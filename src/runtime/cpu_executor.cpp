@@ -64,7 +64,7 @@ class CpuExecutor final : public PlanExecutor {
       const ir::Instruction& instruction = plan_.program.instructions[i];
       const auto stream = static_cast<std::size_t>(instruction.stream);
       ops::KernelArgs args = addresses_.arguments(instruction);
-      args.comm = options_.communicators[stream];
+      LANCET_ASSIGN(args.group, find_group(options_, instruction));
       args.workspace = workspaces_[stream].as<std::byte>();
       kernels_.push_back(emulated_ ? emulated_->bind(std::int32_t(i), args)
                                    : ops::find_cpu_kernel(instruction.op)->bind(args));
@@ -125,8 +125,9 @@ class CpuExecutor final : public PlanExecutor {
     if (status.ok()) return status;
     status = error_at(plan_, instruction, status.error());
     errors_.add(stream_of(instruction), status.error());
-    for (comm::Communicator* comm : options_.communicators)
-      if (comm) comm->abort(status.error().message);
+    for (const comm::Groups& groups : options_.groups)
+      for (const auto& [axes, group] : groups)
+        if (group.comm) group.comm->abort(status.error().message);
     return status;
   }
   Status zero(const ops::TensorView& view) override {

@@ -3,26 +3,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <set>
 
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::runtime {
 namespace {
 
-// The most bytes that one instruction of the stream sends and receives.
-std::int64_t most_bytes_per_call(const ir::Program& program, ir::Stream stream) {
-  std::int64_t most = 0;
+// The bytes that a call of an instruction sends and receives, at most. A collective sends and receives its larger
+// tensor and, if it cuts a sum in pieces, some elements more from each rank (ops/collective).
+std::size_t bytes_of_call(const ir::Program& program, const ir::Instruction& instruction) {
+  std::int64_t bytes = 0, largest = 0;
+  for (const auto& ids : {instruction.operands, instruction.results})
+    for (const ir::TensorId id : ids) {
+      bytes += ir::bytes(program.type(id));
+      largest = std::max(largest, ir::bytes(program.type(id)));
+    }
+  if (ops::kind(instruction) == ops::Kind::collective)
+    bytes = 2 * largest + 256 * instruction.attributes.integer("shards");
+  return static_cast<std::size_t>(bytes);
+}
+
+// Reserves in each communicator the memory of the largest of its calls.
+Status reserve_calls(const ir::Program& program, const ExecutorOptions& options) {
+  std::map<comm::DeviceCommunicator*, std::size_t> most;
   for (const ir::Instruction& instruction : program.instructions) {
-    if (instruction.stream != stream) continue;
-    std::int64_t bytes = 0;
-    for (const ir::TensorId operand : instruction.operands) bytes += ir::bytes(program.type(operand));
-    for (const ir::TensorId result : instruction.results) bytes += ir::bytes(program.type(result));
-    most = std::max(most, bytes);
+    LANCET_ASSIGN(const comm::Group group, find_group(options, instruction));
+    if (!group.device_comm) continue;
+    std::size_t& bytes = most[group.device_comm];
+    bytes = std::max(bytes, bytes_of_call(program, instruction));
   }
-  return most;
+  for (const auto& [comm, bytes] : most) LANCET_TRY(comm->reserve(bytes));
+  return {};
 }
 
 // Logs each remark once per process, since several plans have the same remarks.
@@ -72,9 +88,24 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
   return runs;
 }
 
+std::vector<comm::DeviceCommunicator*> device_communicators(const comm::Groups& groups) {
+  std::vector<comm::DeviceCommunicator*> found;
+  for (const auto& [axes, group] : groups)
+    if (group.device_comm && std::ranges::count(found, group.device_comm) == 0) found.push_back(group.device_comm);
+  return found;
+}
+
+std::vector<comm::DeviceCommunicator*> device_communicators(const ExecutorOptions& options) {
+  std::vector<comm::DeviceCommunicator*> all;
+  for (const comm::Groups& groups : options.groups)
+    for (comm::DeviceCommunicator* comm : device_communicators(groups))
+      if (std::ranges::count(all, comm) == 0) all.push_back(comm);
+  return all;
+}
+
 comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options) {
-  for (comm::DeviceCommunicator* comm : options.device_communicators)
-    if (comm && comm->peers()) return comm;
+  for (comm::DeviceCommunicator* comm : device_communicators(options))
+    if (comm->peers()) return comm;
   return nullptr;
 }
 
@@ -84,10 +115,7 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   device_ = &options.accelerator->device();
   const comm::DeviceCommunicator* windows = window_communicator(options);
   if (!windows) LANCET_TRY(refuse_signals(plan, "none"));
-  for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
-    if (comm::DeviceCommunicator* comm = options.device_communicators[stream])
-      LANCET_TRY(
-          comm->reserve(static_cast<std::size_t>(most_bytes_per_call(plan.program, static_cast<ir::Stream>(stream)))));
+  LANCET_TRY(reserve_calls(plan.program, options));
   const auto find = [&](std::string_view op) { return options.accelerator->find_kernel(op); };
   LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan, addresses, find, device_));
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
@@ -102,7 +130,7 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
     args.workspace = workspaces[stream].start();
     args.device = device_;
     args.stream = queues[stream].get();
-    args.device_comm = options.device_communicators[stream];
+    args.group = *find_group(options, instruction);  // reserve_calls() has found all groups
     args.peers = windows ? windows->peers() : nullptr;
     args.step = step;
     args.notes = &notes;

@@ -25,6 +25,10 @@ using InstructionRun = std::vector<std::int32_t>;
 std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& streams, const FlagPlan& flags,
                                     const Accelerator& accelerator);
 
+// The communicators of all groups, or of one stream's, each once.
+std::vector<comm::DeviceCommunicator*> device_communicators(const ExecutorOptions& options);
+std::vector<comm::DeviceCommunicator*> device_communicators(const comm::Groups& groups);
+
 // The communicator that has a window, in which the arena is; null without one.
 comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options);
 

@@ -113,7 +113,7 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
 ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs args) {
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
-  const bool alone = !args.comm || args.comm->size() == 1;
+  const bool alone = !args.group.comm || args.group.size == 1;
   double latency = alone                             ? cost.ms * ns_per_ms
                    : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns()
                                                      : device_.all_reduce_latency_ns();
@@ -121,8 +121,9 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   if (computed_[std::size_t(instruction)]) {
     send = ops::find_cpu_kernel(at.op)->bind(args);
   } else if (!alone) {
-    scaled_.push_back(comm::make_scaled(*args.comm, device_.options().scale));
-    args.comm = scaled_.back().get();
+    scaled_.push_back(comm::make_scaled(*args.group.comm, device_.options().scale));
+    args.group.comm = scaled_.back().get();
+    args.messages_only = true;
     send = ops::find_cpu_kernel(at.op)->bind(args);
   }
   const double ns = cost.ms * ns_per_ms, share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;

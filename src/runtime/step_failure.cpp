@@ -38,10 +38,11 @@ void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan)
         step.waits.push_back(done[static_cast<std::size_t>(streams[stream][section.begin - 1].instruction)]);
       for (ir::InstructionId maker : makers[instruction]) step.waits.push_back(done[maker.index()]);
       step.done = done[instruction];
+      step.comm = stream == 0 ? window_communicator(options_)
+                              : find_group(options_, program.instructions[instruction])->device_comm;
     }
-    comm::DeviceCommunicator* comm = options_.device_communicators[stream];
-    if (stream == 0 && !steps.empty()) comm = window_communicator(options_);
-    watches_[stream] = StreamWatch(std::move(steps), comm, stream > 0, options_.timeout);
+    auto calls = stream == 0 ? std::vector<comm::DeviceCommunicator*>() : device_communicators(options_.groups[stream]);
+    watches_[stream] = StreamWatch(std::move(steps), std::move(calls), options_.timeout);
   }
 }
 
@@ -57,10 +58,10 @@ void StepFailure::fail(std::size_t stream, const Error& error) {
   failed_at_.store(Clock::now());  // by each: one that came second may be the first to set failed_
   failed_.store(true);
   if (!first) return;
-  for (comm::DeviceCommunicator* comm : options_.device_communicators)
-    if (comm) comm->stop_pushes();
+  const std::vector<comm::DeviceCommunicator*> all = device_communicators(options_);
+  for (comm::DeviceCommunicator* comm : all) comm->stop_pushes();
   flags_.write_all(1);  // before the abort, which may wait for all device streams
-  comm::abort_all(options_.device_communicators, error.message);
+  comm::abort_all(all, error.message);
 }
 
 Status StepFailure::watch(std::size_t stream) {
@@ -89,7 +90,7 @@ void StepFailure::finish(std::size_t stream, const Status& enqueued) {
 
 Status StepFailure::check_transports() const {
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
-    if (comm::DeviceCommunicator* comm = options_.device_communicators[stream])
+    for (comm::DeviceCommunicator* comm : device_communicators(options_.groups[stream]))
       if (const Status status = comm->check(); !status.ok()) return at_stream(stream, status.error());
   return {};
 }

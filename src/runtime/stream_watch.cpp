@@ -25,6 +25,13 @@ std::string too_long(comm::DeviceCommunicator& comm, std::chrono::milliseconds t
 
 }  // namespace
 
+StreamWatch::StreamWatch(std::vector<Step> steps, std::vector<comm::DeviceCommunicator*> calls,
+                         std::chrono::milliseconds timeout)
+    : steps_(std::move(steps)),
+      calls_(std::move(calls)),
+      waits_(std::ranges::any_of(steps_, [](const Step& step) { return step.comm != nullptr; })),
+      timeout_(timeout) {}
+
 void StreamWatch::start() {
   at_ = 0;
   alone_.reset();
@@ -35,13 +42,13 @@ void StreamWatch::start() {
 void StreamWatch::start_alone(std::int32_t instruction) {
   start();
   at_ = steps_.size();
-  if (std::ranges::any_of(steps_, [&](const Step& step) { return step.instruction == instruction; }))
-    alone_ = instruction;
+  const auto found = std::ranges::find(steps_, instruction, &Step::instruction);
+  if (found != steps_.end()) alone_ = static_cast<std::size_t>(found - steps_.begin());
 }
 
-std::int32_t StreamWatch::instruction() const {
-  if (alone_) return *alone_;
-  return at_ < steps_.size() ? steps_[at_].instruction : -1;
+const StreamWatch::Step* StreamWatch::current() const {
+  const std::size_t at = alone_.value_or(at_);
+  return at < steps_.size() ? &steps_[at] : nullptr;
 }
 
 bool StreamWatch::under_way() {
@@ -55,15 +62,19 @@ bool StreamWatch::under_way() {
 Status StreamWatch::look() {
   if (stuck_) return stuck_->error;
   const auto now = Clock::now();
-  if (!comm_ || now - looked_ < between_looks) return {};
+  if ((!waits_ && calls_.empty()) || now - looked_ < between_looks) return {};
   looked_ = now;
-  if (const Status status = calls_ ? comm_->check() : Status(); !status.ok()) {
-    under_way();
-    stuck_ = Stuck{instruction(), status.error()};
-  } else if (!under_way()) {
+  Status called;
+  for (comm::DeviceCommunicator* comm : calls_)
+    if (called.ok()) called = comm->check();
+  const bool runs = under_way();
+  const Step* step = current();
+  if (!called.ok()) {
+    stuck_ = Stuck{step ? step->instruction : -1, called.error()};
+  } else if (!runs || !step->comm) {
     since_ = now;
   } else if (now - since_ > timeout_) {
-    stuck_ = Stuck{instruction(), communication_error(too_long(*comm_, timeout_))};
+    stuck_ = Stuck{step->instruction, communication_error(too_long(*step->comm, timeout_))};
   }
   return stuck_ ? Status(stuck_->error) : Status();
 }

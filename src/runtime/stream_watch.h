@@ -16,8 +16,9 @@ class StreamWatch {
  public:
   struct Step {
     std::int32_t instruction = -1;
-    std::vector<backend::Flag*> waits;  // what comes before it; the step's time counts from when all are set
-    backend::Flag* done = nullptr;      // set by the device stream after the instruction
+    std::vector<backend::Flag*> waits;         // what comes before it; the step's time counts from when all are set
+    backend::Flag* done = nullptr;             // set by the device stream after the instruction
+    comm::DeviceCommunicator* comm = nullptr;  // of the ranks that it waits for; null: of none
   };
   struct Stuck {
     std::int32_t instruction;  // -1: none was running
@@ -25,10 +26,9 @@ class StreamWatch {
   };
 
   StreamWatch() = default;
-  // steps: those that are watched. comm: null if the stream waits for no other rank. calls: the stream is that of
-  // comm's calls, so look() also returns their errors.
-  StreamWatch(std::vector<Step> steps, comm::DeviceCommunicator* comm, bool calls, std::chrono::milliseconds timeout)
-      : steps_(std::move(steps)), comm_(comm), calls_(calls), timeout_(timeout) {}
+  // steps: those that are watched. calls: the communicators whose calls are on the stream; look() also returns their
+  // errors.
+  StreamWatch(std::vector<Step> steps, std::vector<comm::DeviceCommunicator*> calls, std::chrono::milliseconds timeout);
 
   void start();  // starts a run: all flags are 0
   // Starts one instruction on an empty device stream, without flags; it is watched if it is that of a step.
@@ -41,14 +41,14 @@ class StreamWatch {
  private:
   using Clock = std::chrono::steady_clock;
   bool under_way();  // skips the steps that are done; true if the current step is the same as before and can run
-  std::int32_t instruction() const;
+  const Step* current() const;  // null: none is running
 
   std::vector<Step> steps_;
-  comm::DeviceCommunicator* comm_ = nullptr;
-  bool calls_ = false;
+  std::vector<comm::DeviceCommunicator*> calls_;
+  bool waits_ = false;  // a step waits for other ranks
   std::chrono::milliseconds timeout_{};
   std::size_t at_ = 0;
-  std::optional<std::int32_t> alone_;
+  std::optional<std::size_t> alone_;  // the step that runs alone
   Clock::time_point since_{}, looked_{};
   std::optional<Stuck> stuck_;
 };

@@ -89,7 +89,8 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     speed_.set_plans(plans_);
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
-    if (accelerator) LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(), *accelerator));
+    if (accelerator)
+      LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
     if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
     if (emulated_) {

@@ -115,9 +115,9 @@ Status TrainerMemory::grow_arena(const planning::StepPlans& plans, const RankRes
 }
 
 Status TrainerMemory::allocate_device_arena(const config::Config& config, comm::Communicator& world,
-                                            const world::DeviceStreams& streams, runtime::Accelerator& accelerator) {
+                                            comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator) {
   const auto bytes = std::size_t(plan_.arena);
-  LANCET_ASSIGN(const auto window, world::make_arena_window(config, streams, bytes));
+  LANCET_ASSIGN(const auto window, world::make_arena_window(config, expert, bytes));
   if (!window.empty()) {
     window_ = {window.data(), window.size()};
     return {};

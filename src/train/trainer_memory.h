@@ -30,9 +30,10 @@ class TrainerMemory {
   // Refuses a config that does not fit the memory; then allocates the store and, on the CPU, the arena.
   Status allocate(const config::Config& config, const planning::StepPlans& plans, int ranks,
                   const RankResources& resources);
-  // Collective: allocates the arena on the accelerator, as a window if the ranks can reach each other's memory.
+  // Collective: allocates the arena on the accelerator, as a window if the ranks can reach each other's memory. expert:
+  // that stream's communicator of all ranks; null: the rank is alone.
   Status allocate_device_arena(const config::Config& config, comm::Communicator& world,
-                               const world::DeviceStreams& streams, runtime::Accelerator& accelerator);
+                               comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator);
 
   // Not on an accelerator: makes the arena large enough for these plans. No executor may be bound to it. Config error:
   // no memory.

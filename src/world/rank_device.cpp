@@ -75,11 +75,10 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   return mine;
 }
 
-Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, comm::DeviceCommunicator* expert,
                                                std::size_t bytes) {
-  comm::DeviceCommunicator* stream = streams[std::size_t(ir::Stream::expert)].get();
-  if (!stream || config.comm.device_all_to_all == config::DeviceAllToAll::counted) return std::span<std::byte>();
-  const auto made = stream->make_window(bytes);
+  if (!expert || config.comm.device_all_to_all == config::DeviceAllToAll::counted) return std::span<std::byte>();
+  const auto made = expert->make_window(bytes);
   if (!made.ok() && !made.error().agreed) return made.error();
   if (made.ok() && !made->empty()) return *made;
   const std::string why = made.ok() ? std::string() : ": " + made.error().message;
@@ -90,7 +89,7 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, con
   Error error = config_error(
       fmt::format("comm.device_all_to_all: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
                   "windows, found {} ranks by {} without{}; counted or auto need neither",
-                  stream->size(), stream->transport(), why));
+                  expert->size(), expert->transport(), why));
   error.agreed = true;  // a window is on all ranks or on none
   return error;
 }
@@ -101,25 +100,19 @@ std::string describe_all_to_alls(const config::Config& config) {
                      automatic ? ": the ranks reach each other's memory" : "; comm.device_all_to_all=windows");
 }
 
-Result<DeviceStreams> make_device_streams(
-    const config::Config& config, runtime::Accelerator& accelerator,
-    const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host) {
-  DeviceStreams streams;
-  for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
-    const Transport transport = config.comm.transport;
-    if (host[stream]->size() == 1 && transport != Transport::mirrored) continue;
-    const comm::DeviceStream wanted{
-        .device = &accelerator.device(),
-        .host = host[stream].get(),
-        .max_ctas = static_cast<int>(config.comm.max_ctas),
-        .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
-    auto made = transport == Transport::mpi        ? comm::make_staged(wanted)
-                : transport == Transport::mirrored ? comm::make_mirrored(wanted)
-                                                   : accelerator.make_communicator(wanted);
-    if (!made.ok()) return made.error();
-    streams[stream] = std::move(made).value();
-  }
-  return streams;
+Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
+                                                                           runtime::Accelerator& accelerator,
+                                                                           comm::Communicator& host) {
+  const Transport transport = config.comm.transport;
+  if (host.size() == 1 && transport != Transport::mirrored) return std::unique_ptr<comm::DeviceCommunicator>();
+  const comm::DeviceStream wanted{
+      .device = &accelerator.device(),
+      .host = &host,
+      .max_ctas = static_cast<int>(config.comm.max_ctas),
+      .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
+  return transport == Transport::mpi        ? comm::make_staged(wanted)
+         : transport == Transport::mirrored ? comm::make_mirrored(wanted)
+                                            : accelerator.make_communicator(wanted);
 }
 
 }  // namespace lancet::world

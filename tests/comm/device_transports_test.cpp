@@ -61,8 +61,8 @@ std::vector<float> count_from(float first, std::size_t count) {
 }
 
 const comm::Network network{.name = "test",
-                            .all_to_all_ms = [](double bytes) { return 2 + bytes * 1e-3; },
-                            .all_reduce_ms = [](double bytes) { return 3 + bytes * 1e-3; }};
+                            .all_to_all_ms = [](std::span<const int>, double bytes) { return 2 + bytes * 1e-3; },
+                            .all_reduce_ms = [](std::span<const int>, double bytes) { return 3 + bytes * 1e-3; }};
 
 template <class F>
 double milliseconds(F f) {

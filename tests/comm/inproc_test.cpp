@@ -175,3 +175,61 @@ TEST_CASE("the first error is returned, the first exception rethrown, without wa
   CHECK_THAT(early.error().message, Contains("waited for rank 1, which ended without it"));
   CHECK(elapsed(start) < at_once);
 }
+
+TEST_CASE("a timeout in a group names the group and the world's ranks, and leaves other groups alone") {
+  std::latch waited(2);  // ranks 1 and 3
+  const Status status = run_inproc(
+      4,
+      [&](Communicator& c) -> Status {
+        const std::vector<int> members = contract::line_of(c.rank(), 4, 2, true);
+        LANCET_ASSIGN(const auto group, c.split(members));
+        group->set_name("expert[data]");
+        if (c.rank() % 2 == 0) return group->barrier();
+        if (c.rank() == 3) {
+          waited.arrive_and_wait();
+          return {};
+        }
+        group->set_timeout(100ms);
+        const Status late = group->barrier();
+        waited.arrive_and_wait();
+        return late;
+      },
+      60s);
+  REQUIRE_FALSE(status);
+  CHECK(status.error().message ==
+        "barrier #0 on \"expert[data]\" (rank 1 of ranks 1, 3): timed out after 0.1 s, waiting for rank 3");
+}
+
+TEST_CASE("groups that overlap are an error on all ranks, which names both") {
+  std::atomic<int> failed = 0;
+  const Status status = run_inproc(3, [&](Communicator& c) -> Status {
+    const std::vector<int> members = c.rank() == 2 ? std::vector<int>{1, 2} : std::vector<int>{0, 1};
+    const auto group = c.split(members);
+    failed += !group.ok();
+    return group.ok() ? Status() : Status(group.error());
+  });
+  REQUIRE_FALSE(status);
+  CHECK(failed == 3);
+  CHECK(status.error().message ==
+        "split: expected equal or disjoint groups, found ranks 1, 2 on rank 2 and ranks 0, 1 on rank 1");
+}
+
+TEST_CASE("abort reaches the groups, from a group or from the world") {
+  for (const bool from_group : {false, true}) {
+    std::atomic<int> woken = 0;
+    const Status status = run_inproc(4, [&](Communicator& c) -> Status {
+      LANCET_ASSIGN(const auto group, c.split(contract::line_of(c.rank(), 4, 2, false)));
+      if (c.rank() == 3) {
+        std::this_thread::sleep_for(50ms);
+        (from_group ? *group : c).abort("rank 3 has seen a signal");
+        return {};
+      }
+      // Ranks 0 and 1 wait for rank 3 in the world, rank 2 in their group.
+      const Status s = c.rank() == 2 ? group->barrier() : c.barrier();
+      woken += !s && s.error().message == "communication was aborted: rank 3 has seen a signal";
+      return {};
+    });
+    CHECK(status);
+    CHECK(woken == 3);
+  }
+}

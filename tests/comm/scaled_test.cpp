@@ -28,7 +28,7 @@ class Noting final : public Communicator {
     return {};
   }
   Status barrier() override { return {}; }
-  Result<std::unique_ptr<Communicator>> duplicate() override { return make_self(); }
+  Result<std::unique_ptr<Communicator>> split(std::span<const int>) override { return make_self(); }
   void abort(const std::string& why) override { aborted = why; }
   void set_timeout(std::chrono::milliseconds) override {}
   void scale_messages(double by) override { scale = by; }

@@ -49,7 +49,9 @@ class Pair final : public comm::Communicator {
     const comm::Segment send{1 - rank_, &mine, 1}, receive{1 - rank_, &theirs, 1};
     return send_receive({&send, 1}, {&receive, 1});
   }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("not on this pair"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("not on this pair");
+  }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
 

@@ -41,7 +41,7 @@ ops::Kernel all_to_all_of(const Layout& layout, runtime::Accelerator& gpu, backe
     args.operands.push_back({window + layout.filled(p), {DType::i32, {experts, 2}}});
     args.operands.push_back({window + layout.rows(p), {DType::i32, {experts, 2}}});
   }
-  args.device = &gpu.device(), args.stream = &stream, args.device_comm = &nccl;
+  args.device = &gpu.device(), args.stream = &stream, args.group = comm::group_of(nccl);
   return gpu.find_kernel(op)->bind(args);
 }
 

@@ -237,7 +237,7 @@ TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once o
     runtime::TensorStore store;
     const auto world = comm::make_self(), expert = comm::make_self();
     runtime::ExecutorOptions options;
-    options.communicators[std::size_t(ir::Stream::expert)] = expert.get();
+    options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(expert.get());
     if (run > 0) {
       options.accelerator = &accelerator;
       store.place_on(accelerator.device());

@@ -1,6 +1,7 @@
 // Tests of verify() with planted faults: each text is sound except for one fault.
 #include "lancet/ir/verify.h"
 
+#include "lancet/ir/groups.h"
 #include "support.h"
 
 using namespace lancet;
@@ -449,4 +450,25 @@ TEST_CASE("verify: a sharding fits its tensor") {
         "@x: dimension 0: expected each axis once in a sharding, found data again");
   sharding = mesh::Sharding::whole(3);
   CHECK(ir::verify(program).error().message == "@x: expected a split for each of 2 dimensions, found 3");
+}
+
+TEST_CASE("a group of ranks is named by axes of the mesh, outermost first") {
+  const std::string writable = "state @x : f32[16]\n%0 : f32[16] = f(@x) {axes=";
+  for (const char* axes : {"data", "\"data,expert\"", "\"stage,data,expert,tensor\""}) {
+    INFO(axes);
+    require_sound(ir::verify(parsed(writable + axes + "}  # reduce sync a\n")));
+  }
+  for (const char* axes : {"3", "\"\"", "rows", "\"expert,data\"", "\"data, expert\""}) {
+    INFO(axes);
+    require_fault(ir::verify(parsed(writable + axes + "}  # reduce sync a\n")),
+                  "expected axes of the mesh, outermost first, such as data,expert");
+  }
+  const ir::Program program =
+      parsed(writable + "\"data,expert\"}  # reduce sync a\n%1 : f32[16] = f(%0)  # expert sync\n");
+  const auto used = ir::used_axes(program);
+  CHECK(used[std::size_t(ir::Stream::reduce)] ==
+        std::set<mesh::Axes>{mesh::Axes{mesh::Axis::data, mesh::Axis::expert}});
+  CHECK(used[std::size_t(ir::Stream::expert)].empty());
+  CHECK(ir::axes_text(program.instructions[0]) == "data,expert");
+  CHECK(ir::axes_text(program.instructions[1]).empty());
 }

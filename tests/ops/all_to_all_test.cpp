@@ -33,7 +33,9 @@ class Counting final : public comm::Communicator {
   }
   Status broadcast(std::span<std::byte> bytes, int root) override { return inner_.broadcast(bytes, root); }
   Status barrier() override { return inner_.barrier(); }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return inner_.duplicate(); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int> members) override {
+    return inner_.split(members);
+  }
   void abort(const std::string& why) override { inner_.abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_.set_timeout(timeout); }
 
@@ -306,7 +308,7 @@ TEST_CASE("all_reduce sums over the ranks, and joins neighbours in memory") {
     alignas(64) std::array<float, 32> memory;
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = float(i) + 100.f * float(comm.rank());
     const ir::Attributes none;
-    ops::KernelArgs args{"all_reduce", {}, {}, none, &comm};
+    ops::KernelArgs args{"all_reduce", {}, {}, none, comm::group_of(comm)};
     auto view = [&](std::size_t first, std::int64_t n) {
       return ops::TensorView{memory.data() + first, {DType::f32, {n}}};
     };

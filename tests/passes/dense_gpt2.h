@@ -32,7 +32,10 @@ class DenseGpt2 {
   }
 
  private:
-  const mesh::Split batch_split{{mesh::Axis::data, mesh::Axis::expert}};
+  static mesh::Split split_over(std::vector<mesh::Axis> axes, std::int64_t blocks = 1) {
+    return {std::move(axes), blocks};
+  }
+  const mesh::Split batch_split = split_over({mesh::Axis::data, mesh::Axis::expert});
 
   std::vector<ir::TensorId> append(std::string_view op, std::vector<ir::TensorId> operands, ir::Attributes attributes,
                                    std::string label) {
@@ -61,18 +64,18 @@ class DenseGpt2 {
   }
 
   void split_sequence(ir::TensorId id) {
-    program_[id].sharding = mesh::Sharding{{batch_split, {{mesh::Axis::tensor}}, {}}, {}};
+    program_[id].sharding = mesh::Sharding{{batch_split, split_over({mesh::Axis::tensor}), {}}, {}};
   }
 
   // A product whose weight is split along dimension `split`, in blocks.
   ir::TensorId linear(const std::string& name, ir::TensorId x, std::int64_t out, int split, std::int64_t blocks = 1) {
     const ir::TensorId w = weight(name + ".weight", {out, program_.type(x).shape.back()});
     program_[w].sharding = mesh::Sharding::whole(2);
-    program_[w].sharding->dimensions[std::size_t(split)] = {{mesh::Axis::tensor}, blocks};
-    if (split_weights_) program_[w].sharding->dimensions[std::size_t(1 - split)] = {{mesh::Axis::data}};
+    program_[w].sharding->dimensions[std::size_t(split)] = split_over({mesh::Axis::tensor}, blocks);
+    if (split_weights_) program_[w].sharding->dimensions[std::size_t(1 - split)] = split_over({mesh::Axis::data});
     const ir::TensorId y = append("linear", {x, w, weight(name + ".bias", {out})}, {}, name)[0];
     if (sequence_parallel_ && split == 0) {
-      program_[y].sharding = mesh::Sharding{{batch_split, {}, {{mesh::Axis::tensor}, blocks}}, {}};
+      program_[y].sharding = mesh::Sharding{{batch_split, {}, split_over({mesh::Axis::tensor}, blocks)}, {}};
     }
     return y;
   }

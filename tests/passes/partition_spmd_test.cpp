@@ -1,11 +1,9 @@
 // partition_spmd against the logical Program: every row of the op table, and random Programs with random shardings.
 #include <fmt/format.h>
 
-#include <random>
-
-#include "passes/choose_rows.h"
 #include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"
+#include "passes/partitioned.h"
 #include "passes/random_program.h"
 #include "steps/models.h"
 #include "steps/support.h"
@@ -20,34 +18,6 @@ using mesh::Axis;
 using mesh::Mesh;
 using mesh::Sharding;
 
-Mesh mesh_with(int data, int expert, int tensor) {
-  Mesh mesh;
-  mesh[Axis::data] = data;
-  mesh[Axis::expert] = expert;
-  mesh[Axis::tensor] = tensor;
-  return mesh;
-}
-
-ir::Program partitioned(const ir::Program& logical, const Mesh& mesh) {
-  const auto result = passes::partition_spmd(logical, mesh);
-  if (!result.ok()) FAIL(result.error().message);
-  require_sound(ops::verify(*result));
-  return *result;
-}
-
-// Values of all inputs, parameters and states.
-using Values = std::map<std::string, DoubleTensor>;
-
-// How an output leaves the ranks: a gradient split as its parameter is, a loss whole, and as partial as they were made.
-Sharding sharding_of(const ir::Program& logical, const ir::Output& output, const ir::Program& local, const Mesh& mesh) {
-  const ir::TensorId of = output.kind == ir::OutputKind::gradient ? output.parameter : output.tensor;
-  Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
-  if (ir::is_share(output.kind)) sharding = Sharding::whole(sharding.dimensions.size());
-  const auto& left = local[local.output(output.name)].sharding;
-  sharding.partial = left ? left->partial : Axes{};
-  return sharding;
-}
-
 // All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
 std::string difference(const ir::Program& logical, const ir::Program& local, const Mesh& mesh, const Values& values) {
   const Mesh alone;
@@ -60,7 +30,7 @@ std::string difference(const ir::Program& logical, const ir::Program& local, con
   ranks.run();
   for (const ir::Output& output : logical.outputs) {
     const DoubleTensor& expected = whole.of(output.tensor)[0];
-    const Sharding sharding = sharding_of(logical, output, local, mesh);
+    const Sharding sharding = output_sharding(logical, output, local, mesh);
     const ir::TensorId found = local.output(output.name);
     if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, 1e-9); wrong != 0)
       return fmt::format("output {}: {} elements of {} differ", output.name, wrong,
@@ -71,7 +41,7 @@ std::string difference(const ir::Program& logical, const ir::Program& local, con
 
 // ---- rows of the table
 
-Sharding sharding_of(ops::Axis entry, int rank, Axis axis) {
+Sharding row_sharding(ops::Axis entry, int rank, Axis axis) {
   Sharding sharding = Sharding::whole(std::size_t(rank));
   if (entry == ops::partial || entry == ops::accumulated) sharding.partial.add(axis);
   if (!ops::is_split(entry)) return sharding;
@@ -86,11 +56,11 @@ ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const op
   for (std::size_t i = 0; i < sample.operands.size(); ++i) {
     const ir::TensorType& type = sample.operands[i].type;
     operands.push_back(program.add_named(ir::TensorKind::parameter, fmt::format("x{}", i), type));
-    program[operands[i]].sharding = sharding_of(row.operands[i], type.shape.rank(), axis);
+    program[operands[i]].sharding = row_sharding(row.operands[i], type.shape.rank(), axis);
   }
   const auto results = ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "row");
   for (std::size_t r = 0; r < results.size(); ++r) {
-    program[results[r]].sharding = sharding_of(row.results[r], program.type(results[r]).shape.rank(), axis);
+    program[results[r]].sharding = row_sharding(row.results[r], program.type(results[r]).shape.rank(), axis);
     program.add_output(fmt::format("y{}", r), results[r]);
   }
   return program;
@@ -120,21 +90,6 @@ int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n
 
 // ---- random Programs
 
-// Standard normal numbers, and tokens below `vocabulary`.
-Values random_values(const ir::Program& program, std::int64_t vocabulary, std::uint32_t seed) {
-  std::minstd_rand random(seed);
-  std::normal_distribution<double> normal;
-  Values values;
-  for (const ir::Tensor& tensor : program.tensors) {
-    if (tensor.number >= 0) continue;
-    DoubleTensor& value = values[tensor.name] = {tensor.type, {}};
-    for (std::int64_t i = 0; i < tensor.type.shape.elements(); ++i)
-      value.values.push_back(tensor.type.dtype == DType::i32 ? double(random() % std::uint32_t(vocabulary))
-                                                             : 0.3 * normal(random));
-  }
-  return values;
-}
-
 // Every other value whose memory nothing overwrites is an output, too.
 void output_all(ir::Program& program) {
   std::vector<bool> overwritten(program.tensors.size());
@@ -156,6 +111,35 @@ std::vector<std::string> collectives(const ir::Program& program) {
 }
 
 }  // namespace
+
+TEST_CASE("partition_spmd: text in, text out") {
+  const ir::Program logical = program(R"(program pair {ranks=1}
+input @x : f32[4{data},8]
+parameter @w : f32[16{tensor},8]
+parameter @v : f32[8,16{tensor}]
+parameter @b : f32[8] whole
+%0 : f32[4{data},16{tensor}] = linear(@x, @w)  # compute forward a
+%1 : f32[4{data},16{tensor}] = gelu(%0)  # compute forward a.gelu
+%2 : f32[4{data},8] partial{tensor} = linear(%1, @v, @b)  # compute forward b
+%3 : f32[4{data},8] = add(%2, @x)  # compute forward c
+%4 : f32[4{data},8] = add(%3, %2)  # compute forward d
+output y = %4
+)");
+  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 4))) == R"(program pair {ranks=8}
+input @x : f32[2,8]
+parameter @w : f32[4,8] local
+parameter @v : f32[8,4] local
+parameter @b : f32[8]
+%0 : f32[2,4] = linear(@x, @w)  # compute forward a
+%1 : f32[2,4] = gelu(%0)  # compute forward a.gelu
+%2 : f32[8] = one_summand(@b) {axes=tensor}  # compute forward b.one_summand
+%3 : f32[2,8] = linear(%1, @v, %2)  # compute forward b
+%4 : f32[2,8] = sum_shards(%3) {axes=tensor, shards=4}  # expert forward b.sum_shards
+%5 : f32[2,8] = add(%4, @x)  # compute forward c
+%6 : f32[2,8] = add(%5, %4)  # compute forward d
+output y = %6
+)");
+}
 
 TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
   int checked = 0;
@@ -190,6 +174,26 @@ TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {
     const ir::Program local = partitioned(logical, mesh);
     INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
     CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 7)) == "");
+  }
+}
+
+TEST_CASE("partition_spmd: on one rank the Program stays, without its shardings") {
+  const ir::Program logical = DenseGpt2().make(2, mesh_with(1, 1, 1));
+  ir::Program plain = logical;
+  for (ir::Tensor& tensor : plain.tensors) tensor.sharding.reset();
+  CHECK(text_of(partitioned(logical, mesh_with(1, 1, 1))) == ir::print(plain));
+}
+
+TEST_CASE("partition_spmd: the comparison notices planted faults") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh);
+  const Values values = random_values(logical, DenseGpt2::vocabulary, 7);
+  for (const char* planted : {"sum_shards", "one_summand"}) {  // each taken for the other
+    ir::Program local = partitioned(logical, mesh);
+    const auto at = std::ranges::find(local.instructions, planted, &ir::Instruction::op);
+    REQUIRE(at != local.instructions.end());
+    at->op = at->op == "sum_shards" ? "one_summand" : "sum_shards";
+    CHECK(difference(logical, local, mesh, values) != "");
   }
 }
 

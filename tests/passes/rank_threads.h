@@ -81,7 +81,8 @@ inline std::map<std::string, std::vector<DoubleTensor>> run_as_threads(
     const auto rank = std::size_t(world.rank());
     RankThread thread(program, mesh, world);
     LANCET_TRY(thread.run(std::move(start[rank])));
-    for (const ir::Output& output : program.outputs) outputs.at(output.name)[rank] = to_double(thread.of(output.tensor));
+    for (const ir::Output& output : program.outputs)
+      outputs.at(output.name)[rank] = to_double(thread.of(output.tensor));
     return {};
   });
   require_sound(status);

@@ -117,7 +117,7 @@ TEST_CASE("reshard steps: every pair of shardings, by values") {
   CHECK(check_all_pairs({2, 4, 2}, mesh_of(1, 2, 2), 2) > 300);
   CHECK(check_all_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 16 * 16);
   CHECK(check_all_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 92 * 92);
-  CHECK(check_all_pairs({8, 16}, mesh_of(2, 2, 2), 2) > 20000);
+  CHECK(check_all_pairs({16}, mesh_of(2, 2, 2), 2) > 300);
 }
 
 TEST_CASE("reshard steps: one collective where there is one, slices first, gathers last") {

@@ -30,7 +30,8 @@ TEST_CASE("the cost of a network is measured with equal results on all ranks") {
 TEST_CASE("the measured message is one that takes 60 ms alone, whatever the load of the machine") {
   // 60 ms per MB, latency included, and more if others load the machine: at most a MB then.
   const auto ms = [](double bytes) { return bytes * 60 / (1 << 20); };
-  const auto expert = comm::make_mirrored_world(2, {"known", ms, ms});
+  const auto of_ranks = [&](std::span<const int>, double bytes) { return ms(bytes); };
+  const auto expert = comm::make_mirrored_world(2, {"known", of_ranks, of_ranks});
   const auto reduce = expert->duplicate();
   REQUIRE(reduce.ok());
   const auto costs = measure_interference(*expert, **reduce, 1);

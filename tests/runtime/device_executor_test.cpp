@@ -33,8 +33,8 @@ struct StreamRun {
     std::size_t stream = 1;
     for (comm::Communicator* comm : {expert, reduce}) {
       if (comm)
-        options.device_communicators[stream] =
-            streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get();
+        options.groups[stream] =
+            comm::all_ranks(streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get());
       ++stream;
     }
     auto made = runtime::Executor::create(plan, store, options);
@@ -258,7 +258,7 @@ class DesertedAccelerator final : public runtime::Accelerator {
  private:
   template <bool waits>
   static ops::Kernel bind(const ops::KernelArgs& args) {
-    return [comm = args.device_comm, queue = args.stream]() -> Status {
+    return [comm = args.group.device_comm, queue = args.stream]() -> Status {
       if (!comm) return {};
       LANCET_TRY(comm->all_reduce_sum(*queue, {}));
       return waits ? queue->synchronize() : Status();
@@ -289,11 +289,11 @@ struct DesertedRun {
     REQUIRE(plan.ok());
     store.place_on(accelerator.device());
     store.add(plan->program);
-    auto made = runtime::Executor::create(*plan, store,
-                                          {.communicators = {},
-                                           .accelerator = &accelerator,
-                                           .device_communicators = {nullptr, expert, &reduce},
-                                           .timeout = timeout});
+    auto made =
+        runtime::Executor::create(*plan, store,
+                                  {.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(&reduce)},
+                                   .accelerator = &accelerator,
+                                   .timeout = timeout});
     if (!made.ok()) FAIL(made.error().message);
     executor = std::move(*made);
   }

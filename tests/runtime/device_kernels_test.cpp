@@ -96,8 +96,10 @@ TEST_CASE("updates are bound as one up to a flag, another op or a dependency, an
   store.place_on(accelerator.device());
   store.add(plan->program);
   JoiningAccelerator::joined.clear();
-  auto executor = runtime::Executor::create(
-      *plan, store, {.accelerator = &accelerator, .device_communicators = {nullptr, &on_device, &on_device}});
+  auto executor =
+      runtime::Executor::create(*plan, store,
+                                {.groups = {comm::Groups(), comm::all_ranks(&on_device), comm::all_ranks(&on_device)},
+                                 .accelerator = &accelerator});
   if (!executor.ok()) FAIL(executor.error().message);
   CHECK(JoiningAccelerator::joined == std::vector<std::size_t>{2, 2, 2});
   const std::vector<float> start{1, 2, 3, 4};

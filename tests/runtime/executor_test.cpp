@@ -321,3 +321,58 @@ TEST_CASE("executors are constructed and destroyed without a run") {
   FakeCommunicator expert(doubled), reduce(doubled);
   for (int i = 0; i < 50; ++i) Run run(three_streams, streams(&expert, &reduce));
 }
+
+namespace {
+
+// On a mesh of data 2, expert 2: sums over both groups of a rank, on one stream, then over all ranks on the other.
+constexpr std::string_view groups_of_ranks = R"(plan {policy=test}
+arena 256
+input @x : f32[4]
+[0] %0 : f32[4] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[4] = add(@x, @x)  # compute forward b | at 64
+[2] %2 : f32[4] in %0 = all_reduce(%0) {axes=data}  # reduce sync c | wait 0 | at -
+[3] %3 : f32[4] in %1 = all_reduce(%1) {axes=expert}  # reduce sync d | wait 1 | at -
+[4] %4 : f32[4] = add(%2, %3)  # compute forward e | wait 3 | at 128
+[5] %5 : f32[4] in %4 = all_reduce(%4)  # reduce sync f | wait 4 | at -
+[6] %6 : f32[4] = add(%2, %3)  # compute forward g | at 192
+output all = %5
+output mine = %6
+)";
+
+}  // namespace
+
+TEST_CASE("instructions go over the groups of ranks that they name") {
+  const Status status = comm::run_inproc(4, [](comm::Communicator& world) -> Status {
+    const int rank = world.rank();
+    const std::vector<int> data{rank % 2, rank % 2 + 2}, expert{rank / 2 * 2, rank / 2 * 2 + 1};
+    LANCET_ASSIGN(const auto of_data, world.split(data));
+    LANCET_ASSIGN(const auto of_expert, world.split(expert));
+    runtime::ExecutorOptions options = streams(nullptr, &world);
+    comm::Groups& groups = options.groups[std::size_t(ir::Stream::reduce)];
+    groups["data"] = comm::group_of(*of_data);
+    groups["expert"] = comm::group_of(*of_expert);
+    LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(groups_of_ranks));
+    LANCET_TRY(ir::verify(plan));
+    runtime::TensorStore store;
+    store.add(plan.program);
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));
+    for (int step = 0; step < 3; ++step) {
+      std::ranges::fill(Run::span(executor->input("x")), float(1 + rank + step));
+      LANCET_TRY(executor->run());
+      const auto x = [&](int r) { return 2 * float(1 + r + step); };
+      const float mine = x(data[0]) + x(data[1]) + x(expert[0]) + x(expert[1]);
+      const float all = 4 * (x(0) + x(1) + x(2) + x(3));
+      for (const float value : Run::span(executor->output("mine")))
+        if (value != mine) return internal_error(fmt::format("rank {}: {} != {}", rank, value, mine));
+      for (const float value : Run::span(executor->output("all")))
+        if (value != all) return internal_error(fmt::format("rank {}: {} != {}", rank, value, all));
+    }
+    groups.erase("data");
+    const auto refused = runtime::Executor::create(plan, store, options);
+    const std::string why =
+        "all_reduce at c goes over the ranks along data, a group that is not open on the stream reduce";
+    if (refused.ok() || refused.error().message != why) return internal_error("the missing group");
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}

@@ -54,7 +54,8 @@ TEST_CASE("an instruction that ran alone is watched until it has ended") {
   const bool ended = GENERATE(false, true);
   Silent comm;
   backend::Flag done = 0;
-  StreamWatch watch({{.instruction = 7, .waits = {}, .done = &done}}, &comm, true, std::chrono::milliseconds(20));
+  StreamWatch watch({{.instruction = 7, .waits = {}, .done = &done, .comm = &comm}}, {&comm},
+                    std::chrono::milliseconds(20));
   watch.start_alone(7);
   if (ended) watch.end_alone();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -28,7 +28,9 @@ class FakeCommunicator final : public comm::Communicator {
   Status all_reduce_sum(std::span<float> values) override { return all_reduce_(values); }
   Status broadcast(std::span<std::byte>, int) override { return unexpected(); }
   Status barrier() override { return unexpected(); }
-  Result<std::unique_ptr<comm::Communicator>> duplicate() override { return internal_error("no duplicates of a fake"); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int>) override {
+    return internal_error("no groups of a fake");
+  }
   void abort(const std::string& why) override {
     const std::lock_guard lock(mutex_);
     ++aborts_;
@@ -92,7 +94,7 @@ inline void require_done(const Status& status) {
 // Streams 1 and 2: all-to-all ("expert") and all-reduce ("reduce").
 inline runtime::ExecutorOptions streams(comm::Communicator* expert, comm::Communicator* reduce) {
   runtime::ExecutorOptions options;
-  options.communicators = {nullptr, expert, reduce};
+  options.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(reduce)};
   return options;
 }
 

@@ -167,7 +167,7 @@ struct RankRun {
     store.place_on(accelerator.device());
     store.add(plan.program);
     runtime::ExecutorOptions options{.arena = {arena.data(), arena.size()}, .accelerator = &accelerator};
-    options.device_communicators[std::size_t(ir::Stream::expert)] = &windows;
+    options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(&windows);
     options.timeout = timeout;
     LANCET_ASSIGN(step, runtime::Executor::create(plan, store, options));
     LANCET_ASSIGN(other, runtime::Executor::create(plan_of(other_text), store, options));

@@ -25,7 +25,7 @@ struct Loaded {
 
   explicit Loaded(config::Config c) : config(std::move(c)) {
     config.model.initializer_range = 0.2;  // logits that differ between tokens
-    options.communicators[std::size_t(ir::Stream::expert)] = stream.get();
+    options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
     store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
     REQUIRE(initialize_weights(config, 0, 1, store).ok());
   }

@@ -41,7 +41,7 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   const auto logits = expected.values<float>("logits");
   const auto world = comm::make_self(), stream = comm::make_self();
   runtime::ExecutorOptions options;
-  options.communicators[std::size_t(ir::Stream::expert)] = stream.get();
+  options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
   const ir::Plan plan = planning::plan_forward(model.config, model::Mode::generate, 1);
   const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());

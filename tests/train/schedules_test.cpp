@@ -80,7 +80,9 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
     }
     LANCET_ASSIGN(
         const auto executor,
-        runtime::Executor::create(plan, store, {.threads = 1, .communicators = {nullptr, expert.get(), reduce.get()}}));
+        runtime::Executor::create(
+            plan, store,
+            {.threads = 1, .groups = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())}}));
     auto& result = results[std::size_t(world.rank())];
     for (int step = 0; step < 4; ++step) {
       for (const char* name : {"tokens", "targets"}) {

@@ -1,12 +1,12 @@
 // Communicator: collectives and point-to-point messages among the ranks of one stream.
 //
-// Threading: one thread at a time calls a communicator; different communicators (one per stream, made with
-// duplicate()) are called from different threads at once. Calls block the calling thread, which sleeps; they return
-// a communication error when a rank has not arrived within the timeout, when a peer is gone, when the ranks' calls
-// do not match, or after abort(). A communicator that returned an error is broken: every later call returns that
-// error again. The data of the failed call is undefined, and its buffers must live on until the process ends (a peer
-// may still be reading or writing them).
-// Order: all ranks call the same operations of one communicator in the same order.
+// Threading: one thread at a time calls a communicator; different communicators (one per stream, and per group of
+// ranks, made with duplicate() and split()) are called from different threads at once. Calls block the calling thread,
+// which sleeps; they return a communication error when a rank has not arrived within the timeout, when a peer is gone,
+// when the ranks' calls do not match, or after abort(). A communicator that returned an error is broken: every later
+// call returns that error again. The data of the failed call is undefined, and its buffers must live on until the
+// process ends (a peer may still be reading or writing them). Order: all ranks call the same operations of one
+// communicator in the same order.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -44,16 +44,23 @@ class Communicator {
   virtual Status broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual Status barrier() = 0;
 
-  // A new communicator over the same ranks, for another stream, with this one's timeout. Collective; meant for
-  // start-up, before the streams carry traffic.
-  virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
-  // Wakes every blocked call of this rank, on all duplicates, with an error; later calls fail at once. Any thread.
+  // A new communicator over a group of this one's ranks, with this one's timeout: rank i of it is members[i] of this
+  // one. Collective over all ranks of this communicator. Each passes the ranks of its own group, ascending, itself
+  // among them; the groups of two ranks are equal or disjoint. Meant for start-up, before the streams carry traffic;
+  // all ranks make their communicators in one order, one at a time. Internal errors: members that are not ascending, no
+  // ranks, or without this rank; groups that overlap (found on all ranks).
+  virtual Result<std::unique_ptr<Communicator>> split(std::span<const int> members) = 0;
+  // A new communicator over the same ranks, for another stream: split() with all ranks as the one group.
+  Result<std::unique_ptr<Communicator>> duplicate();
+  // Wakes every blocked call of this rank, on all communicators that were split from one, with an error; later calls
+  // fail at once. Any thread.
   virtual void abort(const std::string& why) = 0;
   // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (scaled.h).
   virtual void scale_messages(double /*scale*/) {}
-  // The communicator's name in errors: that of its stream. Default "world", and "world.1", ... for its duplicates.
+  // The communicator's name in errors: that of its stream and group. Default "world", and "world.1", ... for those
+  // split from it. Errors name ranks by their numbers in the world.
   virtual void set_name(const std::string& /*name*/) {}
 };
 

@@ -7,20 +7,21 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "lancet/comm/communicator.h"
 
 namespace lancet::comm {
 
-// Duration of a call in milliseconds. all_to_all_ms: by the bytes that the rank sends to others; all_reduce_ms: by the
-// bytes of the vector.
+// Duration of a call among `ranks`, in milliseconds. all_to_all_ms: by the bytes that the rank sends to others;
+// all_reduce_ms: by the bytes of the vector.
 struct Network {
   std::string name;  // of the declared hardware
-  std::function<double(double bytes)> all_to_all_ms, all_reduce_ms;
+  std::function<double(std::span<const int> ranks, double bytes)> all_to_all_ms, all_reduce_ms;
 };
 
-// Rank 0 of `ranks`. Its duplicates serve the streams.
+// Rank 0 of `ranks`. Its duplicates and groups serve the streams.
 std::unique_ptr<Communicator> make_mirrored_world(int ranks, Network network);
 
 }  // namespace lancet::comm

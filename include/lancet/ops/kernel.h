@@ -12,8 +12,7 @@
 
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
-#include "lancet/comm/communicator.h"
-#include "lancet/comm/device_communicator.h"
+#include "lancet/comm/group.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ops {
@@ -41,20 +40,23 @@ struct KernelArgs {
   std::vector<TensorView> operands;
   std::vector<TensorView> results;
   const ir::Attributes& attributes;
-  comm::Communicator* comm = nullptr;  // that of the instruction's stream; null on the compute stream
+  // The ranks that the instruction goes over; alone by default. Its communicators are those of the instruction's
+  // stream, and null on the compute stream.
+  comm::Group group = {};
   // Scratch of at least workspace() bytes, aligned to 64 bytes, on a device to 256, shared by all kernels of the
   // instruction's stream.
   std::byte* workspace = nullptr;
   // Set for kernels of a device that works from queues. They put their work on the device stream `stream` and return.
-  // All pointers above are then device memory, and `device_comm` reaches the ranks of the instruction's stream.
+  // All pointers above are then device memory, and group.device_comm reaches the group's ranks.
   // workspace() gets `device` as well, since launches depend on its traits.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
-  comm::DeviceCommunicator* device_comm = nullptr;
   // On a device, on every stream: the windows of all ranks, if the arena is in one, and, in a plan with signals, device
   // memory with the number of the step that runs, which is what signals are set to: one more each step, modulo 2^32.
   const comm::Peers* peers = nullptr;
   const std::uint32_t* step = nullptr;
+  // On an emulated device, of tensors without values: the kernel of a collective only sends its messages.
+  bool messages_only = false;
   const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan
   BindNotes* notes = nullptr;                    // null: kernels share nothing
   // Warnings about slow fallbacks and their causes, one per line; null discards them.

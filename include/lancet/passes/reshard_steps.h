@@ -18,6 +18,9 @@
 
 namespace lancet::passes {
 
+// The axes of a sharding that are among `axes`; those of one coordinate (all but Mesh::wide()) split nothing.
+mesh::Sharding restrict(mesh::Sharding sharding, mesh::Axes axes);
+
 struct Reshard {
   enum class Kind : std::uint8_t { take_shard, one_summand, swap_shards, reduce_scatter, sum_shards, all_gather };
   Kind kind = Kind::take_shard;

@@ -3,7 +3,7 @@
 #include <array>
 #include <chrono>
 
-#include "lancet/comm/communicator.h"
+#include "lancet/comm/group.h"
 #include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
 
@@ -12,11 +12,11 @@ namespace lancet::profiler {
 struct ProfilerOptions {
   int threads = 1;                              // of a rank's compute stream
   runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
-  // The streams' communicators (expert, reduce); null with one rank. `world` synchronises the ranks' measurements.
+  // All ranks, by stream, with communicators on expert and reduce unless there is one rank. `world` synchronises the
+  // ranks' measurements.
   comm::Communicator* world = nullptr;
-  std::array<comm::Communicator*, ir::stream_count> streams{};
-  std::array<comm::DeviceCommunicator*, ir::stream_count> device_streams{};  // those of the accelerator
-  std::chrono::milliseconds timeout = std::chrono::seconds(300);             // of a call between accelerators
+  std::array<comm::Group, ir::stream_count> streams{};
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
   // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
   double seconds = 2;
 };

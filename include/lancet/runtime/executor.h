@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/communicator.h"
+#include "lancet/comm/group.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/accelerator.h"
@@ -28,14 +28,14 @@ namespace lancet::runtime {
 
 struct ExecutorOptions {
   int threads = 1;  // of the compute stream
-  // By stream; null for the compute stream. They outlive the executor.
-  std::array<comm::Communicator*, ir::stream_count> communicators{};
+  // By stream: the ranks that its instructions go over. On the compute stream they have no communicators. Without a
+  // group of all ranks, the rank is alone. The communicators outlive the executor.
+  std::array<comm::Groups, ir::stream_count> groups{};
   // Memory of at least plan.arena_bytes, on the accelerator if there is one; executors that never run at the same time
   // may share it. If start is null, the executor allocates its own.
   Memory arena{};
-  // Null: the CPU. The accelerator, and the communicators for tensors on it (by stream), outlive the executor.
+  // Null: the CPU. The accelerator outlives the executor; the groups have device communicators then.
   Accelerator* accelerator = nullptr;
-  std::array<comm::DeviceCommunicator*, ir::stream_count> device_communicators{};
   // If not null, ops take declared times in place of computing; it outlives the executor.
   EmulatedDevice* emulated = nullptr;
   // On an accelerator: the longest time from when a communication instruction's operands are ready to its end.
@@ -68,8 +68,8 @@ std::string to_string(const ir::Program& program, const NonFinite& found);
 
 class Executor {
  public:
-  // Binds the plan to memory: `store` must hold its parameters and states (TensorStore::add). Error: an op has no
-  // kernel on this device.
+  // Binds the plan to memory: `store` must hold its parameters and states (TensorStore::add). Errors: an op has no
+  // kernel on this device; an instruction goes over a group of ranks that the options lack.
   static Result<std::unique_ptr<Executor>> create(const ir::Plan& plan, TensorStore& store,
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;

@@ -1,13 +1,11 @@
 // Opens the GPU that a rank trains on and makes its communicators.
 #pragma once
-#include <array>
 #include <functional>
 #include <memory>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/comm/launch.h"
 #include "lancet/config/config.h"
-#include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
 
 namespace lancet::world {
@@ -28,20 +26,19 @@ struct DeviceSource {
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source = {});
 
-using DeviceStreams = std::array<std::unique_ptr<comm::DeviceCommunicator>, ir::stream_count>;
-
-// Memory of an arena in a window of the expert stream; empty if config.comm.device_all_to_all or the ranks rule a
-// window out. Collective; the same on all ranks. Config error: the config requires windows and the ranks have none.
-Result<std::span<std::byte>> make_arena_window(const config::Config& config, const DeviceStreams& streams,
+// Memory of an arena in a window of all ranks of the expert stream (null: the rank is alone); empty if
+// config.comm.device_all_to_all or the ranks rule a window out. Collective; the same on all ranks. Config error: the
+// config requires windows and the ranks have none.
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, comm::DeviceCommunicator* expert,
                                                std::size_t bytes);
 
 // The banner's line of a run whose arena is such a window.
 std::string describe_all_to_alls(const config::Config& config);
 
-// Makes the streams' communicators on the accelerator from those of the host. A single rank has none, since its kernels
-// copy locally. Collective.
-Result<DeviceStreams> make_device_streams(
-    const config::Config& config, runtime::Accelerator& accelerator,
-    const std::array<std::unique_ptr<comm::Communicator>, ir::stream_count>& host);
+// Makes the communicator on the accelerator for the ranks of a communicator of the host, which outlives it. Null for a
+// single rank, since its kernels copy locally. Collective over these ranks.
+Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
+                                                                           runtime::Accelerator& accelerator,
+                                                                           comm::Communicator& host);
 
 }  // namespace lancet::world

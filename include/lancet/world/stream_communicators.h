@@ -1,12 +1,15 @@
-// Streams: owns a communicator for each communication stream, so that all-to-alls and all-reduces run independently.
+// Streams: owns the communicators of each communication stream, so that all-to-alls and all-reduces run independently:
+// one of all ranks, and one of each group of ranks that plans name.
 #pragma once
 #include <array>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/mesh/mesh.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/world/rank_device.h"
 
@@ -19,16 +22,33 @@ class Streams {
   static Result<Streams> make(const config::Config& config, comm::Communicator& world,
                               runtime::Accelerator* accelerator, const std::string& purpose = "");
 
+  // Collective, before a plan of the program runs, while no stream carries traffic: opens the groups that the program's
+  // instructions name and that are not open yet. All ranks have the same mesh and program. Config error: the mesh is
+  // not one of all ranks.
+  Status open_groups(const mesh::Mesh& mesh, const ir::Program& program);
+
   // Options for an executor of this rank, which has its own arena. This object outlives the executor.
   runtime::ExecutorOptions executor_options(int threads) const;
-  const DeviceStreams& on_device() const { return device_; }
+  comm::DeviceCommunicator* on_device(ir::Stream stream) const;  // of all ranks; null on the CPU and for a single rank
   void abort(const std::string& why);  // ends all waits on a stream with an error that holds `why`
 
  private:
+  // A group of ranks with communicators of its own, or those of all ranks.
+  struct OpenGroup {
+    std::unique_ptr<comm::Communicator> host;
+    std::unique_ptr<comm::DeviceCommunicator> device;  // ends before host
+    comm::Group group;
+  };
+  using OpenGroups = std::map<std::string, OpenGroup, std::less<>>;  // by axes, as in comm::Groups
+
+  Result<OpenGroup> open(std::unique_ptr<comm::Communicator> host, const std::string& name) const;
+  Result<OpenGroup> open(const mesh::Mesh& mesh, mesh::Axes axes, ir::Stream stream) const;
+
+  config::Config config_;
+  std::string purpose_;
   runtime::Accelerator* accelerator_ = nullptr;
   std::chrono::milliseconds timeout_{};
-  std::array<std::unique_ptr<comm::Communicator>, ir::stream_count> host_;
-  DeviceStreams device_;
+  std::array<OpenGroups, ir::stream_count> groups_;
 };
 
 }  // namespace lancet::world

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "lancet/backend/paced_stream.h"
 #include "lancet/comm/device_transports.h"
@@ -30,56 +32,61 @@ void sleep_from(Clock::time_point start, double milliseconds) {
 // Calls sleep until the declared network would be done.
 class MirroredHost final : public Communicator {
  public:
-  MirroredHost(int ranks, std::shared_ptr<const Network> network) : ranks_(ranks), network_(std::move(network)) {}
+  MirroredHost(std::vector<int> ranks, std::shared_ptr<const Network> network)
+      : ranks_(std::move(ranks)), network_(std::move(network)) {}
 
   int rank() const override { return 0; }
-  int size() const override { return ranks_; }
+  int size() const override { return int(ranks_.size()); }
   std::string transport() const override { return "mirrored " + network_->name; }
   Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override {
     const auto start = Clock::now();
-    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, ranks_));
+    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, size()));
     for (const backend::Copy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
-    sleep_from(start, network_->all_to_all_ms(bytes_to_others(sends, 0)));
+    sleep_from(start, network_->all_to_all_ms(ranks_, bytes_to_others(sends, 0)));
     return {};
   }
   Status all_reduce_sum(std::span<float> values) override {
     const auto start = Clock::now();
-    for (float& value : values) value *= float(ranks_);
-    sleep_from(start, network_->all_reduce_ms(double(values.size_bytes())));
+    for (float& value : values) value *= float(size());
+    sleep_from(start, network_->all_reduce_ms(ranks_, double(values.size_bytes())));
     return {};
   }
   Status broadcast(std::span<std::byte>, int) override { return {}; }
   Status barrier() override { return {}; }
-  Result<std::unique_ptr<Communicator>> duplicate() override {
-    return std::unique_ptr<Communicator>(std::make_unique<MirroredHost>(ranks_, network_));
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override {
+    LANCET_TRY(check_members(members, 0, size()));
+    std::vector<int> ranks;
+    for (const int member : members) ranks.push_back(ranks_[std::size_t(member)]);
+    return std::unique_ptr<Communicator>(std::make_unique<MirroredHost>(std::move(ranks), network_));
   }
   void abort(const std::string&) override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
+  const std::vector<int>& ranks() const { return ranks_; }
   const std::shared_ptr<const Network>& network() const { return network_; }
 
  private:
-  const int ranks_;
+  const std::vector<int> ranks_;  // rank 0 is this one
   const std::shared_ptr<const Network> network_;
 };
 
 class Mirrored final : public DeviceCommunicator {
  public:
-  explicit Mirrored(const MirroredHost& host) : ranks_(host.size()), network_(host.network()) {}
+  explicit Mirrored(const MirroredHost& host) : ranks_(host.ranks()), network_(host.network()) {}
 
   int rank() const override { return 0; }
-  int size() const override { return ranks_; }
+  int size() const override { return int(ranks_.size()); }
   std::string transport() const override { return "mirrored"; }
 
   Status send_receive(backend::Stream& stream, std::span<const Segment> sends,
                       std::span<const Segment> receives) override {
-    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, ranks_));
-    return with_duration(stream, network_->all_to_all_ms(bytes_to_others(sends, 0)),
+    LANCET_ASSIGN(const std::vector<backend::Copy> copies, mirror(sends, receives, size()));
+    return with_duration(stream, network_->all_to_all_ms(ranks_, bytes_to_others(sends, 0)),
                          [&] { return stream.copy_all(copies); });
   }
   Status all_reduce_sum(backend::Stream& stream, std::span<float> values) override {
-    return with_duration(stream, network_->all_reduce_ms(double(values.size_bytes())),
-                         [&] { return stream.scale(values.data(), values.size(), float(ranks_)); });
+    return with_duration(stream, network_->all_reduce_ms(ranks_, double(values.size_bytes())),
+                         [&] { return stream.scale(values.data(), values.size(), float(size())); });
   }
   Status check() override { return {}; }
   void abort(const std::string&) override {}
@@ -94,14 +101,16 @@ class Mirrored final : public DeviceCommunicator {
     return paced ? paced->delay_from_mark(milliseconds) : stream.delay(milliseconds);
   }
 
-  const int ranks_;
+  const std::vector<int> ranks_;
   const std::shared_ptr<const Network> network_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_mirrored_world(int ranks, Network network) {
-  return std::make_unique<MirroredHost>(ranks, std::make_shared<const Network>(std::move(network)));
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<MirroredHost>(std::move(all), std::make_shared<const Network>(std::move(network)));
 }
 
 Result<std::unique_ptr<DeviceCommunicator>> make_mirrored(const DeviceStream& stream) {

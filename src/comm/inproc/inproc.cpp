@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <thread>
 
 #include "../reduce.h"
@@ -74,14 +75,16 @@ class InprocCommunicator final : public Communicator {
     return {};
   }
 
-  Result<std::unique_ptr<Communicator>> duplicate() override {
-    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::duplicate}, timeout_));
-    auto rendezvous = rendezvous_->duplicate();
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override {
+    LANCET_TRY(check_members(members, rank_, size()));
+    LANCET_TRY(rendezvous_->enter(rank_, {.operation = Operation::split, .members = members}, timeout_));
+    auto group = rendezvous_->group_of(rank_);
     rendezvous_->leave();
-    return std::unique_ptr<Communicator>(new InprocCommunicator(std::move(rendezvous), rank_, timeout_));
+    const auto place = static_cast<int>(std::ranges::lower_bound(members, rank_) - members.begin());
+    return std::unique_ptr<Communicator>(new InprocCommunicator(std::move(group), place, timeout_));
   }
 
-  void abort(const std::string& why) override { rendezvous_->group().abort(why); }
+  void abort(const std::string& why) override { rendezvous_->run().abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void set_name(const std::string& name) override { rendezvous_->set_name(name); }
 
@@ -115,22 +118,22 @@ class FirstFailure {
   std::exception_ptr exception_;
 };
 
-void run_rank(Group& group, std::shared_ptr<Rendezvous> rendezvous, int rank, std::chrono::milliseconds timeout,
+void run_rank(Run& run, std::shared_ptr<Rendezvous> rendezvous, int rank, std::chrono::milliseconds timeout,
               const std::function<Status(Communicator&)>& body, FirstFailure& first) {
   try {
     InprocCommunicator communicator(std::move(rendezvous), rank, timeout);
     if (Status status = body(communicator); !status) {
       first.record(status.error(), nullptr);
-      group.abort(fmt::format("rank {} failed: {}", rank, status.error().message));
+      run.abort(fmt::format("rank {} failed: {}", rank, status.error().message));
     }
   } catch (const std::exception& e) {
     first.record({}, std::current_exception());
-    group.abort(fmt::format("rank {} failed: {}", rank, e.what()));
+    run.abort(fmt::format("rank {} failed: {}", rank, e.what()));
   } catch (...) {
     first.record({}, std::current_exception());
-    group.abort(fmt::format("rank {} failed", rank));
+    run.abort(fmt::format("rank {} failed", rank));
   }
-  group.leave(rank);
+  run.leave(rank);
 }
 
 }  // namespace
@@ -138,15 +141,17 @@ void run_rank(Group& group, std::shared_ptr<Rendezvous> rendezvous, int rank, st
 
 Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body, std::chrono::milliseconds timeout) {
   LANCET_CHECK(ranks >= 1, "run_inproc: {} ranks, expected at least 1", ranks);
-  auto group = std::make_shared<inproc::Group>(ranks);
-  auto rendezvous = std::make_shared<inproc::Rendezvous>(group, ranks);
-  group->add(rendezvous);
+  const auto run = std::make_shared<inproc::Run>(ranks);
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const auto rendezvous = std::make_shared<inproc::Rendezvous>(run, std::move(all));
+  run->add(rendezvous);
   inproc::FirstFailure first;
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] { inproc::run_rank(*group, rendezvous, rank, timeout, body, first); });
+      threads.emplace_back([&, rank] { inproc::run_rank(*run, rendezvous, rank, timeout, body, first); });
   }
   return first.result();
 }

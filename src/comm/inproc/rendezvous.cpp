@@ -1,19 +1,19 @@
 // One mutex and one condition variable serve a rendezvous. `turns_` counts phases: it is even while ranks enter and odd
 // while data moves. The last rank to enter checks that the calls match and makes it odd; the last to leave clears the
 // arrivals and makes it even. A waiting rank wakes when `turns_` changes, when the rendezvous is broken, on an abort of
-// the group, when a missing rank has ended, or at its deadline. The first rank to detect a failure stores the error.
+// the run, when a missing rank has ended, or at its deadline. The first rank to detect a failure stores the error.
 #include "rendezvous.h"
 
 #include <fmt/format.h>
 
 namespace lancet::comm::inproc {
 
-void Group::add(const std::shared_ptr<Rendezvous>& rendezvous) {
+void Run::add(const std::shared_ptr<Rendezvous>& rendezvous) {
   std::lock_guard lock(mutex_);
   rendezvous_points_.push_back(rendezvous);
 }
 
-void Group::abort(const std::string& why) {
+void Run::abort(const std::string& why) {
   {
     std::lock_guard lock(mutex_);
     if (!aborted_.load(std::memory_order_relaxed)) why_ = why;  // the first reason is the cause
@@ -22,7 +22,7 @@ void Group::abort(const std::string& why) {
   wake_all();
 }
 
-void Group::leave(int rank) {
+void Run::leave(int rank) {
   {
     std::lock_guard lock(mutex_);
     left_[static_cast<std::size_t>(rank)] = true;
@@ -30,12 +30,12 @@ void Group::leave(int rank) {
   wake_all();
 }
 
-std::string Group::why() const {
+std::string Run::why() const {
   std::lock_guard lock(mutex_);
   return why_;
 }
 
-std::vector<int> Group::left_among(const std::vector<int>& ranks) const {
+std::vector<int> Run::left_among(const std::vector<int>& ranks) const {
   std::lock_guard lock(mutex_);
   std::vector<int> gone;
   for (int rank : ranks)
@@ -43,8 +43,8 @@ std::vector<int> Group::left_among(const std::vector<int>& ranks) const {
   return gone;
 }
 
-void Group::wake_all() {
-  // Woken without holding mutex_, because a rendezvous queries the group while it holds its own mutex.
+void Run::wake_all() {
+  // Woken without holding mutex_, because a rendezvous queries the run while it holds its own mutex.
   std::vector<std::shared_ptr<Rendezvous>> sleeping;
   {
     std::lock_guard lock(mutex_);
@@ -70,13 +70,9 @@ Status Rendezvous::enter(int rank, const Call& call, std::chrono::milliseconds t
   calls_[static_cast<std::size_t>(rank)] = call;
   arrived_[static_cast<std::size_t>(rank)] = true;
   if (++arrived_count_ < size()) return wait_for_others(lock, rank, timeout);
-  if (group_->aborted()) return fail(communication_error("communication was aborted: " + group_->why()));
+  if (run_->aborted()) return fail(communication_error("communication was aborted: " + run_->why()));
   if (Status matched = match(); !matched) return fail(std::move(matched).error());
-  if (call.operation == Operation::duplicate) {
-    duplicate_ = std::make_shared<Rendezvous>(group_, size());
-    duplicate_->name_ = fmt::format("{}.{}", name_, ++duplicates_);
-    group_->add(duplicate_);
-  }
+  if (call.operation == Operation::split) make_groups();
   left_count_ = 0;
   ++turns_;
   changed_.notify_all();
@@ -89,8 +85,8 @@ Status Rendezvous::wait_for_others(std::unique_lock<std::mutex>& lock, int rank,
   while (true) {
     if (turns_ != turn) return {};
     if (broken_) return error_;
-    if (group_->aborted()) return fail(communication_error("communication was aborted: " + group_->why()));
-    if (auto gone = group_->left_among(missing()); !gone.empty())
+    if (run_->aborted()) return fail(communication_error("communication was aborted: " + run_->why()));
+    if (auto gone = run_->left_among(missing()); !gone.empty())
       return fail(communication_error(
           fmt::format("{}: waited for {}, which ended without it", describe(rank), list_ranks(gone))));
     if (std::chrono::steady_clock::now() >= deadline)
@@ -115,9 +111,24 @@ void Rendezvous::leave() {
   changed_.notify_all();
 }
 
-std::shared_ptr<Rendezvous> Rendezvous::duplicate() {
+std::shared_ptr<Rendezvous> Rendezvous::group_of(int rank) {
   std::lock_guard lock(mutex_);
-  return duplicate_;
+  return groups_[static_cast<std::size_t>(rank)];
+}
+
+// Each rank's group is made when its first member comes by.
+void Rendezvous::make_groups() {
+  const std::string name = fmt::format("{}.{}", name_, ++splits_);
+  groups_.assign(ranks_.size(), nullptr);
+  for (const Call& call : calls_) {
+    if (groups_[static_cast<std::size_t>(call.members.front())]) continue;
+    std::vector<int> ranks;
+    for (const int member : call.members) ranks.push_back(number(member));
+    const auto group = std::make_shared<Rendezvous>(run_, std::move(ranks));
+    group->name_ = name;
+    run_->add(group);
+    for (const int member : call.members) groups_[static_cast<std::size_t>(member)] = group;
+  }
 }
 
 Status Rendezvous::match() const {
@@ -130,7 +141,14 @@ Status Rendezvous::match() const {
           fmt::format("the ranks' calls do not match: {}, but {}; all ranks must make the same calls in the same order",
                       describe(0), describe(r)));
   }
-  return first.operation == Operation::send_receive ? match_send_receive() : Status{};
+  if (first.operation == Operation::send_receive) return match_send_receive();
+  return first.operation == Operation::split ? match_groups() : Status{};
+}
+
+Status Rendezvous::match_groups() const {
+  std::vector<std::vector<int>> members_of;
+  for (const Call& call : calls_) members_of.emplace_back(call.members.begin(), call.members.end());
+  return check_groups(members_of);
 }
 
 Status Rendezvous::match_send_receive() const {
@@ -144,8 +162,8 @@ Status Rendezvous::match_send_receive() const {
         const std::size_t sent = send ? send->bytes : 0, expected = receive ? receive->bytes : 0;
         if (sent != expected)
           return communication_error(
-              fmt::format("send_receive on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_, to,
-                          expected, from, sent));
+              fmt::format("send_receive on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_,
+                          number(to), expected, number(from), sent));
       }
     }
   }
@@ -155,7 +173,7 @@ Status Rendezvous::match_send_receive() const {
 std::vector<int> Rendezvous::missing() const {
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
-    if (!arrived_[static_cast<std::size_t>(r)]) ranks.push_back(r);
+    if (!arrived_[static_cast<std::size_t>(r)]) ranks.push_back(number(r));
   return ranks;
 }
 
@@ -164,9 +182,9 @@ std::string Rendezvous::describe(int rank) const {
   std::string details;
   if (call.operation == Operation::all_reduce_sum) details = fmt::format(" of {} bytes", call.values.size_bytes());
   if (call.operation == Operation::broadcast)
-    details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), call.root);
-  return fmt::format("{} #{}{} on \"{}\" (rank {} of {})", name(call.operation), turns_ / 2, details, name_, rank,
-                     size());
+    details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), number(call.root));
+  return fmt::format("{} #{}{} on \"{}\" ({})", name(call.operation), turns_ / 2, details, name_,
+                     describe_rank(rank, ranks_, run_->size()));
 }
 
 Error Rendezvous::fail(Error error) {

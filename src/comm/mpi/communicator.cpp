@@ -114,17 +114,43 @@ Status MpiCommunicator::barrier() {
   return run(request);
 }
 
-Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
-  LANCET_TRY(barrier());  // names missing ranks; after it the duplication itself is quick
+// Sends each rank's members, as a byte for each rank, to all ranks. The bytes are in the channel, which outlives a
+// failed call.
+Status MpiCommunicator::check_all_groups(std::span<const int> members) {
+  const auto ranks = static_cast<std::size_t>(size());
+  channel_.tokens.assign(ranks + ranks * ranks, std::byte{0});
+  std::byte *const mine = channel_.tokens.data(), *const all = mine + ranks;
+  for (const int member : members) mine[static_cast<std::size_t>(member)] = std::byte{1};
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < size(); ++peer) {
+    sends.push_back({peer, mine, ranks});
+    receives.push_back({peer, all + static_cast<std::size_t>(peer) * ranks, ranks});
+  }
+  LANCET_TRY(send_receive(sends, receives));
+  std::vector<std::vector<int>> members_of(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    for (std::size_t member = 0; member < ranks; ++member)
+      if (all[rank * ranks + member] != std::byte{0}) members_of[rank].push_back(static_cast<int>(member));
+  return check_groups(members_of);
+}
+
+// The exchange of members names missing ranks. After it all ranks are about to split, so MPI's own call, which blocks
+// the progress thread, is short.
+Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::span<const int> members) {
+  LANCET_TRY(check_members(members, rank(), size()));
+  LANCET_TRY(check_all_groups(members));
   LANCET_TRY(begin());
-  Request& request = prepare(0, Operation::duplicate, 0);
+  Request& request = prepare(0, Operation::split, 0);
+  request.first_member = members.front();
   LANCET_TRY(run(request));
   std::string name;
   {
     std::lock_guard lock(channel_.mutex);
-    name = fmt::format("{}.{}", channel_.name, ++channel_.duplicates);
+    name = fmt::format("{}.{}", channel_.name, ++channel_.splits);
   }
-  Channel* channel = progress_->add_channel(request.duplicated, name, channel_.timeout);
+  std::vector<int> ranks;
+  for (const int member : members) ranks.push_back(channel_.number(member));
+  Channel* channel = progress_->add_channel(request.group, std::move(ranks), name, channel_.timeout);
   return std::unique_ptr<Communicator>(new MpiCommunicator(progress_, channel));
 }
 

@@ -18,7 +18,7 @@ class MpiCommunicator final : public Communicator {
   Status all_reduce_sum(std::span<float> values) override;
   Status broadcast(std::span<std::byte> bytes, int root) override;
   Status barrier() override;
-  Result<std::unique_ptr<Communicator>> duplicate() override;
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override;
   void abort(const std::string& why) override { progress_->abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { channel_.timeout = timeout; }
   void scale_messages(double scale) override { scale_ = scale; }
@@ -33,6 +33,7 @@ class MpiCommunicator final : public Communicator {
   std::span<float> piece_of(std::span<float> values, const Cut& cut, std::size_t round, int rank) const;
   float* received(const Cut& cut, std::size_t round, int from);
   Status begin();
+  Status check_all_groups(std::span<const int> members);
   Request& prepare(std::size_t slot, Operation operation, std::size_t total_bytes);
   Status run(Request& request);
   Status reduce_small(std::span<float> values);

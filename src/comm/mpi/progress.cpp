@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 namespace lancet::comm::mpi {
 namespace {
@@ -39,6 +40,12 @@ constexpr std::chrono::nanoseconds silence = 300ms, look_interval = 50ms;
 constexpr auto grace = 5s;
 double seconds(std::chrono::milliseconds d) { return static_cast<double>(d.count()) / 1e3; }
 
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
 std::string describe(const Request& request) {
@@ -47,14 +54,14 @@ std::string describe(const Request& request) {
 }
 
 std::string describe_locked(const Request& r) {
-  return fmt::format("{} #{} of {} bytes on \"{}\" (rank {} of {})", name(r.operation), r.number, r.total_bytes,
-                     r.channel->name, r.channel->rank, r.channel->size);
+  return fmt::format("{} #{} of {} bytes on \"{}\" ({})", name(r.operation), r.number, r.total_bytes, r.channel->name,
+                     describe_rank(r.channel->rank, r.channel->ranks, r.channel->world_size));
 }
 
 Progress::Progress(MPI_Comm world, int rank, int size, Neighbours neighbours)
     : rank_(rank),
       size_(size),
-      world_(add_channel(world, "world", std::chrono::seconds(300))),
+      world_(add_channel(world, all_ranks(size), "world", std::chrono::seconds(300))),
       neighbours_(std::move(neighbours)),
       thread_([this] { run(); }),
       watch_(neighbours_, rounds_, std::chrono::duration_cast<std::chrono::milliseconds>(silence),
@@ -62,14 +69,17 @@ Progress::Progress(MPI_Comm world, int rank, int size, Neighbours neighbours)
 
 Progress::~Progress() { stop(); }
 
-Channel* Progress::add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout) {
+Channel* Progress::add_channel(MPI_Comm comm, std::vector<int> ranks, std::string name,
+                               std::chrono::milliseconds timeout) {
   auto channel = std::make_unique<Channel>();
   channel->comm = comm;
   channel->name = std::move(name);
   channel->timeout = timeout;
-  channel->rank = rank_;
-  channel->size = size_;
-  channel->peers.resize(static_cast<std::size_t>(size_));
+  channel->rank = static_cast<int>(std::ranges::lower_bound(ranks, rank_) - ranks.begin());
+  channel->size = static_cast<int>(ranks.size());
+  channel->peers.resize(ranks.size());
+  channel->ranks = std::move(ranks);
+  channel->world_size = static_cast<std::size_t>(size_);
   for (Request& request : channel->requests) request.channel = channel.get();
   std::lock_guard lock(channels_mutex_);
   channels_.push_back(std::move(channel));

@@ -89,26 +89,30 @@ struct Request {
   Operation operation = Operation::barrier;
   std::uint32_t number = 0;     // counts the operations of this communicator
   std::size_t total_bytes = 0;  // of the whole call, for errors
+  int first_member = 0;         // Operation::split: the lowest rank of this rank's group
   std::vector<Piece> pieces;    // receives and sends; those of one peer in order
   Clock::time_point deadline;
   // Owned by the progress thread from post() until done.
   std::size_t remaining = 0;
-  MPI_Comm duplicated = MPI_COMM_NULL;  // Operation::duplicate
-  bool done = true;                     // guarded by channel->mutex
+  MPI_Comm group = MPI_COMM_NULL;  // made by Operation::split
+  bool done = true;                // guarded by channel->mutex
 };
 
 // One communicator. Lives as long as the Progress; one stream uses it.
 struct Channel {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0, size = 1;
+  std::vector<int> ranks;      // [size]: their numbers in the world, which errors name
+  std::size_t world_size = 1;  // of the world
+  int number(int peer) const { return ranks[static_cast<std::size_t>(peer)]; }
   std::chrono::milliseconds timeout{300'000};
   // Owned by the progress thread.
   std::vector<Peer> peers;
   std::size_t expected = 0;  // pieces expected from all peers
   // Owned by the stream's thread.
-  std::uint32_t operations = 0, duplicates = 0;
+  std::uint32_t operations = 0, splits = 0;
   std::vector<float> scratch;     // all-reduce: the other ranks' pieces
-  std::vector<std::byte> tokens;  // barrier
+  std::vector<std::byte> tokens;  // barrier, split
   std::vector<const float*> parts;
   std::array<Request, 4> requests;  // an all-reduce has two sums and two gathers in flight
   std::mutex mutex;
@@ -125,8 +129,8 @@ class Progress {
   Progress(const Progress&) = delete;
 
   Channel* world() { return world_; }
-  // comm: over the same ranks as the world.
-  Channel* add_channel(MPI_Comm comm, std::string name, std::chrono::milliseconds timeout);
+  // comm: over these ranks of the world, ascending.
+  Channel* add_channel(MPI_Comm comm, std::vector<int> ranks, std::string name, std::chrono::milliseconds timeout);
 
   static Status check(Channel& channel);  // returns the channel's error if it is broken
   void post(Request& request);
@@ -158,7 +162,7 @@ class Progress {
   void break_all(const std::string& error);
   void drop(Channel& channel);
 
-  const int rank_, size_;
+  const int rank_, size_;  // in the world
   std::mutex channels_mutex_;
   std::deque<std::unique_ptr<Channel>> channels_;
   Channel* const world_;

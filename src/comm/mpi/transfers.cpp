@@ -37,26 +37,33 @@ std::string describe_tag(int tag, std::uint32_t ours) {
 std::string mismatch(const Request& request, const Piece& piece, const Arrived& arrived) {
   const char* rule = "; all ranks must make the same calls in the same order";
   if (arrived.tag != tag_of(request))
-    return fmt::format("rank {} is at {}{}", piece.peer, describe_tag(arrived.tag, request.number), rule);
+    return fmt::format("rank {} is at {}{}", request.channel->number(piece.peer),
+                       describe_tag(arrived.tag, request.number), rule);
   if (arrived.bytes == piece.bytes) return {};
-  return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes, piece.peer, arrived.bytes, rule);
+  return fmt::format("expected {} bytes from rank {}, which sent {}{}", piece.bytes,
+                     request.channel->number(piece.peer), arrived.bytes, rule);
 }
 
-// The peers of the unfinished sends (or receives), each once, in ascending order.
+// The peers of the unfinished sends (or receives) by their numbers in the world, each once, in ascending order.
 std::vector<int> unfinished_peers(const Request& request, bool sends) {
   std::vector<int> peers;
   for (const Piece& piece : request.pieces)
-    if (!piece.done && piece.is_send == sends) peers.push_back(piece.peer);
+    if (!piece.done && piece.is_send == sends) peers.push_back(request.channel->number(piece.peer));
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
 }
 
-// Those of `ranks` that are peers of the request.
+// Those of `ranks`, numbers in the world, that the request waits for. A split waits for all ranks of its channel.
 std::vector<int> peers_among(const Request& request, const std::vector<int>& ranks) {
   std::vector<int> found;
+  if (request.operation == Operation::split) {
+    std::ranges::set_intersection(request.channel->ranks, ranks, std::back_inserter(found));
+    return found;
+  }
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), [&](int rank) {
-    return std::any_of(request.pieces.begin(), request.pieces.end(), [&](const Piece& p) { return p.peer == rank; });
+    return std::any_of(request.pieces.begin(), request.pieces.end(),
+                       [&](const Piece& p) { return request.channel->number(p.peer) == rank; });
   });
   return found;
 }
@@ -66,7 +73,6 @@ std::string waited_for(const std::string& request, const std::vector<int>& gone)
 }
 
 std::string who_is_missing(const Request& request) {
-  if (request.operation == Operation::duplicate) return "not all ranks took part";
   const auto missing_senders = unfinished_peers(request, false), stalled_receivers = unfinished_peers(request, true);
   if (!missing_senders.empty()) return "nothing came from " + list_ranks(missing_senders);
   return list_ranks(stalled_receivers) + " did not take what was sent";
@@ -87,12 +93,9 @@ void Progress::start(Request& request) {
   next_deadline_ = open_.empty() ? request.deadline : std::min(next_deadline_, request.deadline);
   open_.push_back(&request);
   request.remaining = 1;  // for this function, so that the request is not finished before all of it is started
-  if (request.operation == Operation::duplicate) {
-    MPI_Request handle;
-    if (int code = MPI_Comm_idup(channel.comm, &request.duplicated, &handle); code != MPI_SUCCESS)
-      return fail(channel, describe(request) + ": " + error_text(code));
-    add_active(handle, {&request, 0});
-    ++request.remaining;
+  if (request.operation == Operation::split) {
+    const int code = MPI_Comm_split(channel.comm, request.first_member, channel.rank, &request.group);
+    if (code != MPI_SUCCESS) return fail(channel, describe(request) + ": " + error_text(code));
   } else {
     expect_messages(request);
     failures_.clear();
@@ -124,13 +127,13 @@ void Progress::start_sends(Request& request) {
   for (const bool next : {true, false})
     for (std::size_t i = 0; i < request.pieces.size(); ++i) {
       Piece& piece = request.pieces[i];
-      if (!piece.is_send || (piece.peer > rank_) != next) continue;
+      if (!piece.is_send || (piece.peer > request.channel->rank) != next) continue;
       MPI_Request handle;
       const int code =
           MPI_Isend(piece.data, piece.bytes, MPI_BYTE, piece.peer, tag_of(request), request.channel->comm, &handle);
       if (code != MPI_SUCCESS) {
-        failures_.emplace_back(request.channel, fmt::format("{}: sending to rank {}: {}", describe(request), piece.peer,
-                                                            error_text(code)));
+        failures_.emplace_back(request.channel, fmt::format("{}: sending to rank {}: {}", describe(request),
+                                                            request.channel->number(piece.peer), error_text(code)));
         return;
       }
       add_active(handle, {&request, i});
@@ -190,7 +193,7 @@ void Progress::receive(Channel& channel, int from) {
     MPI_Request handle = MPI_REQUEST_NULL;
     if (error.empty())
       if (int code = MPI_Imrecv(piece.data, piece.bytes, MPI_BYTE, &arrived.message, &handle); code != MPI_SUCCESS)
-        error = fmt::format("receiving from rank {}: {}", from, error_text(code));
+        error = fmt::format("receiving from rank {}: {}", channel.number(from), error_text(code));
     if (!error.empty()) {
       failures_.emplace_back(&channel, describe(*next.request) + ": " + error);
       return;
@@ -231,16 +234,16 @@ bool Progress::test_active() {
 // Handles a finished piece. After an error the request stays unfinished; fail() ends it.
 void Progress::complete(PieceOf active, const MPI_Status& status) {
   Request& request = *active.request;
-  Piece* piece = request.operation == Operation::duplicate ? nullptr : &request.pieces[active.index];
-  if (piece && !piece->is_send) rate_.arrived(static_cast<std::size_t>(piece->bytes));
+  Piece& piece = request.pieces[active.index];
+  if (!piece.is_send) rate_.arrived(static_cast<std::size_t>(piece.bytes));
   if (status.MPI_ERROR != MPI_SUCCESS) {
-    std::string where;
-    if (piece) where = fmt::format("{} rank {}: ", piece->is_send ? "sending to" : "receiving from", piece->peer);
-    failures_.emplace_back(request.channel,
-                           fmt::format("{}: {}{}", describe(request), where, error_text(status.MPI_ERROR)));
+    failures_.emplace_back(
+        request.channel,
+        fmt::format("{}: {} rank {}: {}", describe(request), piece.is_send ? "sending to" : "receiving from",
+                    request.channel->number(piece.peer), error_text(status.MPI_ERROR)));
     return;
   }
-  if (piece) piece->done = true;
+  piece.done = true;
   if (--request.remaining == 0) finish(request);
 }
 
@@ -281,7 +284,6 @@ void Progress::fail_those_waiting_for(const std::vector<int>& ended) {
         if (std::binary_search(ended.begin(), ended.end(), peer) &&
             std::find(gone.begin(), gone.end(), peer) == gone.end())
           gone.push_back(peer);
-    if (open->operation == Operation::duplicate) gone = ended;
     if (gone.empty()) continue;
     failures_.emplace_back(open->channel, waited_for(describe(*open), gone));
   }
@@ -295,7 +297,7 @@ void Progress::wake_those_waiting_for(const std::vector<int>& ended) {
     std::lock_guard channel_lock(channel->mutex);
     for (const Request& request : channel->requests) {
       if (channel->broken || request.done) continue;
-      const std::vector<int> gone = request.operation == Operation::duplicate ? ended : peers_among(request, ended);
+      const std::vector<int> gone = peers_among(request, ended);
       if (gone.empty()) continue;
       channel->error = waited_for(describe_locked(request), gone);
       channel->broken = failed_ = true;
@@ -335,7 +337,7 @@ void Progress::drop(Channel& channel) {
     if (active_[i].request->channel != &channel) {
       handles_[kept] = handles_[i];
       active_[kept++] = active_[i];
-    } else if (active_[i].request->operation != Operation::duplicate) {  // (a collective cannot be freed)
+    } else {
       MPI_Request_free(&handles_[i]);
     }
   }

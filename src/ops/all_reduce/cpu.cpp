@@ -4,8 +4,8 @@ namespace lancet::ops {
 namespace {
 
 Kernel bind(const KernelArgs& args) {
-  if (!args.comm || args.comm->size() == 1) return [] { return Status{}; };
-  return [comm = args.comm, spans = merge(args.results)]() -> Status {
+  if (!args.group.comm || args.group.size == 1) return [] { return Status{}; };
+  return [comm = args.group.comm, spans = merge(args.results)]() -> Status {
     for (std::span<float> values : spans) LANCET_TRY(comm->all_reduce_sum(values));
     return {};
   };

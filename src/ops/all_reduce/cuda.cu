@@ -4,8 +4,8 @@ namespace lancet::ops {
 namespace {
 
 Kernel bind(const KernelArgs& args) {
-  if (!args.device_comm || args.device_comm->size() == 1) return [] { return Status{}; };
-  return [comm = args.device_comm, stream = args.stream, spans = merge(args.results)]() -> Status {
+  if (!args.group.device_comm || args.group.size == 1) return [] { return Status{}; };
+  return [comm = args.group.device_comm, stream = args.stream, spans = merge(args.results)]() -> Status {
     for (std::span<float> values : spans) LANCET_TRY(comm->all_reduce_sum(*stream, values));
     return {};
   };

@@ -1,4 +1,5 @@
-// Sums f32 tensors over all ranks, in place: the gradients of a bucket, or the step's logged numbers.
+// Sums f32 tensors over all ranks, or over the group that the attribute axes names (ir/groups.h), in place: the
+// gradients of a bucket, or the step's logged numbers.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -20,8 +20,8 @@ struct AllToAllState {
   std::int64_t ranks, experts, local;  // local: experts of one rank
 
   AllToAllState(const KernelArgs& args, std::int64_t ranks_of_types, std::int64_t experts)
-      : self(args.comm ? nullptr : comm::make_self()),
-        comm(args.comm ? args.comm : self.get()),
+      : self(args.group.comm ? nullptr : comm::make_self()),
+        comm(args.group.comm ? args.group.comm : self.get()),
         ranks(comm->size()),
         experts(experts),
         local(experts / ranks) {

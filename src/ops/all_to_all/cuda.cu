@@ -60,7 +60,7 @@ class HostCounts {
 // Sends to all ranks, this one included. Without a communicator there is one rank, as in the ops' samples; a model's
 // plan for one rank has no all-to-alls.
 Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std::span<const Segment> receives) {
-  if (args.device_comm) return args.device_comm->send_receive(*args.stream, sends, receives);
+  if (args.group.device_comm) return args.group.device_comm->send_receive(*args.stream, sends, receives);
   std::vector<backend::Copy> copies;
   for (std::size_t i = 0; i < sends.size(); ++i)
     backend::append_copy(copies, {receives[i].data, sends[i].data, sends[i].bytes});
@@ -101,7 +101,7 @@ struct LayRows {
 };
 
 std::int64_t ranks_of(const KernelArgs& args, std::int64_t planned) {
-  const std::int64_t ranks = args.device_comm ? args.device_comm->size() : 1;
+  const std::int64_t ranks = args.group.device_comm ? args.group.size : 1;
   LANCET_CHECK(ranks == planned, "{} is planned for {} ranks, its communicator has {}", args.op, planned, ranks);
   return ranks;
 }
@@ -146,9 +146,9 @@ struct PartCounts {
 // True if a kernel can move the rows through windows: all operands and results are in the stream's window.
 bool in_window(const KernelArgs& args) {
   const auto has_window = [&](const TensorView& view) {
-    return args.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
+    return args.group.device_comm->in_window(view.data, std::size_t(ir::bytes(view.type)));
   };
-  return args.device_comm && std::ranges::all_of(args.operands, has_window) &&
+  return args.group.device_comm && std::ranges::all_of(args.operands, has_window) &&
          std::ranges::all_of(args.results, has_window) && args.operands.size() / 2 <= device::RowPush::most_parts;
 }
 
@@ -169,7 +169,7 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
     const TensorView &filled = args.operands[std::size_t(2 * p + 1)], &rows = args.operands[std::size_t(2 * p + 2)];
     push.part[p] = {filled.as<std::int32_t>(), rows.as<std::int32_t>()};
   }
-  return [comm = args.device_comm, stream = args.stream, push] {
+  return [comm = args.group.device_comm, stream = args.stream, push] {
     return comm->in_windows(*stream, [&push](backend::Stream& on, const comm::Window& window) {
       return device::launch(on, window.blocks, device::PushRows{push, window});
     });

@@ -42,7 +42,7 @@ Kernel bind_split_capacity(const KernelArgs& args) {
 Kernel bind_split_peers(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].shape()[0];
   const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.comm ? args.comm->rank() : 0;
+  const std::int64_t group = ranks / parts, rank = args.group.place;
   const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
   const std::int64_t first = theirs * group * (experts / ranks), last = first + experts / parts;
   const auto* whole = args.operands[0].as<std::int32_t>();

@@ -98,7 +98,7 @@ struct SplitPeers {
 Kernel bind_split_peers(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].shape()[0];
   const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.device_comm ? args.device_comm->rank() : 0;
+  const std::int64_t group = ranks / parts, rank = args.group.place;
   const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
   const std::int64_t first = theirs * group * (experts / ranks);
   const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(), experts, first,

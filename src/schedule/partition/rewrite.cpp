@@ -18,6 +18,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
@@ -333,7 +334,10 @@ class Rewriter {
     Instruction split;
     split.op = op;
     split.operands = {filled};
-    split.attributes = {{attribute_of_layer, attribute(filled, attribute_of_layer)}};
+    const Instruction& layer = reader_with(attribute_of_layer, filled);
+    split.attributes = {{attribute_of_layer, layer.attributes.integer(attribute_of_layer)}};
+    if (const std::string_view axes = ir::axes_text(layer); !axes.empty())  // of the ranks of its all-to-alls
+      split.attributes.set(ir::axes_attribute, std::string(axes));
     return split;
   }
 
@@ -350,12 +354,15 @@ class Rewriter {
     return {};
   }
 
-  // An attribute of the instructions that read the filled slots: the number of ranks, or of slots of an expert.
-  std::int64_t attribute(TensorId filled, std::string_view name) const {
-    for (const Instruction& at : source_.instructions)
-      if (at.attributes.has(name) && std::ranges::count(at.operands, filled) > 0) return at.attributes.integer(name);
-    LANCET_CHECK(false, "nothing reads the filled slots {} with {}", source_.display(filled), name);
-    return 0;
+  // The first instruction that reads the filled slots and has the attribute: the number of ranks, or of slots of an
+  // expert.
+  const Instruction& reader_with(std::string_view attribute, TensorId filled) const {
+    const auto found = std::ranges::find_if(source_.instructions, [&](const Instruction& at) {
+      return at.attributes.has(attribute) && std::ranges::count(at.operands, filled) > 0;
+    });
+    LANCET_CHECK(found != source_.instructions.end(), "nothing reads the filled slots {} with {}",
+                 source_.display(filled), attribute);
+    return *found;
   }
 
   static std::string layer(const std::string& label) { return label.substr(0, label.rfind('.')); }

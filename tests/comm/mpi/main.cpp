@@ -41,6 +41,17 @@ Status expect_error(const Status& status, std::initializer_list<std::string> par
   return {};
 }
 
+// Overlapping groups: an error on all ranks.
+Status overlapping_groups(Communicator& c) {
+  const std::vector<int> members = c.rank() == 2 ? std::vector<int>{1, 2} : std::vector<int>{0, 1};
+  const auto group = c.split(c.rank() > 2 ? contract::line_of(c.rank(), c.size(), 1, false) : members);
+  EXPECT_THAT(!group.ok() && group.error().message.find("split: expected equal or disjoint groups, found ranks 1, 2 "
+                                                        "on rank 2 and ranks 0, 1 on rank 1") != std::string::npos,
+              "{}", group.ok() ? "no error" : group.error().message);
+  LANCET_ASSIGN(const auto again, c.split(contract::line_of(c.rank(), c.size(), 2, true)));
+  return again->barrier();
+}
+
 Status keeps_contract(Communicator& c) {
   const Launch launch = detect_launch();
   EXPECT_THAT(launch.rank == c.rank() && launch.size == c.size(), "detect_launch: {} of {}", launch.rank, launch.size);
@@ -51,6 +62,7 @@ Status keeps_contract(Communicator& c) {
     if (c.size() == 1 && std::string(test.name) == "network") continue;  // nothing to measure
     if (Status s = test.run(c); !s) return internal_error(fmt::format("{}: {}", test.name, s.error().message));
   }
+  if (c.size() > 2) LANCET_TRY(overlapping_groups(c));
   LANCET_ASSIGN(NetworkReport report, measure_network(c));
   if (c.rank() == 0) fmt::print(stderr, "{}; measured in {:.3f} s\n", to_string(report), report.seconds);
   EXPECT_THAT(report.seconds < at_once, "the network check took {} s", report.seconds);
@@ -95,6 +107,25 @@ Status timeouts(Communicator& c) {
   if (c.size() > 2) return {};
   c.set_timeout(2s);
   return expect_error(c.barrier(), {"on \"world\"", missing});
+}
+
+// The last rank stays away from its group; the others' group works on.
+Status group_timeouts(Communicator& c) {
+  LANCET_ASSIGN(const auto group, c.split(contract::line_of(c.rank(), c.size(), 2, true)));
+  group->set_name("expert[data]");
+  group->set_timeout(2s);
+  LANCET_TRY(c.barrier());
+  const int last = c.size() - 1;
+  if (c.rank() == last) {
+    std::this_thread::sleep_for(forever);
+    return internal_error("no rank ended the job");
+  }
+  if (c.rank() % 2 != last % 2) {
+    for (int i = 0; i < 10; ++i) LANCET_TRY(group->barrier());
+    return {};
+  }
+  return expect_error(group->barrier(), {fmt::format("on \"expert[data]\" (rank {} of ranks ", c.rank()),
+                                         fmt::format("timed out after 2 s: nothing came from rank {}", last)});
 }
 
 Status mismatches(Communicator& c) {
@@ -212,7 +243,7 @@ int run(const std::string& name) {
     return 0;
   }
   const std::map<std::string, Status (*)(Communicator&)> breaking = {
-      {"timeouts", timeouts}, {"mismatches", mismatches}, {"aborts", aborts}};
+      {"timeouts", timeouts}, {"group_timeouts", group_timeouts}, {"mismatches", mismatches}, {"aborts", aborts}};
   if (const auto found = breaking.find(name); found != breaking.end()) {
     const Status s = found->second(*world);
     report(s);

@@ -19,7 +19,7 @@ backend::cuda::MatmulDesc product_of(std::string_view name, const ops::Sample& s
   const ops::DeviceKernel* kernel = find_emulated_kernel(name);
   products().clear();
   const Outcome outcome =
-      run(op, operands, sample.attributes, {kernel->bind, kernel->workspace, 1, nullptr, &device, &stream});
+      run(op, operands, sample.attributes, {kernel->bind, kernel->workspace, 1, {}, &device, &stream});
   CHECK(outcome.faults.empty());
   REQUIRE_FALSE(products().empty());
   return products().back();

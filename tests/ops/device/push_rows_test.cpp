@@ -174,7 +174,7 @@ void push_all(std::vector<Arena>& all, bool there, int parts) {
                          .results = {arena.view(there ? 1 : 0)},
                          .attributes = attributes};
     for (std::size_t i = 2; i < std::size_t(2 + 2 * parts); ++i) args.operands.push_back(arena.view(i));
-    args.comm = &world;
+    args.group = comm::group_of(world);
     return ops::find_cpu_kernel(op)->bind(args)();
   });
   if (!status.ok()) FAIL(status.error().message);

@@ -16,7 +16,7 @@ inline Outcome run_emulated(const ops::OpDef& op, const std::vector<GuardedTenso
   HostStream stream;
   ops::device::emulated::order_seed = order;
   ops::device::emulated::places_at_once = order == 1 ? 1 : 3;  // blocks one after the other, and several at once
-  Outcome outcome = run(op, operands, attributes, {kernel->bind, kernel->workspace, 1, nullptr, &device, &stream});
+  Outcome outcome = run(op, operands, attributes, {kernel->bind, kernel->workspace, 1, {}, &device, &stream});
   if (stream.synchronized) outcome.faults.push_back("waited for the stream");
   return outcome;
 }

@@ -181,7 +181,8 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
             comm::Communicator* comm) {
   const ops::CpuKernel* kernel = ops::find_cpu_kernel(op.name);
   LANCET_CHECK(kernel, "{} has no CPU kernel", op.name);
-  return run(op, std::move(operands), attributes, {kernel->bind, kernel->workspace, threads, comm});
+  return run(op, std::move(operands), attributes,
+             {kernel->bind, kernel->workspace, threads, comm ? comm::group_of(*comm) : comm::Group()});
 }
 
 Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& attributes,
@@ -192,7 +193,7 @@ Outcome run(const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir:
   for (const ir::TensorType& type : types) outcome.results.emplace_back(type);
 
   const int count = int(outcome.operands.size());
-  ops::KernelArgs args{op.name, {}, {}, attributes, kernel.comm};
+  ops::KernelArgs args{op.name, {}, {}, attributes, kernel.group};
   args.device = kernel.device;
   args.stream = kernel.stream;
   args.remarks = kernel.remarks;

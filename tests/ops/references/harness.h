@@ -82,7 +82,7 @@ struct Bound {
   ops::Kernel (*bind)(const ops::KernelArgs&);
   std::size_t (*workspace)(const ops::KernelArgs&);
   int threads = 1;
-  comm::Communicator* comm = nullptr;
+  comm::Group group = {};
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
   Elsewhere* memory = nullptr;

@@ -1,0 +1,29 @@
+#include "lancet/ir/groups.h"
+
+#include <algorithm>
+
+namespace lancet::ir {
+
+std::string_view axes_text(const Instruction& instruction) {
+  if (!instruction.attributes.has(axes_attribute)) return {};
+  return instruction.attributes.text(axes_attribute);
+}
+
+bool has_sound_axes(const Instruction& instruction) {
+  return std::ranges::all_of(instruction.attributes.items(), [](const auto& item) {
+    if (item.first != axes_attribute) return true;
+    const auto* text = std::get_if<std::string>(&item.second);
+    const auto axes = text ? mesh::parse_axes(*text) : std::nullopt;
+    return axes && !axes->empty();
+  });
+}
+
+std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program) {
+  std::array<std::set<mesh::Axes>, stream_count> used;
+  for (const Instruction& instruction : program.instructions)
+    if (const std::string_view text = axes_text(instruction); !text.empty())
+      used[static_cast<std::size_t>(instruction.stream)].insert(mesh::parse_axes(text).value());
+  return used;
+}
+
+}  // namespace lancet::ir
