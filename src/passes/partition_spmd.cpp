@@ -103,10 +103,11 @@ class PartitionSpmd {
   }
 
   bool leaves(TensorId id) const { return leaving_[id.index()] || adds_up_[id.index()]; }
-  // The sharding in which a gradient, a loss or a load that was made leaves. The first version is as it was made.
+  // The sharding in which an output leaves. The first version of a tensor is as it was made.
   Sharding leaving(TensorId id) const {
     const Sharding& made = versions_[id.index()][0].sharding;
-    return adds_up_[id.index()] ? made : left_partial(*leaving_[id.index()], made.partial);
+    if (leaving_[id.index()]) return left_partial(*leaving_[id.index()], made.partial);
+    return adds_up_[id.index()] || ragged_.use(id).kind != SlotUse::Kind::none ? made : sharding(id);
   }
 
   std::string shown(TensorId id, const Sharding& sharding) const {
@@ -237,7 +238,7 @@ class PartitionSpmd {
   void add_outputs() {
     for (const ir::Output& output : logical_.outputs) {
       const std::size_t at = output.tensor.index();
-      const Sharding there = leaves(output.tensor) ? leaving(output.tensor) : sharding(output.tensor);
+      const Sharding there = leaving(output.tensor);
       const TensorId id = std::ranges::find(versions_[at], there, &Version::sharding)->id;
       const mesh::Axes summed = adds_up_[at] ? there.used() : there.partial;
       if (!summed.empty()) result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), summed);

@@ -13,18 +13,18 @@ namespace {
 
 using ir::TensorId;
 using mesh::Sharding;
-using Kind = SlotUse::Kind;
+using Use = SlotUse::Kind;
 
-constexpr int experts = 0, slots = 1;  // dimensions of a buffer
+constexpr int of_experts = 0, of_slots = 1;  // dimensions of a buffer
 
 // Counts are summed by all_to_all_counts, for the experts of each rank; if all ranks have them, each takes its own.
 bool may_change_counts(const Reshard& step) {
-  return step.to == experts && (step.kind == Reshard::Kind::reduce_scatter || step.kind == Reshard::Kind::take_shard);
+  return step.to == of_experts && (step.kind == Reshard::Kind::reduce_scatter || step.kind == Reshard::Kind::take_shard);
 }
 
 bool may_change_buffer(const Reshard& step) {
-  if (step.kind == Reshard::Kind::swap_shards) return std::max(step.from, step.to) == slots;
-  return step.from != slots && step.to != slots;
+  if (step.kind == Reshard::Kind::swap_shards) return std::max(step.from, step.to) == of_slots;
+  return step.from != of_slots && step.to != of_slots;
 }
 
 }  // namespace
@@ -32,22 +32,22 @@ bool may_change_buffer(const Reshard& step) {
 double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cost) {
   constexpr double never = std::numeric_limits<double>::infinity();
   switch (use.kind) {
-    case Kind::none:
+    case Use::none:
       return cost(step);
-    case Kind::buffer:
+    case Use::buffer:
       if (!may_change_buffer(step)) return never;
       return step.kind == Reshard::Kind::swap_shards ? use.filled * cost(step) : cost(step);
-    case Kind::counts:
+    case Use::counts:
       return may_change_counts(step) ? cost(step) : never;
-    case Kind::slots:
+    case Use::slots:
       break;
   }
   return never;
 }
 
 Sharding sharding_of_counts(const Sharding& buffer) {
-  Sharding counts{{buffer.dimensions[experts], {}}, {}};
-  for (const mesh::Axis axis : buffer.dimensions[slots].axes) counts.partial.add(axis);
+  Sharding counts{{buffer.dimensions[of_experts], {}}, {}};
+  for (const mesh::Axis axis : buffer.dimensions[of_slots].axes) counts.partial.add(axis);
   return counts;
 }
 
@@ -59,7 +59,7 @@ RaggedTensors::RaggedTensors(const ir::Program& program)
   for (const ir::Instruction& instruction : program.instructions) add(program, instruction);
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     if (!counts_[i].valid() || tokens(counts_[i]) == 0) continue;
-    const std::int64_t all = program.tensors[i].type.shape[experts] * program.tensors[i].type.shape[slots];
+    const std::int64_t all = program.tensors[i].type.shape[of_experts] * program.tensors[i].type.shape[of_slots];
     uses_[i].filled = std::min(1.0, double(tokens(counts_[i])) / double(all));
   }
 }
@@ -68,10 +68,10 @@ void RaggedTensors::add(const ir::Program& program, const ir::Instruction& at) {
   const auto& ragged = ops::op(at.op).ragged;
   if (!ragged || ragged->counts >= int(at.operands.size())) return;
   const TensorId counts = ragged->counts < 0 ? TensorId{} : at.operands[std::size_t(ragged->counts)];
-  if (ragged->slots >= 0) uses_[at.operands[std::size_t(ragged->slots)].index()].kind = Kind::slots;
+  if (ragged->slots >= 0) uses_[at.operands[std::size_t(ragged->slots)].index()].kind = Use::slots;
   if (counts.valid()) {
     LANCET_CHECK(program.type(counts).shape.rank() == 2, "{}: counts are i32[E,2]", program.display(counts));
-    uses_[counts.index()].kind = Kind::counts;
+    uses_[counts.index()].kind = Use::counts;
     tokens_[counts.index()] = std::max(tokens(counts), at.attributes.integer("tokens", 0));
   }
   for (const int i : ragged->operands) add_buffer(at.operands[std::size_t(i)], counts);
@@ -79,7 +79,7 @@ void RaggedTensors::add(const ir::Program& program, const ir::Instruction& at) {
 }
 
 void RaggedTensors::add_buffer(TensorId buffer, TensorId counts) {
-  uses_[buffer.index()].kind = Kind::buffer;
+  uses_[buffer.index()].kind = Use::buffer;
   if (!counts.valid() || counts_[buffer.index()] == counts) return;
   LANCET_CHECK(!counts_[buffer.index()].valid(), "tensor {} has two counts of its slots", buffer.value);
   counts_[buffer.index()] = counts;
@@ -90,9 +90,9 @@ Status RaggedTensors::check(const ir::Program& program, const std::vector<Shardi
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     const std::string name = program.display({std::int32_t(i)});
     const auto found = [&] { return mesh::to_string(program.tensors[i].type.shape, shardings[i]); };
-    if (uses_[i].kind == Kind::buffer && shardings[i].dimensions[experts].axes.size() > 1)
+    if (uses_[i].kind == Use::buffer && shardings[i].dimensions[of_experts].axes.size() > 1)
       return config_error(fmt::format("{}: expected experts over one axis of the mesh, found {}", name, found()));
-    if (uses_[i].kind == Kind::slots && shardings[i].used().has(mesh::Axis::tensor))
+    if (uses_[i].kind == Use::slots && shardings[i].used().has(mesh::Axis::tensor))
       return config_error(fmt::format("{}: expected a gate whose tokens are not split over tensor, found {}", name,
                                       found()));
   }

@@ -44,19 +44,6 @@ bool is_irregular(const PartitionRow& row) {
          std::any_of(row.results.begin(), row.results.end(), irregular);
 }
 
-// True if the parts of a row have slots of their own, which their tokens fill from 0 on.
-bool splits_slots(const PartitionRow& row, const ops::OpDef& op) {
-  if (op.kind == ops::Kind::gate) return row.in == ops::SplitIn::space;
-  if (!op.ragged) return false;
-  const int counts = op.ragged->counts;
-  if (counts >= 0 && (counts >= int(row.operands.size()) || row.operands[std::size_t(counts)] != ops::partial))
-    return false;
-  auto splits = [](const std::vector<int>& buffers, const std::vector<ops::Axis>& entries) {
-    return std::ranges::any_of(buffers, [&](int i) { return entries[std::size_t(i)] == 1; });
-  };
-  return splits(op.ragged->operands, row.operands) || splits(op.ragged->results, row.results);
-}
-
 // A row applies to instructions with at most the operands that it names; the parts of an irregular row are those of a
 // decision, which the op makes or reads.
 bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample) {

@@ -405,4 +405,16 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
   return operands;
 }
 
+bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op) {
+  if (op.kind == ops::Kind::gate) return row.in == ops::SplitIn::space;
+  if (!op.ragged) return false;
+  const int counts = op.ragged->counts;
+  if (counts >= 0 && (counts >= int(row.operands.size()) || row.operands[std::size_t(counts)] != ops::partial))
+    return false;
+  auto splits = [](const std::vector<int>& buffers, const std::vector<ops::Axis>& entries) {
+    return std::ranges::any_of(buffers, [&](int i) { return entries[std::size_t(i)] == 1; });
+  };
+  return splits(op.ragged->operands, row.operands) || splits(op.ragged->results, row.results);
+}
+
 }  // namespace lancet::test

@@ -152,4 +152,7 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
 // Standard normal numbers in f32 or bf16.
 void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream);
 
+// True if the parts of a row have slots of their own, which their tokens fill from 0 on.
+bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op);
+
 }  // namespace lancet::test
