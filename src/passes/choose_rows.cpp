@@ -97,6 +97,7 @@ bool applies(const ops::PartitionRow& row, const ShardedInstruction& at) {
     return false;
   bool splits = false;  // a row whose optional operands alone are split does nothing without them
   for_each_entry(at, row, [&](const ShardedOperand&, ops::Axis entry) { splits |= ops::is_split(entry); });
+  for (std::size_t i = 0; i < at.operands.size(); ++i) splits |= row.operands[i] == ops::partial;
   return splits;
 }
 
@@ -188,9 +189,8 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
 const RowChooser::Price& RowChooser::price_of(const ShardedOperand& operand, const Sharding& from, const Sharding& to) {
   const auto [entry, is_new] = prices_.try_emplace(key(operand, from, to));
   if (is_new) {
-    const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_, [&](const Reshard& step) {
-      return step_cost(operand.slots, step, cost_);
-    });
+    const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_,
+                                           [&](const Reshard& step) { return step_cost(operand.slots, step, cost_); });
     const auto locals = std::ranges::count_if(way.steps, [](const Reshard& step) { return is_local(step.kind); });
     entry->second = {way.cost, int(way.steps.size()) - int(locals), false, int(way.steps.size())};
   }

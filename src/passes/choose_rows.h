@@ -21,7 +21,7 @@ struct ShardedOperand {
   ir::TensorType type;                         // of the whole tensor
   std::vector<mesh::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
                                                // gets, or none if no instruction reads it
-  SlotUse slots = {};  // which steps it may take
+  SlotUse slots = {};                          // which steps it may take
   bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding
 };
 

@@ -211,7 +211,8 @@ class PartitionSpmd {
       const bool there = step.to == 0;
       op = there ? "all_to_all" : "all_to_all_back";
       const TensorId counts = ragged_.counts(id);
-      const Sharding &of_tokens = there ? from.sharding : step.sharding, &of_experts = there ? step.sharding : from.sharding;
+      const Sharding &of_tokens = there ? from.sharding : step.sharding,
+                     &of_experts = there ? step.sharding : from.sharding;
       operands.push_back(version(counts, sharding_of_counts(of_tokens), near));
       operands.push_back(version(counts, sharding_of_counts(of_experts), near));
       attributes = {{"axes", mesh::to_string(step.axes)}};

@@ -19,7 +19,8 @@ constexpr int of_experts = 0, of_slots = 1;  // dimensions of a buffer
 
 // Counts are summed by all_to_all_counts, for the experts of each rank; if all ranks have them, each takes its own.
 bool may_change_counts(const Reshard& step) {
-  return step.to == of_experts && (step.kind == Reshard::Kind::reduce_scatter || step.kind == Reshard::Kind::take_shard);
+  return step.to == of_experts &&
+         (step.kind == Reshard::Kind::reduce_scatter || step.kind == Reshard::Kind::take_shard);
 }
 
 bool may_change_buffer(const Reshard& step) {
@@ -87,15 +88,19 @@ void RaggedTensors::add_buffer(TensorId buffer, TensorId counts) {
 }
 
 Status RaggedTensors::check(const ir::Program& program, const std::vector<Sharding>& shardings) const {
-  for (std::size_t i = 0; i < uses_.size(); ++i) {
-    const std::string name = program.display({std::int32_t(i)});
-    const auto found = [&] { return mesh::to_string(program.tensors[i].type.shape, shardings[i]); };
-    if (uses_[i].kind == Use::buffer && shardings[i].dimensions[of_experts].axes.size() > 1)
-      return config_error(fmt::format("{}: expected experts over one axis of the mesh, found {}", name, found()));
-    if (uses_[i].kind == Use::slots && shardings[i].used().has(mesh::Axis::tensor))
-      return config_error(fmt::format("{}: expected a gate whose tokens are not split over tensor, found {}", name,
-                                      found()));
-  }
+  for (const ir::Instruction& at : program.instructions)
+    for (const auto* tensors : {&at.operands, &at.results})
+      for (const TensorId id : *tensors) {
+        const Sharding& split = shardings[id.index()];
+        auto refusal = [&](std::string_view expected) {
+          return config_error(fmt::format("{}: expected {}, found {} {}", at.label, expected, program.display(id),
+                                          mesh::to_string(program.type(id).shape, split)));
+        };
+        if (use(id).kind == Use::buffer && split.dimensions[of_experts].axes.size() > 1)
+          return refusal("experts over one axis of the mesh");
+        if (use(id).kind == Use::slots && split.used().has(mesh::Axis::tensor))
+          return refusal("a gate whose tokens are not split over tensor");
+      }
   return {};
 }
 

@@ -52,10 +52,10 @@ class RaggedTensors {
   void add(const ir::Program& program, const ir::Instruction& instruction);
   void add_buffer(ir::TensorId buffer, ir::TensorId counts);
 
-  std::vector<SlotUse> uses_;                         // by tensor, as those below
-  std::vector<ir::TensorId> counts_;                  // of buffers
-  std::vector<std::vector<ir::TensorId>> buffers_;    // of counts
-  std::vector<std::int64_t> tokens_;                  // of counts
+  std::vector<SlotUse> uses_;                       // by tensor, as those below
+  std::vector<ir::TensorId> counts_;                // of buffers
+  std::vector<std::vector<ir::TensorId>> buffers_;  // of counts
+  std::vector<std::int64_t> tokens_;                // of counts
 };
 
 }  // namespace lancet::passes

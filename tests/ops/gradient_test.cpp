@@ -105,7 +105,8 @@ struct Functional {
     for (const auto& [r, factor] : factors) {
       const auto& values = call.results[r].values;
       for (std::size_t i = 0; i < values.size(); ++i)
-        if (!std::isnan(values[i])) sum += values[i] * factor.values[in_shared(call.results[r], i, factor.values.size())];
+        if (!std::isnan(values[i]))
+          sum += values[i] * factor.values[in_shared(call.results[r], i, factor.values.size())];
     }
     return sum;
   }
@@ -187,7 +188,8 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
       up[i].values[j] += step * u;
       down[i].values[j] -= step * u;
       if (!gradient) continue;
-      const double start = before ? double(before->as<float>()[j]) : 0, g = double(gradient->as<float>()[in_shared(operands[i], j, shared)]);
+      const double start = before ? double(before->as<float>()[j]) : 0,
+                   g = double(gradient->as<float>()[in_shared(operands[i], j, shared)]);
       derivative += u * (g - start);
       squares += u * u * (g * g + start * start);
     }

@@ -86,6 +86,18 @@ GuardedTensor zeros(const ir::TensorType& type) {
   return tensor;
 }
 
+// One of `count` equal tensors whose sum is the whole. What is not written stays so.
+GuardedTensor summand(const GuardedTensor& whole, std::int64_t count) {
+  DoubleTensor values = to_double(whole);
+  for (double& value : values.values) value /= double(count);
+  const GuardedTensor quotient = from_double(values);
+  GuardedTensor result = whole;
+  const std::size_t size = whole.size() / values.values.size();
+  for (std::size_t i = 0; i < values.values.size(); ++i)
+    if (!std::isnan(values.values[i])) std::memcpy(result.data() + i * size, quotient.data() + i * size, size);
+  return result;
+}
+
 // One row of one sample, split in one way.
 class Split {
  public:
@@ -101,6 +113,7 @@ class Split {
   // False if the op's rule for types refuses the first part, or makes other results of it than the row says.
   bool fits(const Bounds& bounds) const {
     if (has_slots_ && op_.kind != ops::Kind::gate && route_.groups() % (std::ssize(bounds) - 1) != 0) return false;
+    if (std::ranges::count(row_.operands, ops::partial) > 0 && !are_equal(bounds)) return false;
     std::vector<ir::TensorType> operands;
     for (std::size_t i = 0; i < operands_.size(); ++i)
       operands.push_back(type_of_part(operands_[i], row_.operands[i], bounds));
@@ -249,6 +262,7 @@ class Split {
       const std::int64_t extent = units(operands_[std::size_t(i)], axis);
       return slice_along(operands_[std::size_t(i)], axis, extent * begin / all, extent * end / all);
     }
+    if (axis == ops::partial && given) return summand(operands_[std::size_t(i)], all / (end - begin));
     if (axis == ops::once && given && begin > 0) return zeros(operands_[std::size_t(i)].type());
     if (axis == ops::once) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
     if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;

@@ -15,8 +15,8 @@ double unit(const KernelArgs& args, std::int64_t experts) {
 // A block per piece of the probabilities: the sums of load[e] * p and of -p log p. Bytes: the probabilities once.
 struct Weigh {
   static constexpr int threads = 256;
-  const float *probabilities, *load;  // load: [2L, E]
-  float *loss, *entropy;  // [blocks]
+  const float *probabilities, *load;        // load: [2L, E]
+  float *loss, *entropy;                    // [blocks]
   std::int64_t n, experts, of_load, piece;  // of_load: probabilities of the tokens that share a load
 
   template <class Block>
@@ -65,9 +65,9 @@ Kernel bind(const KernelArgs& args) {
 
 struct Gradient {
   static constexpr int threads = 128;
-  const float* load;                // [2L, E]
-  float* dprobability;              // [L, E]
-  std::int64_t n, experts;          // n: L * E
+  const float* load;        // [2L, E]
+  float* dprobability;      // [L, E]
+  std::int64_t n, experts;  // n: L * E
   float scale;
 
   template <class Block>

@@ -41,11 +41,8 @@ void gradient(GradientContext& g) {
 Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements()), bytes_of(in)}; }
 
 Attributes sample_loads(std::int64_t loads) {
-  Attributes attributes{{"capacity", 8},
-                        {"tokens", 16},
-                        {"load_tokens", 16 / loads},
-                        {"total_tokens", 32},
-                        {"coefficient", 0.5}};
+  Attributes attributes{
+      {"capacity", 8}, {"tokens", 16}, {"load_tokens", 16 / loads}, {"total_tokens", 32}, {"coefficient", 0.5}};
   if (loads == 1) return attributes;
   attributes.set("groups", loads);
   attributes.set("load_groups", std::int64_t(1));

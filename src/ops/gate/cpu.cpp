@@ -43,7 +43,7 @@ Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
   const float* dweight = args.operands[0].as<float>();  // [T]
   const std::int32_t* expert = args.operands[1].as<std::int32_t>();
-  const float* probabilities = args.operands[2].as<float>();  // [T, E]
+  const float* probabilities = args.operands[2].as<float>();                   // [T, E]
   const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;  // [L, E]
   const std::int64_t of_load = shared ? tokens / (args.operands[3].elements() / experts) : tokens;
   float* dlogits = args.results[0].as<float>();

@@ -92,8 +92,7 @@ std::vector<Sample> gate_samples() {
 }
 
 // Shards have whole groups, and loads of their own, or summands of the one load.
-const PartitionRow of_groups{
-    {0}, {0, 0, 0, 0, partial, 0, 0}, SplitIn::space, {"groups"}};
+const PartitionRow of_groups{{0}, {0, 0, 0, 0, partial, 0, 0}, SplitIn::space, {"groups"}};
 const PartitionRow of_one_load{{0}, {0, 0, 0, 0, partial, 0, partial}, SplitIn::space, {"groups"}};
 
 const OpDef table[] = {

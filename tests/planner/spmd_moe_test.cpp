@@ -2,9 +2,9 @@
 // threads, against the logical Program on one rank, both with the CPU's kernels; and against the Program that the model
 // makes for one of several ranks.
 #include "lancet/model/gpt2_moe.h"
-#include "small_model.h"
 #include "passes/partitioned.h"
 #include "passes/rank_threads.h"
+#include "small_model.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -213,11 +213,9 @@ TEST_CASE("the partitioned mixture of experts is the Program that the model make
   for (const int ranks : {2, 4})
     for (const config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized}) {
       const MoeCase c{.mesh = mesh_with(1, ranks, 1), .router = router};
-      const ir::Program of_rank =
-          passes::autodiff(model::build_forward(moe_model(c), {.ranks = ranks,
-                                                               .batch = moe_batch / ranks,
-                                                               .sequence = moe_sequence,
-                                                               .groups = c.groups / ranks}));
+      const ir::Program of_rank = passes::autodiff(model::build_forward(
+          moe_model(c),
+          {.ranks = ranks, .batch = moe_batch / ranks, .sequence = moe_sequence, .groups = c.groups / ranks}));
       CHECK(plain_text(partitioned(logical_step(c, false), c.mesh)) == plain_text(of_rank));
     }
 }
@@ -238,8 +236,10 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
   const Mesh mesh = mesh_with(2, 2, 2);
   ir::Program forward = logical_forward({mesh}, false);
   annotate_experts(forward, {Axis::data, Axis::expert});
-  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) == "");
+  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+        "h.0.moe.dispatch: expected experts over one axis of the mesh, found %19 4{data,expert},16,32");
   forward = logical_forward({mesh}, false);
   for (const char* name : {"tokens", "targets"}) split(forward, name, 0, {Axis::data, Axis::tensor});
-  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) == "");
+  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
 }
