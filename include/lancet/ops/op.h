@@ -161,8 +161,8 @@ struct Fusion {
   bool rows = false;
 };
 
-// The experts' buffers [E,C,...] of an op have slots in dimension 1, of which tokens fill a range that `counts` says for
-// each expert. A shard of slots has the slots of the tokens of its ranks, without gaps from 0 on, and changes its
+// The experts' buffers [E,C,...] of an op have slots in dimension 1; of each expert's, tokens fill the range that
+// `counts` says. A shard of slots has the slots of the tokens of its ranks, without gaps from 0 on, and changes its
 // sharding by the irregular all-to-all, never by one that sends slots without a token (Lancet, section 6).
 struct Ragged {
   std::vector<int> operands = {}, results = {};  // the buffers
