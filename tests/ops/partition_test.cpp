@@ -3,6 +3,7 @@
 // that are sums. What holds for parts that run one after the other holds for shards on ranks.
 #include <fmt/ranges.h>
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -113,7 +114,8 @@ class Split {
   // False if the op's rule for types refuses the first part, or makes other results of it than the row says.
   bool fits(const Bounds& bounds) const {
     if (has_slots_ && op_.kind != ops::Kind::gate && route_.groups() % (std::ssize(bounds) - 1) != 0) return false;
-    if (std::ranges::count(row_.operands, ops::partial) > 0 && !are_equal(bounds)) return false;
+    const bool sums = std::ranges::count(row_.operands, ops::partial) > 0;
+    if (sums && (!are_equal(bounds) || !std::has_single_bit(bounds.size() - 1))) return false;  // halves are exact
     std::vector<ir::TensorType> operands;
     for (std::size_t i = 0; i < operands_.size(); ++i)
       operands.push_back(type_of_part(operands_[i], row_.operands[i], bounds));

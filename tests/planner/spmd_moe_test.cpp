@@ -38,8 +38,8 @@ config::Model moe_model(const MoeCase& c) {
 // The ranks that the batch is split over.
 int batch_ranks(const Mesh& mesh) { return mesh.size({Axis::data, Axis::expert}); }
 
-void split(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
-           std::int64_t blocks = 1) {
+void annotate(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
+              std::int64_t blocks = 1) {
   ir::Tensor& tensor = program[program.find(name)];
   if (!tensor.sharding) tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
   tensor.sharding->dimensions[std::size_t(dimension)] = Split{std::move(axes), blocks};
@@ -47,24 +47,24 @@ void split(ir::Program& program, const std::string& name, int dimension, std::ve
 
 void annotate_experts(ir::Program& program, const std::vector<Axis>& axes) {
   for (std::size_t i = 0; i < program.tensors.size(); ++i)
-    if (program.tensors[i].local) split(program, program.tensors[i].name, 0, axes);
+    if (program.tensors[i].local) annotate(program, program.tensors[i].name, 0, axes);
 }
 
 // Megatron's layout of the dense weights and, of each expert, likewise.
 void annotate_tensor(ir::Program& program, bool split_experts) {
   for (const int layer : {0, 1, 2}) {
     const std::string name = fmt::format("h.{}.", layer);
-    split(program, name + "attn.c_attn.weight", 0, {Axis::tensor}, 3);
-    split(program, name + "attn.c_attn.bias", 0, {Axis::tensor}, 3);
-    split(program, name + "attn.c_proj.weight", 1, {Axis::tensor});
+    annotate(program, name + "attn.c_attn.weight", 0, {Axis::tensor}, 3);
+    annotate(program, name + "attn.c_attn.bias", 0, {Axis::tensor}, 3);
+    annotate(program, name + "attn.c_proj.weight", 1, {Axis::tensor});
     if (layer == 1) {
-      split(program, name + "mlp.c_fc.weight", 0, {Axis::tensor});
-      split(program, name + "mlp.c_fc.bias", 0, {Axis::tensor});
-      split(program, name + "mlp.c_proj.weight", 1, {Axis::tensor});
+      annotate(program, name + "mlp.c_fc.weight", 0, {Axis::tensor});
+      annotate(program, name + "mlp.c_fc.bias", 0, {Axis::tensor});
+      annotate(program, name + "mlp.c_proj.weight", 1, {Axis::tensor});
     } else if (split_experts) {
-      split(program, name + "moe.experts.c_fc.weight", 1, {Axis::tensor});
-      split(program, name + "moe.experts.c_fc.bias", 1, {Axis::tensor});
-      split(program, name + "moe.experts.c_proj.weight", 2, {Axis::tensor});
+      annotate(program, name + "moe.experts.c_fc.weight", 1, {Axis::tensor});
+      annotate(program, name + "moe.experts.c_fc.bias", 1, {Axis::tensor});
+      annotate(program, name + "moe.experts.c_proj.weight", 2, {Axis::tensor});
     }
   }
 }
@@ -80,7 +80,7 @@ ir::Program logical_forward(const MoeCase& c, bool inspect) {
 
 ir::Program logical_step(const MoeCase& c, bool inspect) {
   ir::Program forward = logical_forward(c, inspect);
-  for (const char* name : {"tokens", "targets"}) split(forward, name, 0, {Axis::data, Axis::expert});
+  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::expert});
   annotate_experts(forward, {Axis::expert});
   if (c.mesh[Axis::tensor] > 1) annotate_tensor(forward, c.split_experts);
   const auto step = passes::shard(passes::autodiff(forward), c.mesh);
@@ -88,7 +88,7 @@ ir::Program logical_step(const MoeCase& c, bool inspect) {
   return *step;
 }
 
-using Outputs = std::map<std::string, std::vector<DoubleTensor>>;
+using RankOutputs = std::map<std::string, std::vector<DoubleTensor>>;
 
 std::map<std::string, Sharding> shardings_of(const ir::Program& logical, const Mesh& mesh, const Values& values) {
   std::map<std::string, Sharding> shardings;
@@ -107,7 +107,8 @@ DoubleTensor sum_of_loads(const std::vector<DoubleTensor>& shares) {
 }
 
 // Slots of a rank begin after those that the ranks before it fill: their number on one rank.
-std::vector<double> slots_on_one_rank(const Outputs& outputs, const std::string& layer, const std::vector<int>& ranks) {
+std::vector<double> slots_on_one_rank(const RankOutputs& outputs, const std::string& layer,
+                                      const std::vector<int>& ranks) {
   std::vector<double> result;
   std::map<double, double> before;  // filled slots of the ranks before, by expert
   for (const int r : ranks) {
@@ -126,7 +127,7 @@ std::vector<int> token_ranks(const Mesh& mesh) { return mesh.group(0, {Axis::dat
 
 int dropped_tokens(const DoubleTensor& slots) { return int(std::ranges::count(slots.values, -1.0)); }
 
-void check_route(const Outputs& whole, const Outputs& ranks, const Mesh& mesh, const std::string& layer) {
+void check_route(const RankOutputs& whole, const RankOutputs& ranks, const Mesh& mesh, const std::string& layer) {
   const auto slots = slots_on_one_rank(ranks, layer, token_ranks(mesh));
   CHECK(slots == whole.at("slot." + layer)[0].values);
   CHECK(dropped_tokens(whole.at("slot." + layer)[0]) > 0);
@@ -142,8 +143,8 @@ void check_case(const MoeCase& c, bool route = true) {
   const ir::Program logical = logical_step(c, true), local = partitioned(logical, c.mesh);
   INFO(to_string(c.mesh) << "\n" << ir::print(logical) << ir::print(local));
   const Values values = random_values(logical, 67, 3);
-  const Outputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
-  const Outputs ranks = run_as_threads(local, c.mesh, values, shardings_of(logical, c.mesh, values));
+  const RankOutputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
+  const RankOutputs ranks = run_as_threads(local, c.mesh, values, shardings_of(logical, c.mesh, values));
   for (const ir::Output& output : logical.outputs) {
     INFO(output.name);
     if (output.kind == ir::OutputKind::other) continue;
@@ -163,12 +164,12 @@ void check_case(const MoeCase& c, bool route = true) {
     if (route) check_route(whole, ranks, c.mesh, layer);
 }
 
-int count(const ir::Program& program, std::string_view op) {
+int ops_named(const ir::Program& program, std::string_view op) {
   return int(std::ranges::count(program.instructions, op, &ir::Instruction::op));
 }
 
 // Without what names groups of ranks and of tokens, the sums that remain, and places in the model.
-std::string plain_text(ir::Program program) {
+std::string text_without_places(ir::Program program) {
   for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
   for (ir::Instruction& at : program.instructions) {
     at.label = "x";
@@ -181,7 +182,7 @@ std::string plain_text(ir::Program program) {
   return ir::print(program);
 }
 
-std::string refusal(const Result<ir::Program>& result) { return result.ok() ? "none" : result.error().message; }
+std::string refused_with(const Result<ir::Program>& result) { return result.ok() ? "none" : result.error().message; }
 
 }  // namespace
 
@@ -216,17 +217,17 @@ TEST_CASE("the partitioned mixture of experts is the Program that the model make
       const ir::Program of_rank = passes::autodiff(model::build_forward(
           moe_model(c),
           {.ranks = ranks, .batch = moe_batch / ranks, .sequence = moe_sequence, .groups = c.groups / ranks}));
-      CHECK(plain_text(partitioned(logical_step(c, false), c.mesh)) == plain_text(of_rank));
+      CHECK(text_without_places(partitioned(logical_step(c, false), c.mesh)) == text_without_places(of_rank));
     }
 }
 
 TEST_CASE("counts travel once a layer, and rows twice in each direction of the step") {
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(2, 2, 2)}) {
     const ir::Program local = partitioned(logical_step({mesh}, false), mesh);
-    CHECK(count(local, "all_to_all_counts") == 2);
-    CHECK(count(local, "all_to_all") == 4);
-    CHECK(count(local, "all_to_all_back") == 4);
-    CHECK(count(local, "swap_shards") + count(local, "all_gather") + count(local, "reduce_scatter") == 0);
+    CHECK(ops_named(local, "all_to_all_counts") == 2);
+    CHECK(ops_named(local, "all_to_all") == 4);
+    CHECK(ops_named(local, "all_to_all_back") == 4);
+    CHECK(ops_named(local, "swap_shards") + ops_named(local, "all_gather") + ops_named(local, "reduce_scatter") == 0);
   }
   const ir::Program local = partitioned(logical_step({mesh_with(4, 1, 1)}, false), mesh_with(4, 1, 1));
   for (const ir::Instruction& at : local.instructions) CHECK(at.stream == ir::Stream::compute);
@@ -236,10 +237,10 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
   const Mesh mesh = mesh_with(2, 2, 2);
   ir::Program forward = logical_forward({mesh}, false);
   annotate_experts(forward, {Axis::data, Axis::expert});
-  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+  CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
         "h.0.moe.dispatch: expected experts over one axis of the mesh, found %19 4{data,expert},16,32");
   forward = logical_forward({mesh}, false);
-  for (const char* name : {"tokens", "targets"}) split(forward, name, 0, {Axis::data, Axis::tensor});
-  CHECK(refusal(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
+  CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
         "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
 }
