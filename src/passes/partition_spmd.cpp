@@ -121,8 +121,7 @@ class PartitionSpmd {
       const ir::Tensor& tensor = logical_.tensors[i];
       if (tensor.number >= 0) continue;
       const Sharding& split = shardings_[i];
-      const bool is_kept = tensor.kind != ir::TensorKind::input;
-      const bool local = tensor.local || (is_kept && !split.is_whole());
+      const bool local = tensor.kind != ir::TensorKind::input && !split.is_whole();
       const Shape shape = *shard_shape(tensor.type.shape, split, mesh_);
       versions_[i] = {{split, result_.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, local)}};
     }
@@ -240,7 +239,10 @@ class PartitionSpmd {
     for (const ir::Output& output : logical_.outputs) {
       const std::size_t at = output.tensor.index();
       const Sharding there = leaving(output.tensor);
-      const TensorId id = std::ranges::find(versions_[at], there, &Version::sharding)->id;
+      const auto version = std::ranges::find(versions_[at], there, &Version::sharding);
+      LANCET_CHECK(version != versions_[at].end(), "output {} was not made as {}", output.name,
+                   shown(output.tensor, there));
+      const TensorId id = version->id;
       const mesh::Axes summed = adds_up_[at] ? there.used() : there.partial;
       if (!summed.empty()) result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), summed);
       result_.add_output(output.name, id);

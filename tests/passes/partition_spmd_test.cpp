@@ -260,6 +260,9 @@ TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ran
     const ir::Program local = partitioned(*logical, mesh);
     INFO(ir::print(*logical) << ir::print(local));
     CHECK(difference(*logical, local, mesh, random_values(*logical, 67, 3)) == "");
+    const ir::TensorId experts = local.find("h.0.moe.experts.c_fc.weight");
+    CHECK(local[experts].local == (mesh[Axis::expert] > 1));
+    CHECK(local.type(experts).shape[0] == 4 / mesh[Axis::expert]);
   }
 }
 

@@ -16,12 +16,13 @@ class RandomProgram {
 
   ir::Program make() {
     const ir::TensorId tokens = program_.add_named(ir::TensorKind::input, "tokens", {DType::i32, {batch_, sequence_}});
-    ir::TensorId x = append("embedding", {tokens, weight({vocabulary, width_}), weight({sequence_, width_})})[0];
+    const ir::TensorId wte = weight({vocabulary, width_});
+    ir::TensorId x = append("embedding", {tokens, wte, weight({sequence_, width_})})[0];
     for (int left = 1 + below(4); left > 0; --left) {
       const ir::TensorId y = layer(x);
       x = below(2) ? append("add", {x, y})[0] : y;
     }
-    const ir::TensorId logits = append("linear", {x, weight({vocabulary, width_})})[0];
+    const ir::TensorId logits = append("linear", {x, below(2) ? wte : weight({vocabulary, width_})})[0];
     const ir::TensorId targets =
         program_.add_named(ir::TensorKind::input, "targets", {DType::i32, {batch_, sequence_}});
     const auto loss = append("cross_entropy_train", {logits, targets},

@@ -22,13 +22,14 @@ ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 
 // One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
-// (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards. Where an instruction needs
-// another sharding than its operand has, or makes another than its result has, the steps between the two stand before
-// or after it: the collectives of the Program, but for those of what leaves it. A gradient or a loss that is partial
-// stays so, and its tensor names the axes: `sync` sums over them. `cost` prices each step; equal programs cost the
-// same. Runs after autodiff. The number of instructions does not depend on the sizes of axes of more than one
-// coordinate. Errors (ExitCode::config): an axis that does not divide a dimension, with tensor, axis and numbers; a
-// state whose sharding does not let its update run in place.
+// (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards, and are local if ranks have
+// different ones. Where an instruction needs another sharding than its operand has, or makes another than its result
+// has, the steps between the two stand before or after it. Gradients leave split as their parameters are, and losses
+// whole; the axes over which they are still partial are named by the sharding of the output's tensor, and are for
+// `sync` to resolve. `cost` prices each step; equal steps cost the same. Runs after autodiff. The number of
+// instructions does not depend on the sizes of axes of more than one coordinate.
+// Errors (ExitCode::config): an axis that does not divide a dimension, with tensor, axis and numbers; a state whose
+// sharding does not let its update run in place, or is another than that of the parameter whose gradients it sums.
 Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 

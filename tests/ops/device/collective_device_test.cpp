@@ -42,6 +42,7 @@ TEST_CASE("device collectives give every rank the bits of the CPU's") {
         return run(op, {operand}, attributes,
                    {kernel->bind, kernel->workspace, 1, comm::group_of(on_device), &device, &stream});
       });
-      if (!status.ok()) FAIL_CHECK(status.error().message);
+      INFO((status.ok() ? "" : status.error().message));
+      CHECK(status.ok());
     }
 }
