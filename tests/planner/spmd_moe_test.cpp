@@ -2,8 +2,10 @@
 // threads, against the logical Program on one rank, both with the CPU's kernels; and against the Program that the model
 // makes for one of several ranks.
 #include "lancet/model/gpt2_moe.h"
+#include "lancet/planner/planner.h"
 #include "passes/partitioned.h"
 #include "passes/rank_threads.h"
+#include "planner/planned_ranks.h"
 #include "small_model.h"
 
 using namespace lancet;
@@ -243,4 +245,31 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
   for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
   CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
         "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
+}
+
+TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
+  for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
+    const ir::Program logical = logical_step({mesh}, false), local = partitioned(logical, mesh);
+    const ir::Plan plan = planner::make_forward_plan(local, 1);
+    require_sound(ir::verify(plan));
+    const Values values = random_values(logical, 67, 5);
+    const auto shardings = shardings_of(logical, mesh, values);
+    std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
+    for (const auto& [name, value] : values) {
+      const auto shards = spread(value, shardings.at(name), mesh);
+      for (std::size_t rank = 0; rank < shards.size(); ++rank)
+        of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
+    }
+    std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
+    require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
+      const auto rank = std::size_t(world.rank());
+      return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
+    }));
+    const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
+    for (const auto& [name, ranks] : expected)
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        INFO(to_string(mesh) << ", " << name << " on rank " << rank);
+        CHECK(planned[rank].at(name).values == ranks[rank].values);
+      }
+  }
 }
