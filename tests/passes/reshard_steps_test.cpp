@@ -135,6 +135,9 @@ TEST_CASE("reshard steps: one collective where there is one, slices first, gathe
   CHECK(steps(shape, whole, sum) == "one_summand tensor");
   CHECK(steps(shape, both, whole) == "all_gather data,expert 0");
   CHECK(steps(shape, {{{{E, D}}, {}}, {}}, whole) == "all_gather data 0; all_gather expert 0");
+  // The inner axis is gathered alone; the outer one takes the inner one with it.
+  CHECK(steps(shape, {{{{T, D}}, {}}, {}}, rows) == "all_gather data 0");
+  CHECK(steps(shape, {{{{D, T}}, {}}, {}}, rows) == "all_gather data,tensor 0; take_shard tensor 0");
   CHECK(steps(shape, {{{}, {}}, {D, T}}, whole) == "sum_shards data,tensor");
   CHECK(steps(shape, {{{}, {}}, {D, T}}, {{{}, {}}, {T}}) == "sum_shards data");
   CHECK(steps(shape, in_blocks, columns) == "all_gather tensor 1; take_shard tensor 1");
