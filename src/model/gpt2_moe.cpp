@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lancet/base/check.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
@@ -135,7 +136,9 @@ class Builder {
     ir::set_group(counts, options_.mesh, {mesh::Axis::expert});
     if (!product_of(tokens * among).items().empty()) expert_product.set("streamed", std::int64_t(1));
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
-    const auto gated = emit(gate_op, {logits}, {{"capacity", of_group}, {"groups", groups}}, name + ".gate");
+    ops::Attributes gate_attributes{{"capacity", of_group}, {"groups", groups}};
+    if (const std::int64_t loads = loads_of(groups); loads > 1) gate_attributes.set("load_groups", groups / loads);
+    const auto gated = emit(gate_op, {logits}, gate_attributes, name + ".gate");
     const TensorId expert = gated[0], slot = gated[1], probability = gated[2];  // [B*S,1]
     const TensorId filled = gated[4];                                           // i32[E,2]
     if (options_.inspect) {
@@ -165,12 +168,20 @@ class Builder {
                 name + ".combine")[0];  // [B,S,D]
   }
 
+  // The loads of a layer with that many groups.
+  std::int64_t loads_of(std::int64_t groups) const {
+    const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global;
+    if (options_.mode != Mode::train || global) return 1;
+    LANCET_CHECK(groups % options_.loads == 0, "{} groups have {} loads", groups, options_.loads);
+    return options_.loads;
+  }
+
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {
     const std::int64_t tokens = options_.batch * options_.sequence, ranks = options_.mesh.ranks();
     const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global && ranks > 1;
     if (global) load = emit("all_reduce", {load}, {}, layer + ".moe.load")[0];
     const TensorId aux = emit("aux_loss", {probabilities, load},
-                              {{"load_tokens", global ? tokens * ranks : tokens},
+                              {{"load_tokens", (global ? tokens * ranks : tokens) * 2 / program_.type(load).shape[0]},
                                {"total_tokens", tokens * ranks * options_.accumulation},
                                {"coefficient", model_.router_aux_loss_coef}},
                               layer + ".moe.aux_loss")[0];

@@ -131,7 +131,7 @@ const CpuKernel* find_cpu_kernel(std::string_view op) {
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute) {
   const OpDef* found = find_op(instruction.op);
   return found && std::ranges::any_of(found->partition, [&](const PartitionRow& row) {
-           return std::ranges::count(row.divided, attribute) > 0;
+           return row.in_time() && std::ranges::count(row.divided, attribute) > 0;
          });
 }
 

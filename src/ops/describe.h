@@ -29,6 +29,12 @@ inline bool is_filled(const TensorType& type, std::int64_t experts) {
   return type == TensorType{DType::i32, {experts, 2}};
 }
 
+// True if `loads` loads count `tokens` tokens: a single one may count those of other parts and ranks, too; of several,
+// each counts the attribute load_tokens.
+inline bool counts_tokens(const OpInput& in, std::int64_t loads, std::int64_t tokens) {
+  return loads == 1 || (loads > 1 && loads * in.attributes.integer("load_tokens", 0) == tokens);
+}
+
 inline double bytes_of(const OpInput& in) {
   double total = 0;
   for (const TensorType& type : in.operands) total += double(ir::bytes(type));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "lancet/ir/groups.h"
@@ -107,12 +108,15 @@ bool applies(const ops::PartitionRow& row, const ShardedInstruction& at) {
     return false;
   bool splits = false;  // a row whose optional operands alone are split does nothing without them
   for_each_entry(at, row, [&](const ShardedOperand&, ops::Axis entry) { splits |= ops::is_split(entry); });
+  for (std::size_t i = 0; i < at.operands.size(); ++i) splits |= row.operands[i] == ops::partial;
   return splits;
 }
 
-std::string key(const ir::TensorType& type, const Sharding& from, const Sharding& to) {
-  std::string bytes{char(type.dtype)};
-  auto add = [&](std::int64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+std::string key(const ShardedOperand& operand, const Sharding& from, const Sharding& to) {
+  const ir::TensorType& type = operand.type;
+  std::string bytes{char(type.dtype), char(operand.slots.kind)};
+  auto add = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  add(operand.slots.filled);
   for (const std::int64_t extent : type.shape.span()) add(extent);
   for (const Sharding* sharding : {&from, &to}) {
     bytes += mesh::to_string(sharding->partial);
@@ -183,17 +187,21 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
   std::optional<Price> least;
   for (const Sharding& other : operand.shardings) {
     const Sharding there = restrict(other, axes);
-    const Price& found = is_result ? price_of(operand.type, sharding, there) : price_of(operand.type, there, sharding);
+    const Price& found = is_result ? price_of(operand, sharding, there) : price_of(operand, there, sharding);
     if (operand.pinned && found.steps > 0) continue;
+    if (std::isinf(found.cost)) continue;
     if (!least || found < *least) least = found;
   }
+  // Slots cannot get every sharding that their neighbours would like.
+  if (!least && is_result && !operand.pinned) return Price{};
   return least;
 }
 
-const RowChooser::Price& RowChooser::price_of(const ir::TensorType& type, const Sharding& from, const Sharding& to) {
-  const auto [entry, is_new] = prices_.try_emplace(key(type, from, to));
+const RowChooser::Price& RowChooser::price_of(const ShardedOperand& operand, const Sharding& from, const Sharding& to) {
+  const auto [entry, is_new] = prices_.try_emplace(key(operand, from, to));
   if (is_new) {
-    const ReshardSteps way = reshard_steps(type, from, to, mesh_, cost_);
+    const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_,
+                                           [&](const Reshard& step) { return step_cost(operand.slots, step, cost_); });
     const auto locals = std::ranges::count_if(way.steps, [](const Reshard& step) { return is_local(step.kind); });
     entry->second = {way.cost, int(way.steps.size()) - int(locals), false, int(way.steps.size())};
   }

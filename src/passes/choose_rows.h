@@ -12,6 +12,7 @@
 #include "lancet/base/result.h"
 #include "lancet/ops/op.h"
 #include "lancet/passes/reshard_steps.h"
+#include "ragged.h"
 
 namespace lancet::passes {
 
@@ -20,6 +21,7 @@ struct ShardedOperand {
   ir::TensorType type;                         // of the whole tensor
   std::vector<mesh::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
                                                // gets, or none if no instruction reads it
+  SlotUse slots = {};                          // which steps it may take
   bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding
 };
 
@@ -55,7 +57,8 @@ class RowChooser {
   std::optional<Price> price(const ShardedInstruction& instruction, const Share& share, mesh::Axes axes);
   std::optional<Price> price_of(const ShardedOperand& operand, const mesh::Sharding& sharding, bool is_result,
                                 mesh::Axes axes);
-  const Price& price_of(const ir::TensorType& type, const mesh::Sharding& from, const mesh::Sharding& to);
+  // Infinite if there is no way.
+  const Price& price_of(const ShardedOperand& operand, const mesh::Sharding& from, const mesh::Sharding& to);
 
   mesh::Mesh mesh_;
   ReshardCost cost_;

@@ -2,10 +2,12 @@
 // that exist of it on the ranks: the one that its maker made, the one with the sharding that the Program says, and
 // those that readers took; each is made once and read by all later readers. choose_rows.h picks the row of the op table
 // by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
-// results.
+// results. What is about experts' slots changes its sharding by the irregular all-to-all (ragged.h), right before it is
+// read.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "choose_rows.h"
 #include "lancet/base/check.h"
@@ -22,13 +24,14 @@ using mesh::Sharding;
 class PartitionSpmd {
  public:
   PartitionSpmd(const ir::Program& logical, const mesh::Mesh& mesh, const ReshardCost& cost)
-      : logical_(logical), mesh_(mesh), cost_(cost), rows_(mesh, cost) {}
+      : logical_(logical), mesh_(mesh), cost_(cost), rows_(mesh, cost), ragged_(logical) {}
 
   Result<ir::Program> run() {
     result_.name = logical_.name;
     result_.attributes = logical_.attributes;
     if (result_.attributes.has("ranks")) result_.attributes.set("ranks", std::int64_t(mesh_.ranks()));
     LANCET_TRY(read_shardings());
+    LANCET_TRY(ragged_.check(logical_, shardings_));
     find_readers();
     LANCET_TRY(read_outputs());
     versions_.resize(logical_.tensors.size());
@@ -66,14 +69,15 @@ class PartitionSpmd {
     }
   }
 
-  // A gradient leaves split as its parameter is, a loss whole; both as partial as they were made. Their makers' rows
-  // are chosen as if the sums were made here.
+  // A gradient leaves split as its parameter is and as partial as it was made; a loss or a load as it was made. Their
+  // makers' rows are chosen as if the sums were made here.
   Status read_outputs() {
     leaving_.resize(logical_.tensors.size());
+    adds_up_.resize(logical_.tensors.size());
     for (const ir::Output& output : logical_.outputs) {
       const std::size_t at = output.tensor.index();
       if (ir::is_share(output.kind)) {
-        leaving_[at] = Sharding::whole(shardings_[at].dimensions.size());
+        adds_up_[at] = true;
       } else if (output.kind == ir::OutputKind::gradient) {
         leaving_[at] = sharding(output.parameter);
         const Sharding wanted = left_partial(*leaving_[at], shardings_[at].partial);
@@ -96,6 +100,14 @@ class PartitionSpmd {
     for (const mesh::Axis axis : mesh::all_axes)
       if (partial.has(axis) && !used.has(axis)) sharding.partial.add(axis);
     return sharding;
+  }
+
+  bool leaves(TensorId id) const { return leaving_[id.index()] || adds_up_[id.index()]; }
+  // The sharding in which an output leaves. The first version of a tensor is as it was made.
+  Sharding leaving(TensorId id) const {
+    const Sharding& made = versions_[id.index()][0].sharding;
+    if (leaving_[id.index()]) return left_partial(*leaving_[id.index()], made.partial);
+    return adds_up_[id.index()] || ragged_.use(id).kind != SlotUse::Kind::none ? made : sharding(id);
   }
 
   std::string shown(TensorId id, const Sharding& sharding) const {
@@ -128,13 +140,13 @@ class PartitionSpmd {
   Status add(const Instruction& instruction) {
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
-      ShardedOperand operand{logical_.type(id), {}, is_pinned(id) && is_updated(instruction, id)};
+      ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id)};
       for (const Version& version : versions_[id.index()]) operand.shardings.push_back(version.sharding);
       at.operands.push_back(std::move(operand));
     }
     for (const TensorId id : instruction.results) {
-      ShardedOperand result{logical_.type(id), {}, is_pinned(id)};
-      if (is_read_[id.index()] || leaving_[id.index()] || result.pinned) result.shardings.push_back(sharding(id));
+      ShardedOperand result{logical_.type(id), {}, ragged_.use(id), is_pinned(id)};
+      if (is_read_[id.index()] || leaves(id) || result.pinned) result.shardings.push_back(sharding(id));
       at.results.push_back(std::move(result));
     }
     LANCET_ASSIGN(const Share share, rows_.choose(at));
@@ -143,6 +155,7 @@ class PartitionSpmd {
   }
 
   void emit(const Instruction& instruction, const Share& share) {
+    for (const TensorId id : instruction.operands) send_counts(id, instruction);
     std::vector<TensorId> operands;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i)
       operands.push_back(version(instruction.operands[i], share.operands[i], instruction));
@@ -151,43 +164,87 @@ class PartitionSpmd {
     for (std::size_t r = 0; r < results.size(); ++r) {
       const TensorId id = instruction.results[r];
       versions_[id.index()] = {{share.results[r], results[r]}};
-      if (leaving_[id.index()]) version(id, left_partial(*leaving_[id.index()], share.results[r].partial), instruction);
-      if (is_read_[id.index()]) version(id, sharding(id), instruction);
+      if (leaves(id)) version(id, leaving(id), instruction);
+      if (is_read_[id.index()] && ragged_.use(id).kind == SlotUse::Kind::none) version(id, sharding(id), instruction);
     }
+  }
+
+  // The cheapest way from a version of a tensor to that sharding.
+  struct Way {
+    Version from;
+    ReshardSteps steps;
+  };
+  Way way_to(TensorId id, const Sharding& wanted) const {
+    std::optional<Way> best;
+    const auto price = [&](const Reshard& step) { return step_cost(ragged_.use(id), step, cost_); };
+    for (const Version& version : versions_[id.index()]) {
+      ReshardSteps steps = reshard_steps(logical_.type(id), version.sharding, wanted, mesh_, price);
+      if (!best || steps.cost < best->steps.cost || steps.steps.empty()) best = Way{version, std::move(steps)};
+      if (best->steps.steps.empty()) break;
+    }
+    return std::move(*best);
   }
 
   // The version of a tensor with that sharding, made from the nearest one if there is none.
   TensorId version(TensorId id, const Sharding& wanted, const Instruction& near) {
-    std::vector<Version>& versions = versions_[id.index()];
-    const Version* from = nullptr;
-    ReshardSteps way;
-    for (const Version& version : versions) {
-      if (version.sharding == wanted) return version.id;
-      ReshardSteps found = reshard_steps(logical_.type(id), version.sharding, wanted, mesh_, cost_);
-      if (from && way.cost <= found.cost) continue;
-      from = &version;
-      way = std::move(found);
+    const Way way = way_to(id, wanted);
+    LANCET_CHECK(!std::isinf(way.steps.cost), "{}: no way from {} to {}", logical_.display(id),
+                 shown(id, way.from.sharding), shown(id, wanted));
+    Version made = way.from;
+    for (const Reshard& step : way.steps.steps) {
+      made = {step.sharding, take_step(id, made, step, near)};
+      versions_[id.index()].push_back(made);
     }
-    TensorId made = from->id;
+    return made.id;
+  }
+
+  TensorId take_step(TensorId id, const Version& from, const Reshard& step, const Instruction& near) {
+    std::string_view op = name(step.kind);
+    std::vector<TensorId> operands{from.id};
+    ir::Attributes attributes = passes::attributes(step);
+    const SlotUse::Kind use = ragged_.use(id).kind;
+    if (use == SlotUse::Kind::counts && step.kind == Reshard::Kind::reduce_scatter) {
+      op = "all_to_all_counts";
+      attributes = {{"ranks", std::int64_t(step.ranks)}, {"axes", mesh::to_string(step.axes)}};
+    } else if (use == SlotUse::Kind::buffer && step.kind == Reshard::Kind::swap_shards) {
+      const bool there = step.to == 0;
+      op = there ? "all_to_all" : "all_to_all_back";
+      const TensorId counts = ragged_.counts(id);
+      const Sharding &of_tokens = there ? from.sharding : step.sharding,
+                     &of_experts = there ? step.sharding : from.sharding;
+      operands.push_back(version(counts, sharding_of_counts(of_tokens), near));
+      operands.push_back(version(counts, sharding_of_counts(of_experts), near));
+      attributes = {{"axes", mesh::to_string(step.axes)}};
+      if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
+    }
     const std::string& label = labels_[id.index()].empty() ? near.label : labels_[id.index()];
-    for (const Reshard& step : way.steps) {
-      made = ops::append(result_, name(step.kind), {made}, attributes(step), near.role,
-                         fmt::format("{}.{}", label, name(step.kind)))[0];
-      versions.push_back({step.sharding, made});
+    return ops::append(result_, op, std::move(operands), std::move(attributes), near.role,
+                       fmt::format("{}.{}", label, op))[0];
+  }
+
+  // The shards that a buffer's experts and slots make together.
+  std::int64_t shards_of(const Sharding& buffer) const {
+    return mesh::shards(buffer.dimensions[0], mesh_) * mesh::shards(buffer.dimensions[1], mesh_);
+  }
+
+  // Counts travel before their first reader, so that no all-to-all waits for them.
+  void send_counts(TensorId id, const Instruction& near) {
+    for (const TensorId buffer : ragged_.buffers(id)) {
+      const Sharding wanted = sharding_of_counts(sharding(buffer));
+      if (!std::isinf(way_to(id, wanted).steps.cost)) version(id, wanted, near);
     }
-    return made;
   }
 
   void add_outputs() {
     for (const ir::Output& output : logical_.outputs) {
-      const std::vector<Version>& versions = versions_[output.tensor.index()];  // the first is as it was made
-      const auto& leaving = leaving_[output.tensor.index()];
-      const Sharding there = leaving ? left_partial(*leaving, versions[0].sharding.partial) : sharding(output.tensor);
-      const auto version = std::ranges::find(versions, there, &Version::sharding);
-      LANCET_CHECK(version != versions.end(), "output {} was not made as {}", output.name, shown(output.tensor, there));
+      const std::size_t at = output.tensor.index();
+      const Sharding there = leaving(output.tensor);
+      const auto version = std::ranges::find(versions_[at], there, &Version::sharding);
+      LANCET_CHECK(version != versions_[at].end(), "output {} was not made as {}", output.name,
+                   shown(output.tensor, there));
       const TensorId id = version->id;
-      if (!there.partial.empty())
-        result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), there.partial);
+      const mesh::Axes summed = adds_up_[at] ? there.used() : there.partial;
+      if (!summed.empty()) result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), summed);
       result_.add_output(output.name, id);
     }
   }
@@ -196,10 +253,12 @@ class PartitionSpmd {
   const mesh::Mesh mesh_;
   const ReshardCost& cost_;
   RowChooser rows_;
+  const RaggedTensors ragged_;
   ir::Program result_;
   std::vector<Sharding> shardings_;  // by tensor of the logical Program, as those below
   std::vector<bool> is_read_;
-  std::vector<std::optional<Sharding>> leaving_;  // of gradients and losses: how they are split as outputs
+  std::vector<std::optional<Sharding>> leaving_;  // of gradients: how they are split as outputs
+  std::vector<bool> adds_up_;                     // losses and loads, whose shards add up as well as their summands
   std::vector<std::string> labels_;               // of the makers; empty for what has none
   std::vector<std::vector<Version>> versions_;
 };

@@ -79,10 +79,17 @@ std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   return {{0}};
 }
 
-// A gate's probabilities have a gradient that all tokens share [E].
-ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ir::TensorType& type) {
-  if (is_gate(op) && result == 5) return {DType::f32, {type.shape[2]}};
-  return type;
+// A gate's probabilities have a gradient that all tokens of a load share [L*E].
+ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ReferenceCall& forward) {
+  if (is_gate(op) && result == 5) return {DType::f32, {std::int64_t(forward.results[6].values.size()) / 2}};
+  return forward.results[result].type;
+}
+
+// Where element i of a tensor has its number among `shared` numbers, of which neighbouring rows share as many as a row
+// has.
+std::size_t in_shared(const DoubleTensor& tensor, std::size_t i, std::size_t shared) {
+  const auto row = std::size_t(tensor.shape().back()), rows = tensor.values.size() / row;
+  return i / row * (shared / row) / rows * row + i % row;
 }
 
 // A random functional of an op's results; the rule must give its gradient.
@@ -98,7 +105,8 @@ struct Functional {
     for (const auto& [r, factor] : factors) {
       const auto& values = call.results[r].values;
       for (std::size_t i = 0; i < values.size(); ++i)
-        if (!std::isnan(values[i])) sum += values[i] * factor.values[i % factor.values.size()];
+        if (!std::isnan(values[i]))
+          sum += values[i] * factor.values[in_shared(call.results[r], i, factor.values.size())];
     }
     return sum;
   }
@@ -130,7 +138,7 @@ void Case::check() const {
   for (std::size_t i = 0; i < operands.size(); ++i) memory.emplace(context.instruction().operands[i], operands[i]);
   Functional functional{op, sample.attributes, {}};
   for (std::size_t r : given) {
-    GuardedTensor factor(gradient_type(op, r, forward.results[r].type));
+    GuardedTensor factor(gradient_type(op, r, forward));
     fill_normal(factor, gradient_seed, 100 + r);
     functional.factors.emplace(r, to_double(factor));
     if (factor.type() == forward.results[r].type)  // slots without a token have no gradient
@@ -168,7 +176,7 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
                          const std::optional<GuardedTensor>& before) const {
   constexpr double step = 1e-5;
   const std::size_t count = operands[i].values.size();
-  // The auxiliary loss gives one gradient for all tokens.
+  // The auxiliary loss gives one gradient for all tokens of a load.
   const std::size_t shared = gradient ? std::size_t(gradient->type().shape.elements()) : 1;
   for (std::uint64_t direction = 0; direction < 3; ++direction) {
     const Philox random(gradient_seed, 300 + direction);
@@ -180,7 +188,8 @@ void Case::check_operand(std::size_t i, const std::vector<DoubleTensor>& operand
       up[i].values[j] += step * u;
       down[i].values[j] -= step * u;
       if (!gradient) continue;
-      const double start = before ? double(before->as<float>()[j]) : 0, g = double(gradient->as<float>()[j % shared]);
+      const double start = before ? double(before->as<float>()[j]) : 0,
+                   g = double(gradient->as<float>()[in_shared(operands[i], j, shared)]);
       derivative += u * (g - start);
       squares += u * u * (g * g + start * start);
     }

@@ -86,7 +86,7 @@ TEST_CASE("the samples drop tokens and leave slots empty") {
       const DoubleTensor load = to_double(route.whole().load);
       for (std::int64_t e = 0; e < route.experts(); ++e) {
         dropped |= load[e] > load[route.experts() + e];
-        empty |= load[route.experts() + e] < double(route.capacity());
+        empty |= load[route.experts() + e] < double(route.slots());
       }
     }
   CHECK(dropped);

@@ -3,6 +3,7 @@
 // that are sums. What holds for parts that run one after the other holds for shards on ranks.
 #include <fmt/ranges.h>
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -48,7 +49,10 @@ bool is_irregular(const PartitionRow& row) {
 // decision, which the op makes or reads.
 bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& sample) {
   if (sample.operands.size() > row.operands.size()) return false;
+  const bool has_groups = sample.attributes.integer("groups", 1) > 1;
+  if (splits_slots(row, op)) return has_groups && int(sample.operands.size()) > (op.ragged ? op.ragged->counts : 0);
   if (!is_irregular(row) || op.kind == ops::Kind::gate) return true;
+  if (has_groups) return false;
   return std::any_of(sample.operands.begin(), sample.operands.end(), [](const ops::SampleOperand& operand) {
     return operand.fill == ops::Fill::expert || operand.fill == ops::Fill::rows;
   });
@@ -83,6 +87,18 @@ GuardedTensor zeros(const ir::TensorType& type) {
   return tensor;
 }
 
+// One of `count` equal tensors whose sum is the whole. What is not written stays so.
+GuardedTensor summand(const GuardedTensor& whole, std::int64_t count) {
+  DoubleTensor values = to_double(whole);
+  for (double& value : values.values) value /= double(count);
+  const GuardedTensor quotient = from_double(values);
+  GuardedTensor result = whole;
+  const std::size_t size = whole.size() / values.values.size();
+  for (std::size_t i = 0; i < values.values.size(); ++i)
+    if (!std::isnan(values.values[i])) std::memcpy(result.data() + i * size, quotient.data() + i * size, size);
+  return result;
+}
+
 // One row of one sample, split in one way.
 class Split {
  public:
@@ -92,7 +108,23 @@ class Split {
         row_(row),
         route_(route),
         operands_(make_operands(sample, route, partition_seed)),
+        has_slots_(splits_slots(row, op)),
         whole_(run(op, operands_, sample.attributes)) {}
+
+  // False if the op's rule for types refuses the first part, or makes other results of it than the row says.
+  bool fits(const Bounds& bounds) const {
+    if (has_slots_ && op_.kind != ops::Kind::gate && route_.groups() % (std::ssize(bounds) - 1) != 0) return false;
+    const bool sums = std::ranges::count(row_.operands, ops::partial) > 0;
+    if (sums && (!are_equal(bounds) || !std::has_single_bit(bounds.size() - 1))) return false;  // halves are exact
+    std::vector<ir::TensorType> operands;
+    for (std::size_t i = 0; i < operands_.size(); ++i)
+      operands.push_back(type_of_part(operands_[i], row_.operands[i], bounds));
+    const auto made = op_.infer({operands, attributes_of_part(bounds, 0)});
+    if (!made.ok()) return false;
+    for (std::size_t r = 0; r < made->size(); ++r)
+      if ((*made)[r] != type_of_part(whole_.results[r], row_.results[r], bounds)) return false;
+    return true;
+  }
 
   // The extent that is split: the least of the axes that the row names, since tokens are split by their sequences; the
   // tokens, if it names none.
@@ -110,13 +142,16 @@ class Split {
     parts_.clear();
     decisions_.clear();
     for (std::size_t p = 0; p + 1 < bounds.size(); ++p) {
-      if (route_.exists()) {
+      if (has_slots_ && op_.kind != ops::Kind::gate) {
+        decisions_.push_back(route_.shard(std::int64_t(p), std::ssize(bounds) - 1));
+      } else if (route_.exists() && route_.groups() == 1) {
         const std::int64_t tokens = route_.tokens(), all = bounds.back();
         Decision part =
             route_.part(tokens * bounds[p] / all, tokens * bounds[p + 1] / all, p ? &decisions_.back() : nullptr);
         decisions_.push_back(std::move(part));
       }
       run_part(bounds, p);
+      if (has_slots_ && op_.kind == ops::Kind::gate) decisions_.emplace_back(parts_.back().results);
     }
     for (std::size_t r = 0; r < whole_.results.size(); ++r) {
       INFO(fmt::format("result {} of parts {}", r, bounds));
@@ -134,16 +169,12 @@ class Split {
     const std::int64_t begin = bounds[p], end = bounds[p + 1], all = bounds.back();
     std::vector<GuardedTensor> operands;
     for (int i = 0; i < int(row_.operands.size()); ++i) {
-      std::optional<GuardedTensor> operand = part_operand(i, begin, end, all);
+      std::optional<GuardedTensor> operand = slots_of_shard(i, p, bounds.size() - 1);
+      if (!operand) operand = part_operand(i, begin, end, all);
       if (!operand) break;
       operands.push_back(std::move(*operand));
     }
-    ir::Attributes attributes = attributes_of_part(bounds, begin, end);
-    if (attributes.integer("groups", 1) > 1) {
-      attributes.set("part", std::int64_t(p));
-      attributes.set("parts", std::int64_t(bounds.size() - 1));
-    }
-    Outcome part = run_share(std::move(operands), attributes, int(p), int(bounds.size() - 1));
+    Outcome part = run_share(std::move(operands), attributes_of_part(bounds, p), int(p), int(bounds.size() - 1));
     INFO(fmt::format("{}", fmt::join(part.faults, "\n")));
     CHECK(part.faults.empty());
     for (std::size_t r = 0; r < whole_.results.size(); ++r)
@@ -162,13 +193,77 @@ class Split {
     return run(op_, std::move(operands), attributes, bound);
   }
 
-  // An attribute of a part that is no equal share is in proportion.
-  ir::Attributes attributes_of_part(const Bounds& bounds, std::int64_t begin, std::int64_t end) const {
-    if (are_equal(bounds)) return ops::attributes_of_share(row_, sample_.attributes, std::ssize(bounds) - 1);
-    ir::Attributes attributes = sample_.attributes;
+  static ir::TensorType type_of_part(const GuardedTensor& whole, ops::Axis entry, const Bounds& bounds) {
+    ir::TensorType type = whole.type();
+    if (!ops::is_split(entry)) return type;
+    const int index = ops::index_of(entry, type.shape.rank());
+    type.shape.set(index, type.shape[index] * bounds[1] / bounds.back());
+    return type;
+  }
+
+  // An attribute of a part that is no equal share is in proportion. A gate counts the tokens of groups that parts in
+  // time share, and must know which tokens the part has.
+  ir::Attributes attributes_of_part(const Bounds& bounds, std::size_t p) const {
+    const std::int64_t parts = std::ssize(bounds) - 1;
+    ir::Attributes attributes = ops::attributes_of_share(row_, sample_.attributes, parts);
     for (const std::string_view name : row_.divided)
-      if (attributes.has(name)) attributes.set(name, attributes.integer(name) * (end - begin) / bounds.back());
+      if (!are_equal(bounds) && attributes.has(name))
+        attributes.set(name, sample_.attributes.integer(name) * (bounds[p + 1] - bounds[p]) / bounds.back());
+    if (!has_slots_ && attributes.integer("groups", 1) > 1) {
+      attributes.set("part", std::int64_t(p));
+      attributes.set("parts", parts);
+    }
     return attributes;
+  }
+
+  // The first of the whole's slots of an expert that shard p has.
+  std::int32_t first_slot(std::size_t p, std::int64_t e) const {
+    std::int32_t first = 0;
+    for (std::size_t q = 0; q < p; ++q) first += decisions_[q].filled.as<std::int32_t>()[2 * e + 1];
+    return first;
+  }
+
+  // Copies the slots that the tokens of shard p fill from the whole buffer to the shard's, or back.
+  void copy_slots(GuardedTensor& whole, GuardedTensor& part, std::size_t p, bool back) const {
+    const std::int64_t of_expert = whole.shape()[1], of_part = part.shape()[1];
+    const std::size_t row = whole.size() / std::size_t(whole.shape()[0] * of_expert);
+    for (std::int64_t e = 0; e < whole.shape()[0]; ++e) {
+      std::byte* in_whole = whole.data() + std::size_t(e * of_expert + first_slot(p, e)) * row;
+      std::byte* in_part = part.data() + std::size_t(e * of_part) * row;
+      const std::size_t bytes = std::size_t(decisions_[p].filled.as<std::int32_t>()[2 * e + 1]) * row;
+      std::memcpy(back ? in_whole : in_part, back ? in_part : in_whole, bytes);
+    }
+  }
+
+  // What shard p has of operand i, if it is about slots.
+  std::optional<GuardedTensor> slots_of_shard(int i, std::size_t p, std::size_t shards) const {
+    if (!has_slots_ || !op_.ragged) return std::nullopt;
+    if (i == op_.ragged->counts) return decisions_[p].filled;
+    if (i == op_.ragged->slots) return decisions_[p].slot;
+    if (std::ranges::count(op_.ragged->operands, i) == 0) return std::nullopt;
+    GuardedTensor whole = operands_[std::size_t(i)];
+    ir::TensorType type = whole.type();
+    type.shape.set(1, type.shape[1] / std::int64_t(shards));
+    GuardedTensor part(type);
+    copy_slots(whole, part, p, false);
+    return part;
+  }
+
+  void check_buffer(std::size_t r) {
+    GuardedTensor joined(whole_.results[r].type());
+    for (std::size_t p = 0; p < parts_.size(); ++p) copy_slots(joined, parts_[p].results[r], p, true);
+    CHECK(joined.same_bytes(whole_.results[r]));
+  }
+
+  // The slots of tokens: those of a shard begin at 0.
+  void check_slots() const {
+    const auto* whole = whole_.results[1].as<std::int32_t>();
+    for (std::size_t p = 0; p < parts_.size(); ++p)
+      for (std::int64_t t = 0; t < decisions_[p].slot.shape()[0]; ++t, ++whole) {
+        const std::int32_t slot = decisions_[p].slot.as<std::int32_t>()[t];
+        const std::int32_t expert = decisions_[p].expert.as<std::int32_t>()[t];
+        CHECK(*whole == (slot < 0 ? slot : slot + first_slot(p, expert)));
+      }
   }
 
   // The part [begin, end) of `all`; an axis of another extent is split in proportion.
@@ -180,6 +275,7 @@ class Split {
       const std::int64_t extent = units(operands_[std::size_t(i)], axis);
       return slice_along(operands_[std::size_t(i)], axis, extent * begin / all, extent * end / all);
     }
+    if (axis == ops::partial && given) return summand(operands_[std::size_t(i)], all / (end - begin));
     if (axis == ops::once && given && begin > 0) return zeros(operands_[std::size_t(i)].type());
     if (axis == ops::once) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
     if (axis == ops::none) return given ? std::optional(operands_[std::size_t(i)]) : std::nullopt;
@@ -200,9 +296,11 @@ class Split {
     return operands_[std::size_t(i)];
   }
 
-  void check_result(std::size_t r) const {
+  void check_result(std::size_t r) {
     const GuardedTensor& whole = whole_.results[r];
     const ops::Axis axis = row_.results[r];
+    if (has_slots_ && op_.kind == ops::Kind::gate && r == 1) return check_slots();
+    if (has_slots_ && op_.ragged && std::ranges::count(op_.ragged->results, int(r)) > 0) return check_buffer(r);
     if (axis == ops::partial) return check_sum(r);
     if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);
     if (axis == ops::cumulative) {
@@ -282,6 +380,7 @@ class Split {
   const PartitionRow& row_;
   const SampleRoute& route_;
   std::vector<GuardedTensor> operands_;
+  bool has_slots_;
   Outcome whole_;
   std::vector<Decision> decisions_;
   std::vector<Outcome> parts_;
@@ -299,6 +398,7 @@ int check_row(const ops::OpDef& op, const PartitionRow& row) {
     Split split(op, sample, row, route);
     for (const Bounds& bounds : splits(split.extent())) {
       if ((sample.attributes.integer("groups", 1) > 1 || row.placed) && !are_equal(bounds)) continue;
+      if (!split.fits(bounds)) continue;
       INFO(op.name << ", sample " << s << fmt::format(", operands {}, results {}", row.operands, row.results));
       split.check(bounds);
       ++checked;

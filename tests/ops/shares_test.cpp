@@ -28,7 +28,7 @@ TEST_CASE("shares: a row divides the attributes that it names") {
   CHECK(ops::attributes_of_share({{0}, {0}}, whole, 2) == whole);
 }
 
-TEST_CASE("shares: an attribute is divided if some row of the op divides it") {
+TEST_CASE("shares: an attribute is divided if some row of the op in time divides it") {
   auto divided = [](const char* op, const char* attribute) {
     ir::Instruction at;
     at.op = op;
@@ -39,9 +39,10 @@ TEST_CASE("shares: an attribute is divided if some row of the op divides it") {
   CHECK(divided("all_to_all", "tokens"));
   CHECK(divided("combine", "batch"));
   CHECK(divided("dispatch_dx", "batch"));
-  CHECK(divided("attention", "heads"));
-  CHECK(divided("embedding_dw", "vocabulary"));
-  CHECK(divided("logit_stats", "blocks"));
+  CHECK_FALSE(divided("attention", "heads"));  // in space only, as the next three
+  CHECK_FALSE(divided("switch_gate", "groups"));
+  CHECK_FALSE(divided("embedding_dw", "vocabulary"));
+  CHECK_FALSE(divided("logit_stats", "blocks"));
   CHECK_FALSE(divided("logit_stats", "vocabulary"));
   CHECK_FALSE(divided("linear", "tokens"));
   CHECK_FALSE(divided("switch_gate", "capacity"));
@@ -73,8 +74,8 @@ TEST_CASE("shares: n divides the axes, and the shares fit the op") {
   CHECK_FALSE(shares(vector, 1, 1));  // there is no axis 1
 }
 
-TEST_CASE("shares: rows of all_to_all and its neighbours split in time only") {
-  for (const char* op : {"switch_gate", "dispatch", "all_to_all", "all_to_all_back", "combine", "combine_dx"})
+TEST_CASE("shares: all-to-alls split in time only, sums over rows in space only") {
+  for (const char* op : {"all_to_all_counts", "all_to_all", "all_to_all_back"})
     for (const ops::PartitionRow& row : ops::op(op).partition) CHECK_FALSE(row.in_space());
   for (const char* op : {"embedding_dw", "position_dw", "layer_norm_dw", "router_dw"})
     for (const ops::PartitionRow& row : ops::op(op).partition) CHECK_FALSE(row.in_time());

@@ -73,6 +73,7 @@ int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n
   mesh[axis] = n;
   for (const ops::PartitionRow& row : op.partition) {
     if (!row.in_space() || sample.operands.size() > row.operands.size()) continue;
+    if (splits_slots(row, op)) continue;  // shards of slots are no slices: tests/ops/partition_test.cpp
     const ir::Program logical = program_of(op, sample, row, axis);
     if (!ops::has_shares(logical, logical.instructions[0], row, n)) continue;
     Values values;

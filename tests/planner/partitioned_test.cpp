@@ -1,61 +1,13 @@
 // From a logical Program to steps on several ranks: shard, partition_spmd, a plan with its memory, executors of ranks
 // that are threads, whose streams go over groups of the mesh. Against the logical Program in double.
-#include <cstring>
-
-#include "lancet/comm/communicator.h"
-#include "lancet/ir/groups.h"
+#include "passes/partitioned.h"
 #include "lancet/planner/planner.h"
-#include "lancet/runtime/executor.h"
 #include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"
-#include "passes/partitioned.h"
+#include "planner/planned_ranks.h"
 
 using namespace lancet;
 using namespace lancet::test;
-
-namespace {
-
-// A rank's values of its named tensors, in the program's types.
-using RankValues = std::map<std::string, GuardedTensor>;
-
-// The groups that the plan's streams go over, opened on all ranks in one order.
-Result<runtime::ExecutorOptions> open_groups(const ir::Plan& plan, const mesh::Mesh& mesh, comm::Communicator& world,
-                                             std::vector<std::unique_ptr<comm::Communicator>>& owned) {
-  runtime::ExecutorOptions options;
-  const auto used = ir::used_axes(plan.program);
-  for (std::size_t stream = 0; stream < used.size(); ++stream)
-    for (const mesh::Axes axes : used[stream]) {
-      LANCET_ASSIGN(owned.emplace_back(), world.split(mesh.group(world.rank(), axes)));
-      options.groups[stream][mesh::to_string(axes)] = comm::group_of(*owned.back());
-    }
-  return options;
-}
-
-// Runs two steps and gives the outputs of the second.
-Status run_rank(const ir::Plan& plan, const mesh::Mesh& mesh, comm::Communicator& world, const RankValues& values,
-                std::map<std::string, DoubleTensor>& outputs) {
-  std::vector<std::unique_ptr<comm::Communicator>> owned;
-  LANCET_ASSIGN(const runtime::ExecutorOptions options, open_groups(plan, mesh, world, owned));
-  runtime::TensorStore store;
-  store.add(plan.program);
-  LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));
-  for (int step = 0; step < 2; ++step) {
-    for (const auto& [name, value] : values) {
-      const bool is_input = plan.program[plan.program.find(name)].kind == ir::TensorKind::input;
-      std::memcpy(is_input ? executor->input(name).data : store[name].memory.start, value.data(), value.size());
-    }
-    LANCET_TRY(executor->run());
-  }
-  for (const ir::Output& output : plan.program.outputs) {
-    const ops::TensorView view = executor->output(output.name);
-    GuardedTensor copy(view.type);
-    std::memcpy(copy.data(), view.data, copy.size());
-    outputs[output.name] = to_double(copy);
-  }
-  return {};
-}
-
-}  // namespace
 
 TEST_CASE("partitioned programs: planned and executed by ranks that are threads") {
   struct Case {

@@ -30,10 +30,11 @@ enum class Mode {
 struct BuildOptions {
   Mode mode = Mode::train;
   mesh::Mesh mesh = {};
-  std::int64_t batch = 1;         // sequences of this rank (B)
-  std::int64_t sequence = 1;      // tokens of each (S)
-  DType dtype = DType::f32;       // of activations and of the weights of products
-  std::int64_t groups = 1;        // of neighbouring sequences of this rank; capacity is counted in each
+  std::int64_t batch = 1;     // sequences of this rank (B)
+  std::int64_t sequence = 1;  // tokens of each (S)
+  DType dtype = DType::f32;   // of activations and of the weights of products
+  std::int64_t groups = 1;    // of neighbouring sequences of this rank; capacity is counted in each
+  std::int64_t loads = 1;     // runs of groups, each with an auxiliary loss of its own where that has the scope rank
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
   bool inspect = false;           // adds the outputs expert.h.<i>, slot.h.<i> and filled.h.<i>
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
@@ -47,8 +48,11 @@ struct BuildOptions {
 // Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor
 // i32[2] (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
 // Outputs: logits; or loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i>
-// f32[2,E]. These are this rank's shares: their sums over the ranks are the values of the whole batch, except for a
-// load that an all_reduce has already summed.
+// f32[2,E], or f32[2L,E] of L loads. These are this rank's shares: their sums over the ranks are the values of the
+// whole batch, except for a load that an all_reduce has already summed.
+//
+// With ranks 1, the whole batch and the groups of all ranks it is the logical Program, of which passes::partition_spmd
+// makes each rank's: `loads` is then the number of ranks that the batch is split over.
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.

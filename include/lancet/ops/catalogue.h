@@ -26,7 +26,7 @@ inline bool is_of_experts(const ir::Instruction& instruction) {
          kind(instruction) != Kind::part_helper;
 }
 
-// True if some row of the instruction's op divides this attribute among parts.
+// True if some row of the instruction's op divides this attribute among parts in time.
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute);
 
 // The attributes of each of n equal parts, in time or in space, that a row makes of an instruction with `attributes`.

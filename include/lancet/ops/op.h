@@ -62,7 +62,10 @@ inline constexpr Axis none = -1;                  // every part reads the whole 
 // Every part works on the slots that its tokens fill, in memory of full size (the paper's A_irr). Of i32, which say
 // what slots or rows these are, every part has a tensor of its own.
 inline constexpr Axis irregular = -2;
-inline constexpr Axis partial = -3;  // results only: the whole is the sum of the parts' results
+// Of results: the whole is the sum of the parts' results. Of operands, in space only: each shard reads its own summand.
+// What is summed may be counts: in a row that splits the slots of experts' buffers (Ragged), each shard has those that
+// its own tokens fill.
+inline constexpr Axis partial = -3;
 // Weight gradients, both the result and the accumulator operand whose memory it shares: each part adds onto the result
 // of the part before. The first part adds onto the instruction's own accumulator, if it has one. In space both are
 // partial: each shard adds onto its own share.
@@ -129,7 +132,7 @@ enum class Fill : std::uint8_t {
   weight,    // f32[T,1]: the gate's probability of its expert
   rows,      // i32[E,2]: the slots of each expert that are filled, on one rank the rows that it received
   zero,      // 0
-  load,      // f32[2,E]: tokens per expert, chosen and kept
+  load,      // f32[2L,E]: tokens per expert, chosen and kept, of each of L loads
 };
 
 struct SampleOperand {
@@ -163,6 +166,15 @@ struct Fusion {
   bool rows = false;
 };
 
+// The experts' buffers [E,C,...] of an op have slots in dimension 1; of each expert's, tokens fill the range that
+// `counts` says. A shard of slots has the slots of the tokens of its ranks, without gaps from 0 on, and changes its
+// sharding by the irregular all-to-all, never by one that sends slots without a token (Lancet, section 6).
+struct Ragged {
+  std::vector<int> operands = {}, results = {};  // the buffers
+  int counts = -1;                               // the operand with the counts; -1: the op needs none
+  int slots = -1;                                // the operand i32[T,1] with the tokens' slots in them, or -1
+};
+
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
 
@@ -187,6 +199,7 @@ struct OpDef {
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   std::optional<Fusion> fuses = {};
+  std::optional<Ragged> ragged = {};  // applies to instructions that have the operand `counts`
   // If a result's index: parts run one after the other, because each continues the count of the part before. Every
   // part but the first gets this result of the part before as an additional last operand. A gate thus gives out slots,
   // and all_to_all_counts begins its rows, where the part before ended.

@@ -21,24 +21,26 @@ std::size_t sums_workspace(const KernelArgs& args) {
 
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const std::int64_t tokens = shape.rows(), experts = shape.back();
-  const float *probabilities = args.operands[0].as<float>(), *load = args.operands[1].as<float>();  // [T, E], [2, E]
+  const std::int64_t tokens = shape.rows(), experts = shape.back(), loads = args.operands[1].shape()[0] / 2;
+  const float *probabilities = args.operands[0].as<float>(), *load = args.operands[1].as<float>();  // [T, E], [2L, E]
   auto* sums = reinterpret_cast<double*>(args.workspace);
   double* surprises = sums + experts;
   float* shares = args.results[0].as<float>();  // loss, entropy
   const double scale = unit(args, experts), total = double(args.attributes.integer("total_tokens"));
   return [=]() -> Status {
-    std::fill_n(sums, 2 * experts, 0.0);
-    for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t e = 0; e < experts; ++e) {
-        const float p = probabilities[t * experts + e];
-        sums[e] += double(p);
-        surprises[e] += double(surprise(p));
-      }
     double sum = 0, entropy = 0;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      sum += double(load[e]) * sums[e];
-      entropy += surprises[e];
+    for (std::int64_t l = 0; l < loads; ++l) {
+      std::fill_n(sums, 2 * experts, 0.0);
+      for (std::int64_t t = l * tokens / loads; t < (l + 1) * tokens / loads; ++t)
+        for (std::int64_t e = 0; e < experts; ++e) {
+          const float p = probabilities[t * experts + e];
+          sums[e] += double(p);
+          surprises[e] += double(surprise(p));
+        }
+      for (std::int64_t e = 0; e < experts; ++e) {
+        sum += double(load[2 * l * experts + e]) * sums[e];
+        entropy += surprises[e];
+      }
     }
     shares[0] = float(scale * sum);
     shares[1] = float(entropy / total);
@@ -47,12 +49,14 @@ Kernel bind(const KernelArgs& args) {
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].elements();
+  const std::int64_t experts = args.operands[0].shape()[1], loads = args.operands[0].shape()[0] / 2;
   const float* load = args.operands[0].as<float>();
   float* dprobability = args.results[0].as<float>();
   const double scale = unit(args, experts) * args.attributes.real("coefficient");
   return [=]() -> Status {
-    for (std::int64_t e = 0; e < experts; ++e) dprobability[e] = float(scale * double(load[e]));
+    for (std::int64_t l = 0; l < loads; ++l)
+      for (std::int64_t e = 0; e < experts; ++e)
+        dprobability[l * experts + e] = float(scale * double(load[2 * l * experts + e]));
     return {};
   };
 }

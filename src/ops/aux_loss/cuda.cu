@@ -15,9 +15,9 @@ double unit(const KernelArgs& args, std::int64_t experts) {
 // A block per piece of the probabilities: the sums of load[e] * p and of -p log p. Bytes: the probabilities once.
 struct Weigh {
   static constexpr int threads = 256;
-  const float *probabilities, *load;
-  float *loss, *entropy;  // [blocks]
-  std::int64_t n, experts, piece;
+  const float *probabilities, *load;        // load: [2L, E]
+  float *loss, *entropy;                    // [blocks]
+  std::int64_t n, experts, of_load, piece;  // of_load: probabilities of the tokens that share a load
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -26,7 +26,7 @@ struct Weigh {
 #pragma unroll 4
     for (std::int64_t i = begin + block.thread(); i < end; i += threads) {
       const float p = probabilities[i];
-      weighed += load[i % experts] * p;
+      weighed += load[i / of_load * 2 * experts + i % experts] * p;
       surprises += surprise(p);
     }
     weighed = block.sum(weighed);
@@ -56,6 +56,7 @@ Kernel bind(const KernelArgs& args) {
                     entropy,
                     args.operands[0].elements(),
                     experts,
+                    args.operands[0].elements() / (args.operands[1].shape()[0] / 2),
                     piece_elements};
   const float each = float(1.0 / double(args.attributes.integer("total_tokens")));
   return run_steps(args.stream, Step{pieces, weigh}, Step{1, AddUp{loss, pieces, float(unit(args, experts)), shares}},
@@ -64,23 +65,23 @@ Kernel bind(const KernelArgs& args) {
 
 struct Gradient {
   static constexpr int threads = 128;
-  const float* load;
-  float* dprobability;
-  std::int64_t experts;
+  const float* load;        // [2L, E]
+  float* dprobability;      // [L, E]
+  std::int64_t n, experts;  // n: L * E
   float scale;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * threads + block.thread();
-    if (e < experts) dprobability[e] = scale * load[e];
+    const std::int64_t i = block.index() * threads + block.thread();
+    if (i < n) dprobability[i] = scale * load[i + i / experts * experts];
   }
 };
 
 Kernel bind_dx(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].elements();
-  const Gradient kernel{args.operands[0].as<float>(), args.results[0].as<float>(), experts,
+  const std::int64_t n = args.results[0].elements(), experts = args.operands[0].shape()[1];
+  const Gradient kernel{args.operands[0].as<float>(), args.results[0].as<float>(), n, experts,
                         float(unit(args, experts) * args.attributes.real("coefficient"))};
-  return run_steps(args.stream, Step{divide_up(experts, Gradient::threads), kernel});
+  return run_steps(args.stream, Step{divide_up(n, Gradient::threads), kernel});
 }
 
 const DeviceKernel table[] = {{"aux_loss", bind, workspace}, {"aux_loss_dx", bind_dx}};

@@ -59,23 +59,38 @@ Attributes sample_of(std::int64_t slots, std::int64_t batch) {
   return {{"capacity", slots}, {"tokens", 16}, {"batch", batch}};
 }
 
+Attributes sample_of_groups(std::int64_t capacity, std::int64_t groups) {
+  return {{"capacity", capacity}, {"groups", groups}, {"tokens", 16}, {"batch", groups}};
+}
+
 const OpDef table[] = {
     {.name = "combine",
      .required = 5,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{irregular, 0, 0, 0, irregular}, {0}, SplitIn::time, {"batch"}}},
+     .partition = {{{irregular, 0, 0, 0, irregular}, {0}, SplitIn::time, {"batch"}},
+                   {{1, 0, 0, 0, partial}, {0}, SplitIn::space, {"batch"}},
+                   {{last, none, none, none, none}, {last}, SplitIn::space},
+                   {{partial, none, none, none, none}, {partial}, SplitIn::space}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(4, 2)},
-                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)}}},
+                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)},
+                 {{f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of_groups(2, 4)}},
+     .ragged = Ragged{{0}, {}, 4, 2}},
     {.name = "combine_dx",
      .required = 6,
      .infer = infer_dx,
      .work = work_dx,
      .aliases = {{0, 1}},
-     .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}, SplitIn::time}},
+     .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}, SplitIn::time},
+                   {{0, 1, 0, 0, 0, partial}, {1, 0}, SplitIn::space},
+                   {{last, last, none, none, none, none}, {last, partial}, SplitIn::space},
+                   {{none, partial, none, none, none, none}, {none, partial}, SplitIn::space}},
      .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
-                  sample_of(5, 2)}}},
+                  sample_of(5, 2)},
+                 {{f32({4, 4, 24}), f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
+                  sample_of_groups(2, 4)}},
+     .ragged = Ragged{{1}, {0}, 5, 3}},
 };
 
 }  // namespace

@@ -42,22 +42,35 @@ Attributes sample_of(std::int64_t slots, std::int64_t batch) {
   return {{"capacity", slots}, {"slots", slots}, {"experts", 4}, {"batch", batch}};
 }
 
+Attributes sample_of_groups(std::int64_t capacity, std::int64_t groups) {
+  return {{"capacity", capacity}, {"groups", groups}, {"slots", groups * capacity}, {"experts", 4}, {"batch", groups}};
+}
+
 const OpDef table[] = {
     {.name = "dispatch",
      .required = 4,
      .infer = infer,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, 0, 0, irregular}, {irregular}, SplitIn::time}},
+     .partition = {{{0, 0, 0, irregular}, {irregular}, SplitIn::time},
+                   {{0, 0, 0, partial}, {1}, SplitIn::space, {"slots"}},
+                   {{last, none, none, none}, {last}, SplitIn::space}},
      .samples = {{{f32({2, 8, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(4, 2)},
-                 {{bf16({4, 4, 17}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(16, 4)}}},
+                 {{bf16({4, 4, 17}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(16, 4)},
+                 {{f32({4, 4, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of_groups(2, 4)}},
+     .ragged = Ragged{{}, {0}, 3, 2}},
     {.name = "dispatch_dx",
      .required = 3,
      .infer = infer_dx,
      .work = work,
-     .partition = {{{irregular, 0, 0}, {0}, SplitIn::time, {"batch"}}},
+     .partition = {{{irregular, 0, 0}, {0}, SplitIn::time, {"batch"}},
+                   {{1, 0, 0}, {0}, SplitIn::space, {"batch"}},
+                   {{last, none, none}, {last}, SplitIn::space},
+                   {{partial, none, none}, {partial}, SplitIn::space}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16)}, sample_of(4, 2)},
-                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16)}, sample_of(6, 4)}}},
+                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16)}, sample_of(6, 4)},
+                 {{f32({4, 8, 24}), expert_of(16), slot_of(16)}, sample_of_groups(2, 4)}},
+     .ragged = Ragged{{0}, {}, -1, 2}},
 };
 
 }  // namespace

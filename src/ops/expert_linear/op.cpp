@@ -53,6 +53,8 @@ Work work_dw(const OpInput& in) {
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 const Attributes streamed_route{{"capacity", 8}, {"tokens", 16}, {"streamed", 1}};  // as linear's
 
+const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
+
 const OpDef table[] = {
     {.name = "expert_linear",
      .required = 4,
@@ -62,23 +64,29 @@ const OpDef table[] = {
      .weights = {1},
      .partition = {{{irregular, none, none, irregular}, {irregular}, SplitIn::time, {"tokens"}},
                    {{0, 0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
+                   {{1, none, none, partial}, {1}, SplitIn::space, {"tokens"}},
                    {{none, 1, 1, none}, {last}, SplitIn::space},
                    {{last, 2, once, none}, {partial}, SplitIn::space}},
      .samples = {{{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, streamed_route}},
-     .kind = Kind::product},
+                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, streamed_route},
+                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .kind = Kind::product,
+     .ragged = Ragged{{0}, {0}, 3}},
     {.name = "expert_linear_dx",
      .required = 3,
      .infer = expert_linear_dx_types,
      .work = work_dx,
      .partition = {{{irregular, none, irregular}, {irregular}, SplitIn::time, {"tokens"}},
                    {{0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
+                   {{1, none, partial}, {1}, SplitIn::space, {"tokens"}},
                    {{none, 2, none}, {last}, SplitIn::space},
                    {{last, 1, none}, {partial}, SplitIn::space}},
      .samples = {{{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), i32({4, 2}, Fill::rows)}, sample_route}},
-     .kind = Kind::product},
+                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .kind = Kind::product,
+     .ragged = Ragged{{0}, {0}, 2}},
     {.name = "expert_linear_dw",
      .required = 3,
      .most = 5,
@@ -86,12 +94,15 @@ const OpDef table[] = {
      .work = work_dw,
      .aliases = {{0, 3}, {1, 4}},
      .partition = {{{0, 0, 0, 0, 0}, {0, 0}, SplitIn::both, {"tokens"}},
+                   {{1, 1, partial, accumulated, accumulated}, {accumulated, accumulated}, SplitIn::space, {"tokens"}},
                    {{last, none, none, 1, 1}, {1, 1}, SplitIn::space},
                    {{none, last, none, 2, none}, {2, none}, SplitIn::space}},
      .samples = {{{f32({4, 8, 16}), f32({4, 8, 24}), i32({4, 2}, Fill::rows), f32({4, 16, 24}), f32({4, 16})},
                   sample_route},
-                 {{bf16({4, 8, 16}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route}},
-     .kind = Kind::product},
+                 {{bf16({4, 8, 16}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{f32({4, 8, 16}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .kind = Kind::product,
+     .ragged = Ragged{{0, 1}, {}, 2}},
 };
 
 }  // namespace

@@ -43,14 +43,15 @@ Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
   const float* dweight = args.operands[0].as<float>();  // [T]
   const std::int32_t* expert = args.operands[1].as<std::int32_t>();
-  const float* probabilities = args.operands[2].as<float>();  // [T, E]
-  const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;
+  const float* probabilities = args.operands[2].as<float>();                   // [T, E]
+  const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;  // [L, E]
+  const std::int64_t of_load = shared ? tokens / (args.operands[3].elements() / experts) : tokens;
   float* dlogits = args.results[0].as<float>();
   return [=]() -> Status {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t)
-        routing::softmax_backward(probabilities + t * experts, expert[t], dweight[t], shared, dlogits + t * experts,
-                                  experts);
+        routing::softmax_backward(probabilities + t * experts, expert[t], dweight[t],
+                                  shared ? shared + t / of_load * experts : nullptr, dlogits + t * experts, experts);
     });
     return {};
   };

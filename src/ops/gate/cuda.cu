@@ -114,7 +114,7 @@ struct Choose {
 };
 
 // A block per expert: scans its counts over the chunks, and writes what it keeps of each group, the range of slots that
-// the tokens get, and the load.
+// the tokens get, and the loads.
 struct ScanExperts {
   static constexpr int threads = 256;
   Gate gate;
@@ -129,6 +129,7 @@ struct ScanExperts {
     std::int32_t begin = 0;
     for (std::int64_t g = 0; g < gate.groups; ++g) begin += gate.counts[g * experts + e] = gate.kept_before(g, e);
     std::int32_t end = begin;
+    for (std::int64_t row = 0; row < 2 * gate.loads; ++row) gate.load[row * experts + e] = 0;
     for (std::int64_t i = 0; i < gate.groups_here; ++i) {
       slots[i * experts + e] = end;
       const std::int32_t after = i + 1 < gate.groups_here ? gate.before_group(e, i + 1) : total;
@@ -137,11 +138,11 @@ struct ScanExperts {
       const auto more = std::int32_t(chosen < left ? chosen : left);
       kept += more;
       end += more;
+      *gate.chosen_load(gate.first_group + i, e) += float(chosen);
+      *gate.kept_load(gate.first_group + i, e) += float(more);
     }
     gate.filled[2 * e] = begin;
     gate.filled[2 * e + 1] = end;
-    gate.load[e] = float(total);
-    gate.load[experts + e] = float(end - begin);
   }
 };
 
@@ -223,11 +224,21 @@ struct KeepFirst {
     assign(block, tokens, n, threshold, ties, begin);
     if (block.thread() > 0) return;
     gate.counts[g * gate.experts + e] = kept;
+    if (g + 1 == gate.groups || gate.chosen_load(g, e) != gate.chosen_load(g + 1, e)) write_load(e, g);
     if (g + 1 < gate.groups) return;
     gate.filled[2 * e] = 0;
     gate.filled[2 * e + 1] = begin + kept;
-    gate.load[e] = float(last[e] - first[e]);
-    gate.load[gate.experts + e] = float(begin + kept);
+  }
+
+  // The load whose last group is g.
+  LANCET_DEVICE void write_load(std::int64_t e, std::int64_t g) const {
+    std::int32_t all = 0, kept = 0;
+    for (std::int64_t i = g; i >= 0 && gate.chosen_load(i, e) == gate.chosen_load(g, e); --i) {
+      all += chosen(e, i);
+      kept += kept_of(chosen(e, i));
+    }
+    *gate.chosen_load(g, e) = float(all);
+    *gate.kept_load(g, e) = float(kept);
   }
 
   // The tokens of group g that chose expert e.
@@ -330,7 +341,8 @@ struct GateDx {
   static constexpr int threads = 256;
   std::int64_t tokens, experts;
   const std::int32_t* expert;                     // [T]
-  const float *dweight, *probabilities, *shared;  // [T], [T, E], [E] or null
+  const float *dweight, *probabilities, *shared;  // [T], [T, E], [L, E] or null
+  std::int64_t of_load;                           // tokens that share a row of `shared`
   float* dlogits;
   int width;
 
@@ -342,7 +354,8 @@ struct GateDx {
     const std::int32_t chosen = expert[t];
     const float own = dweight[t];
     const float* p = probabilities + t * experts;
-    const auto dp = [&](std::int64_t e) { return (shared ? shared[e] : 0.f) + (e == chosen ? own : 0.f); };
+    const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
+    const auto dp = [&](std::int64_t e) { return (of_all ? of_all[e] : 0.f) + (e == chosen ? own : 0.f); };
     float dot = 0;
     for (std::int64_t e = block.thread() % width; e < experts; e += width) dot += p[e] * dp(e);
     dot = block.warp_sum(dot, width);
@@ -361,6 +374,7 @@ Kernel bind_dx(const KernelArgs& args) {
                       args.operands[0].as<float>(),
                       args.operands[2].as<float>(),
                       args.has(3) ? args.operands[3].as<float>() : nullptr,
+                      args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
                       args.results[0].as<float>(),
                       width};
   return run_steps(args.stream, Step{divide_up(tokens, GateDx::threads / width), kernel});

@@ -10,7 +10,8 @@
 //   counts i32[G,E]: the tokens of each group that each expert keeps, those of the parts before included
 //   filled i32[E,2]: the slots that the tokens fill: of each expert the first and the one after the last
 //   probabilities f32[B,S,E]
-//   load f32[2,E]: the number of tokens that chose each expert and of those that were kept
+//   load f32[2L,E]: the number of tokens that chose each expert and of those that were kept; of each of L runs of
+//       `load_groups` neighbouring groups, or, without the attribute, of all groups together
 #include <algorithm>
 #include <cmath>
 
@@ -26,6 +27,8 @@ Inferred infer_gate(const OpInput& in) {
   const std::int64_t tokens = logits.shape.rows(), experts = logits.shape[2];
   const std::int64_t groups = in.attributes.integer("groups");
   if (groups < 1 || tokens * in.attributes.integer("parts", 1) % groups) return expected("groups of equal size");
+  const std::int64_t load_groups = in.attributes.integer("load_groups", groups);
+  if (load_groups < 1 || groups % load_groups) return expected("groups that load_groups divides");
   const TensorType choices{DType::i32, {tokens, 1}}, counts{DType::i32, {groups, experts}};
   if (in.operands.size() > 1 && in.operands[1] != counts) return expected("the counts i32[G,E] of the part before");
   return Types{choices,
@@ -34,25 +37,36 @@ Inferred infer_gate(const OpInput& in) {
                counts,
                {DType::i32, {experts, 2}},
                logits,
-               {DType::f32, {2, experts}}};
+               {DType::f32, {2 * (groups / load_groups), experts}}};
+}
+
+// The tokens of each load, if the gate's attributes say which groups share one.
+Attributes attributes_of_loads(const Attributes& gate, const TensorType& expert) {
+  if (!gate.has("load_groups")) return {};
+  return {{"load_tokens", expert.shape[0] / gate.integer("groups") * gate.integer("load_groups")}};
 }
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   std::vector<TensorId> operands{g.result_gradient(2), forward.results[0], forward.results[5]};
   if (const TensorId shared = g.result_gradient(5); shared.valid()) operands.push_back(shared);
-  g.add(0, g.emit("gate_dx", operands, {}, ir::Role::dx)[0]);
+  g.add(0, g.emit("gate_dx", operands, attributes_of_loads(forward.attributes, g.type(operands[1])), ir::Role::dx)[0]);
 }
 
 // gate_dx(dweight, expert, probabilities [, dprobability]): dweight f32[T,K] is the gradient of the chosen expert's
-// probability, dprobability f32[E] that of all probabilities, the same for every token (the auxiliary loss).
+// probability, dprobability f32[L*E] that of all probabilities, the same for every token of each of L runs of
+// neighbours (the auxiliary loss). Attribute load_tokens: the tokens of a run, if there are several.
 Inferred infer_dx(const OpInput& in) {
   const TensorType &dweight = in.operands[0], &expert = in.operands[1], &probabilities = in.operands[2];
   if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
   const Shape& p = probabilities.shape;
   if (dweight != TensorType{DType::f32, {p.rows(), 1}}) return expected("dweight f32[B*S,1]");
   if (!is_of_tokens(expert, p.rows())) return expected("expert i32[B*S,1]");
-  if (in.operands.size() > 3 && !is_vector(in.operands[3], p[2])) return expected("dprobability f32[E]");
+  if (in.operands.size() > 3) {
+    const std::int64_t loads = in.operands[3].shape.elements() / p[2];
+    if (!is_vector(in.operands[3], loads * p[2]) || !counts_tokens(in, loads, p.rows()))
+      return expected("dprobability f32[L*E]");
+  }
   return Types{probabilities};
 }
 
@@ -73,8 +87,13 @@ std::vector<Sample> gate_samples() {
   return {{{f32({2, 8, 4})}, {{"capacity", 5}, {"groups", 1}}},
           {{f32({4, 3, 5})}, {{"capacity", 1}, {"groups", 1}}},
           {{f32({2, 1, 3})}, {{"capacity", 4}, {"groups", 1}}},
-          {{f32({4, 6, 3})}, {{"capacity", 4}, {"groups", 2}}}};
+          {{f32({4, 6, 3})}, {{"capacity", 4}, {"groups", 2}}},
+          {{f32({8, 3, 4})}, {{"capacity", 1}, {"groups", 8}, {"load_groups", 2}}}};
 }
+
+// Shards have whole groups, and loads of their own, or summands of the one load.
+const PartitionRow of_groups{{0}, {0, 0, 0, 0, partial, 0, 0}, SplitIn::space, {"groups"}};
+const PartitionRow of_one_load{{0}, {0, 0, 0, 0, partial, 0, partial}, SplitIn::space, {"groups"}};
 
 const OpDef table[] = {
     {.name = "switch_gate",
@@ -83,7 +102,9 @@ const OpDef table[] = {
      .infer = infer_gate,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, irregular}, {0, 0, 0, cumulative, irregular, 0, partial}, SplitIn::time}},
+     .partition = {{{0, irregular}, {0, 0, 0, cumulative, irregular, 0, partial}, SplitIn::time},
+                   of_groups,
+                   of_one_load},
      .samples = gate_samples(),
      .kind = Kind::gate,
      .continued = 3},
@@ -92,6 +113,7 @@ const OpDef table[] = {
      .infer = infer_gate,
      .gradient = gradient,
      .work = prioritized_work,
+     .partition = {of_groups, of_one_load},
      .samples = gate_samples(),
      .kind = Kind::gate},
     {.name = "gate_dx",
@@ -99,9 +121,11 @@ const OpDef table[] = {
      .most = 4,
      .infer = infer_dx,
      .work = work,
-     .partition = {{{0, 0, 0, none}, {0}, SplitIn::time}},
+     .partition = {{{0, 0, 0, none}, {0}}, {{0, 0, 0, 0}, {0}, SplitIn::space}},
      .samples = {{{f32({16, 1}), expert_of(16), f32({2, 8, 4}, Fill::positive), f32({4})},
-                  {{"capacity", 8}, {"experts", 4}}}}},
+                  {{"capacity", 8}, {"experts", 4}}},
+                 {{f32({16, 1}), expert_of(16), f32({4, 4, 4}, Fill::positive), f32({16})},
+                  {{"capacity", 8}, {"experts", 4}, {"load_tokens", 4}}}}},
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ inline void prioritize(const float* weight, std::span<std::uint64_t> keys) {
 // Serves the tokens in the order of `order` (see prioritize; empty: as they come), so that a range of tokens fills a
 // range of slots. Reads expert and sets slot, counts, filled and load.
 inline void assign_slots(const Decision& d, std::span<const std::uint64_t> order) {
-  std::fill_n(d.load, 2 * d.experts, 0.f);
+  std::fill_n(d.load, 2 * d.loads * d.experts, 0.f);
   std::fill_n(d.filled, 2 * d.experts, 0);
   for (std::int64_t g = 0; g < d.groups; ++g)
     for (std::int64_t e = 0; e < d.experts; ++e) {
@@ -66,14 +66,15 @@ inline void assign_slots(const Decision& d, std::span<const std::uint64_t> order
   for (std::int64_t i = 0; i < d.tokens; ++i) {
     const std::int64_t t = order.empty() ? i : std::int64_t(std::uint32_t(order[std::size_t(i)]));
     const std::int32_t e = d.expert[t];
-    std::int32_t& kept = d.counts[d.group(t) * d.experts + e];
+    const std::int64_t g = d.group(t);
+    std::int32_t& kept = d.counts[g * d.experts + e];
+    *d.chosen_load(g, e) += 1.f;  // exact up to 2^24 tokens
+    if (kept < d.capacity) *d.kept_load(g, e) += 1.f;
     d.slot[t] = kept < d.capacity ? kept++ : dropped;
-    d.load[e] += 1.f;  // exact up to 2^24 tokens
   }
   for (std::int64_t e = 0; e < d.experts; ++e) d.filled[2 * e + 1] = d.filled[2 * e];
   for (std::int64_t t = 0; t < d.tokens; ++t)
     if (d.slot[t] != dropped) d.slot[t] = d.filled[2 * d.expert[t] + 1]++;
-  for (std::int64_t e = 0; e < d.experts; ++e) d.load[d.experts + e] = float(d.filled[2 * e + 1] - d.filled[2 * e]);
 }
 
 }  // namespace lancet::ops::routing

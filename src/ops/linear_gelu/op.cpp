@@ -45,6 +45,8 @@ Work work_dx(const OpInput& in) {
 
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 
+const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
+
 const OpDef table[] = {
     {.name = "linear_gelu",
      .required = 2,
@@ -76,22 +78,28 @@ const OpDef table[] = {
      .weights = {1},
      .partition = {{{irregular, none, none, irregular}, {irregular, irregular}, SplitIn::time, {"tokens"}},
                    {{0, 0, 0, 0}, {0, 0}, SplitIn::both, {"tokens"}},
+                   {{1, none, none, partial}, {1, 1}, SplitIn::space, {"tokens"}},
                    {{none, 1, 1, none}, {last, last}, SplitIn::space}},
      .samples = {{{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route}},
+                 {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, groups_route}},
      .kind = Kind::product,
-     .fuses = Fusion{"expert_linear", "gelu", true}},
+     .fuses = Fusion{"expert_linear", "gelu", true},
+     .ragged = Ragged{{0}, {0, 1}, 3}},
     {.name = "expert_linear_dx_gelu",
      .required = 4,
      .infer = with_gelu_slope<expert_linear_dx_types>,
      .work = work_dx,
      .partition = {{{irregular, none, irregular, irregular}, {irregular}, SplitIn::time, {"tokens"}},
                    {{0, 0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
+                   {{1, none, 1, partial}, {1}, SplitIn::space, {"tokens"}},
                    {{none, 2, last, none}, {last}, SplitIn::space}},
      .samples = {{{f32({4, 8, 16}), f32({4, 16, 24}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route}},
+                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route},
+                 {{f32({4, 8, 16}), f32({4, 16, 24}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
      .kind = Kind::product,
-     .fuses = Fusion{"expert_linear_dx", "gelu_dx", true}},
+     .fuses = Fusion{"expert_linear_dx", "gelu_dx", true},
+     .ragged = Ragged{{0, 2}, {0}, 3}},
 };
 
 }  // namespace

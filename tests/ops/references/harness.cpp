@@ -309,22 +309,36 @@ SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
     if (operand.fill == ops::Fill::expert) tokens_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
+    if (operand.fill != ops::Fill::normal) groups_ = sample.attributes.integer("groups", 1);
   }
   if (experts_ == 0 && tokens_ > 0) experts_ = sample.attributes.integer("experts");
   if (experts_ == 0) return;
   if (tokens_ == 0) tokens_ = sample.attributes.integer("tokens");
   capacity_ = sample.attributes.integer("capacity");
+  load_groups_ = sample.attributes.integer("load_groups", groups_);
   const Philox random(seed, stream_of("logits"));
   for (std::int64_t i = 0; i < tokens_ * experts_; ++i)
     logits_.push_back(random.normal(std::uint64_t(i)) + (i % experts_ == 0 ? 0.7f : 0.f));
 }
 
 Decision SampleRoute::part(std::int64_t begin, std::int64_t end, const Decision* before) const {
+  LANCET_CHECK(groups_ == 1 || end - begin == tokens_, "only the tokens of one group are split in time");
+  return decide(begin, end, before, groups_);
+}
+
+Decision SampleRoute::shard(std::int64_t place, std::int64_t shards) const {
+  LANCET_CHECK(groups_ % shards == 0, "{} groups are split over {} ranks", groups_, shards);
+  return decide(place * tokens_ / shards, (place + 1) * tokens_ / shards, nullptr, groups_ / shards);
+}
+
+Decision SampleRoute::decide(std::int64_t begin, std::int64_t end, const Decision* before, std::int64_t groups) const {
   GuardedTensor logits({DType::f32, {1, end - begin, experts_}});
   std::copy_n(logits_.begin() + begin * experts_, (end - begin) * experts_, logits.as<float>());
   std::vector<GuardedTensor> operands{logits};
   if (before) operands.push_back(before->counts);
-  return Decision(run(ops::op("switch_gate"), operands, {{"capacity", capacity_}, {"groups", 1}}).results);
+  const ir::Attributes attributes{
+      {"capacity", capacity_}, {"groups", groups}, {"load_groups", std::min(load_groups_, groups)}};
+  return Decision(run(ops::op("switch_gate"), operands, attributes).results);
 }
 
 Decision::Decision(const std::vector<GuardedTensor>& results)
@@ -386,11 +400,23 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
                  ir::to_string(operand.type));
     const Shape& shape = operand.type.shape;
     const bool buffer = operand.fill == ops::Fill::normal && route.exists() && shape.rank() == 3 &&
-                        shape[0] == route.experts() && shape[1] == route.capacity();
+                        shape[0] == route.experts() && shape[1] == route.slots();
     if (buffer) poison_unfilled(tensor, route.whole().filled);
     operands.push_back(std::move(tensor));
   }
   return operands;
+}
+
+bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op) {
+  if (op.kind == ops::Kind::gate) return row.in == ops::SplitIn::space;
+  if (!op.ragged) return false;
+  const int counts = op.ragged->counts;
+  if (counts >= 0 && (counts >= int(row.operands.size()) || row.operands[std::size_t(counts)] != ops::partial))
+    return false;
+  auto splits = [](const std::vector<int>& buffers, const std::vector<ops::Axis>& entries) {
+    return std::ranges::any_of(buffers, [&](int i) { return entries[std::size_t(i)] == 1; });
+  };
+  return splits(op.ragged->operands, row.operands) || splits(op.ragged->results, row.results);
 }
 
 }  // namespace lancet::test

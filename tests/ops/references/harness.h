@@ -132,13 +132,18 @@ class SampleRoute {
   bool exists() const { return tokens_ > 0; }
   std::int64_t tokens() const { return tokens_; }
   std::int64_t experts() const { return experts_; }
-  std::int64_t capacity() const { return capacity_; }
+  std::int64_t groups() const { return groups_; }
+  std::int64_t slots() const { return groups_ * capacity_; }
   // What a gate decides on tokens [begin, end), after the part whose decision is `before` (null: the first).
   Decision part(std::int64_t begin, std::int64_t end, const Decision* before) const;
   Decision whole() const { return part(0, tokens_, nullptr); }
+  // What rank `place` of `shards` decides on its share of the groups.
+  Decision shard(std::int64_t place, std::int64_t shards) const;
 
  private:
-  std::int64_t tokens_ = 0, experts_ = 0, capacity_ = 0;
+  Decision decide(std::int64_t begin, std::int64_t end, const Decision* before, std::int64_t groups) const;
+
+  std::int64_t tokens_ = 0, experts_ = 0, capacity_ = 0, groups_ = 1, load_groups_ = 1;
   std::vector<float> logits_;
 };
 
@@ -147,5 +152,8 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
 
 // Standard normal numbers in f32 or bf16.
 void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream);
+
+// True if the parts of a row have slots of their own, which their tokens fill from 0 on.
+bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op);
 
 }  // namespace lancet::test

@@ -55,12 +55,13 @@ void gate(ReferenceCall& c, bool prioritized) {
   for (Index e = 0; e < E; ++e) filled[2 * e] = kept_of(e);
   for (Index t : order) {
     const Index e = Index(expert[t]), group = (first + t) * G / (T * parts);
-    load[e] += 1;
+    const Index row = 2 * (group / c.attributes.integer("load_groups", G));
+    load[row * E + e] += 1;
     slot[t] = -1;
     if (counts[group * E + e] >= double(c.attributes.integer("capacity"))) continue;
     slot[t] = 0;  // kept
     counts[group * E + e] += 1;
-    load[E + e] += 1;
+    load[(row + 1) * E + e] += 1;
   }
   for (Index e = 0; e < E; ++e) filled[2 * e + 1] = kept_of(e);
   for (Index t = 0; t < T; ++t) {  // a slot's number counts the earlier kept tokens of its expert
@@ -73,12 +74,16 @@ void gate(ReferenceCall& c, bool prioritized) {
 void switch_gate(ReferenceCall& c) { gate(c, false); }
 void batch_prioritized_gate(ReferenceCall& c) { gate(c, true); }
 
-void gate_dx(ReferenceCall& c) {  // dweight [T,1], expert, probabilities [B,S,E] [, dprobability [E]]
+void gate_dx(ReferenceCall& c) {  // dweight [T,1], expert, probabilities [B,S,E] [, dprobability [L*E]]
   const auto &dweight = c.operands[0], &expert = c.operands[1], &p = c.operands[2];
   const Index T = expert.shape()[0], E = p.shape()[2];
   c.length = double(E);
   for (Index t = 0; t < T; ++t) {
-    auto dp = [&](Index e) { return (c.has(3) ? c.operands[3][e] : 0.0) + (Index(expert[t]) == e ? dweight[t] : 0.0); };
+    const Index loads = T / c.attributes.integer("load_tokens", T);
+    auto dp = [&](Index e) {
+      const double shared = c.has(3) ? c.operands[3][t * loads / T * E + e] : 0.0;
+      return shared + (Index(expert[t]) == e ? dweight[t] : 0.0);
+    };
     // The whole Jacobian: d p_f / d logit_e = p_f * ((e == f) - p_e)
     for (Index e = 0; e < E; ++e) {
       double sum = 0;
@@ -130,10 +135,12 @@ void aux_loss(ReferenceCall& c) {
   const Index T = p.shape().rows(), E = p.shape().back();
   c.length = double(T);
   c.results[0][0] = c.results[0][1] = 0;
-  for (Index e = 0; e < E; ++e) {
-    const double fraction = load[e] / double(c.attributes.integer("load_tokens"));
+  const Index loads = load.shape()[0] / 2;
+  for (Index i = 0; i < loads * E; ++i) {
+    const Index l = i / E, e = i % E;
+    const double fraction = load[2 * l * E + e] / double(c.attributes.integer("load_tokens"));
     double mean = 0;
-    for (Index t = 0; t < T; ++t) {
+    for (Index t = l * T / loads; t < (l + 1) * T / loads; ++t) {
       mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
       c.results[0][1] -= p[t * E + e] * std::log(p[t * E + e]) / double(c.attributes.integer("total_tokens"));
     }
@@ -142,9 +149,9 @@ void aux_loss(ReferenceCall& c) {
 }
 
 void aux_loss_dx(ReferenceCall& c) {
-  const Index E = c.results[0].shape()[0];
-  for (Index e = 0; e < E; ++e)
-    c.results[0][e] = c.attributes.real("coefficient") * double(E) * c.operands[0][e] /
+  const Index E = c.operands[0].shape()[1];
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
+    c.results[0][i] = c.attributes.real("coefficient") * double(E) * c.operands[0][i / E * 2 * E + i % E] /
                       double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("total_tokens"));
 }
 

@@ -1,0 +1,61 @@
+// Changes of sharding of what is about experts' slots (ops::Ragged). On the tokens' side a rank has the slots that its
+// own tokens fill, of all experts: [E,C{data,expert},D]; on the experts' side all slots of its own experts:
+// [E{expert},C{data},D]. Between the two stands the irregular all-to-all, which sends filled slots only. It needs the
+// counts of both sides: `filled`, partial over the axes that split the slots, since each rank counts its own, and
+// `rows`, which all_to_all_counts makes of them once, split as the experts are (Lancet, section 6 and Fig. 10).
+//
+// No other collective may touch the slots: gathering or slicing them would send slots without a token, and would make
+// buffers in which the tokens' slots are elsewhere than the gate says.
+#pragma once
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/passes/reshard_steps.h"
+
+namespace lancet::passes {
+
+// What a tensor is to the slots.
+struct SlotUse {
+  enum class Kind : std::uint8_t {
+    none,
+    buffer,  // [E,C,...]: dimension 1 has the slots
+    counts,  // i32[E,2]: the slots that are filled
+    slots,   // i32[T,1]: the slots of the tokens
+  };
+  Kind kind = Kind::none;
+  double filled = 1;  // of a buffer: the share of its slots that is expected to be filled
+};
+
+// The price of a step; infinite if it may not touch such a tensor.
+double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cost);
+
+// The sharding of the counts that goes with a buffer's.
+mesh::Sharding sharding_of_counts(const mesh::Sharding& buffer);
+
+// The tensors of a logical Program that are about slots, from the op table. Nothing is said twice of a tensor.
+class RaggedTensors {
+ public:
+  explicit RaggedTensors(const ir::Program& program);
+
+  SlotUse use(ir::TensorId id) const { return uses_[id.index()]; }
+  // The counts of a buffer.
+  ir::TensorId counts(ir::TensorId buffer) const { return counts_[buffer.index()]; }
+  // The buffers that a tensor counts the slots of; none of other tensors.
+  const std::vector<ir::TensorId>& buffers(ir::TensorId counts) const { return buffers_[counts.index()]; }
+  // The expected number of filled slots on all ranks; 0: all may be.
+  std::int64_t tokens(ir::TensorId counts) const { return tokens_[counts.index()]; }
+
+  // Errors (ExitCode::config): experts that are split over several axes, or tokens of a gate over `tensor`.
+  Status check(const ir::Program& program, const std::vector<mesh::Sharding>& shardings) const;
+
+ private:
+  void add(const ir::Program& program, const ir::Instruction& instruction);
+  void add_buffer(ir::TensorId buffer, ir::TensorId counts);
+
+  std::vector<SlotUse> uses_;                       // by tensor, as those below
+  std::vector<ir::TensorId> counts_;                // of buffers
+  std::vector<std::vector<ir::TensorId>> buffers_;  // of counts
+  std::vector<std::int64_t> tokens_;                // of counts
+};
+
+}  // namespace lancet::passes

@@ -1,0 +1,275 @@
+// Mixtures of experts on meshes: the rank's Program that partition_spmd makes of the logical one, on ranks that are
+// threads, against the logical Program on one rank, both with the CPU's kernels; and against the Program that the model
+// makes for one of several ranks.
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/planner/planner.h"
+#include "passes/partitioned.h"
+#include "passes/rank_threads.h"
+#include "planner/planned_ranks.h"
+#include "small_model.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+using mesh::Axis;
+using mesh::Mesh;
+using mesh::Sharding;
+using mesh::Split;
+
+constexpr std::int64_t moe_batch = 8, moe_sequence = 8;
+
+struct MoeCase {
+  Mesh mesh;
+  std::int64_t groups = 8;
+  bool split_experts = false;  // over tensor, as the dense weights
+  config::Router router = config::Router::switch_top1;
+  config::AuxLossScope scope = config::AuxLossScope::rank;
+};
+
+config::Model moe_model(const MoeCase& c) {
+  config::Model m = small_model();
+  m.n_layer = 3;  // the first and the last have experts
+  m.capacity_factor = 0.75;
+  m.router = c.router;
+  m.router_aux_loss_scope = c.scope;
+  return m;
+}
+
+// The ranks that the batch is split over.
+int batch_ranks(const Mesh& mesh) { return mesh.size({Axis::data, Axis::expert}); }
+
+void annotate(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
+              std::int64_t blocks = 1) {
+  ir::Tensor& tensor = program[program.find(name)];
+  if (!tensor.sharding) tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
+  tensor.sharding->dimensions[std::size_t(dimension)] = Split{std::move(axes), blocks};
+}
+
+void annotate_experts(ir::Program& program, const std::vector<Axis>& axes) {
+  for (std::size_t i = 0; i < program.tensors.size(); ++i)
+    if (program.tensors[i].local) annotate(program, program.tensors[i].name, 0, axes);
+}
+
+// Megatron's layout of the dense weights and, of each expert, likewise.
+void annotate_tensor(ir::Program& program, bool split_experts) {
+  for (const int layer : {0, 1, 2}) {
+    const std::string name = fmt::format("h.{}.", layer);
+    annotate(program, name + "attn.c_attn.weight", 0, {Axis::tensor}, 3);
+    annotate(program, name + "attn.c_attn.bias", 0, {Axis::tensor}, 3);
+    annotate(program, name + "attn.c_proj.weight", 1, {Axis::tensor});
+    if (layer == 1) {
+      annotate(program, name + "mlp.c_fc.weight", 0, {Axis::tensor});
+      annotate(program, name + "mlp.c_fc.bias", 0, {Axis::tensor});
+      annotate(program, name + "mlp.c_proj.weight", 1, {Axis::tensor});
+    } else if (split_experts) {
+      annotate(program, name + "moe.experts.c_fc.weight", 1, {Axis::tensor});
+      annotate(program, name + "moe.experts.c_fc.bias", 1, {Axis::tensor});
+      annotate(program, name + "moe.experts.c_proj.weight", 2, {Axis::tensor});
+    }
+  }
+}
+
+// The forward pass of the whole batch, not annotated.
+ir::Program logical_forward(const MoeCase& c, bool inspect) {
+  return model::build_forward(moe_model(c), {.batch = moe_batch,
+                                             .sequence = moe_sequence,
+                                             .groups = c.groups,
+                                             .loads = c.groups == 8 ? batch_ranks(c.mesh) : 1,
+                                             .inspect = inspect});
+}
+
+ir::Program logical_step(const MoeCase& c, bool inspect) {
+  ir::Program forward = logical_forward(c, inspect);
+  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::expert});
+  annotate_experts(forward, {Axis::expert});
+  if (c.mesh[Axis::tensor] > 1) annotate_tensor(forward, c.split_experts);
+  const auto step = passes::shard(passes::autodiff(forward), c.mesh);
+  if (!step.ok()) FAIL(step.error().message);
+  return *step;
+}
+
+using RankOutputs = std::map<std::string, std::vector<DoubleTensor>>;
+
+std::map<std::string, Sharding> shardings_of(const ir::Program& logical, const Mesh& mesh, const Values& values) {
+  std::map<std::string, Sharding> shardings;
+  for (const auto& [name, value] : values)
+    shardings[name] = passes::restrict(*logical[logical.find(name)].sharding, mesh.wide());
+  return shardings;
+}
+
+// What the ranks' loads add up to, and the loads of the whole.
+DoubleTensor sum_of_loads(const std::vector<DoubleTensor>& shares) {
+  const std::int64_t experts = shares[0].shape()[1];
+  DoubleTensor sum{{DType::f32, {2, experts}}, std::vector<double>(std::size_t(2 * experts))};
+  for (const DoubleTensor& share : shares)
+    for (std::size_t i = 0; i < share.values.size(); ++i) sum.values[i % sum.values.size()] += share.values[i];
+  return sum;
+}
+
+// Slots of a rank begin after those that the ranks before it fill: their number on one rank.
+std::vector<double> slots_on_one_rank(const RankOutputs& outputs, const std::string& layer,
+                                      const std::vector<int>& ranks) {
+  std::vector<double> result;
+  std::map<double, double> before;  // filled slots of the ranks before, by expert
+  for (const int r : ranks) {
+    const auto rank = std::size_t(r);
+    const auto &slots = outputs.at("slot." + layer)[rank].values, &experts = outputs.at("expert." + layer)[rank].values;
+    for (std::size_t t = 0; t < slots.size(); ++t)
+      result.push_back(slots[t] < 0 ? slots[t] : slots[t] + before[experts[t]]);
+    const auto& filled = outputs.at("filled." + layer)[rank].values;
+    for (std::size_t e = 0; 2 * e < filled.size(); ++e) before[double(e)] += filled[2 * e + 1] - filled[2 * e];
+  }
+  return result;
+}
+
+// One rank of each group that has the same tokens, in the order of the tokens.
+std::vector<int> token_ranks(const Mesh& mesh) { return mesh.group(0, {Axis::data, Axis::expert}); }
+
+int dropped_tokens(const DoubleTensor& slots) { return int(std::ranges::count(slots.values, -1.0)); }
+
+void check_route(const RankOutputs& whole, const RankOutputs& ranks, const Mesh& mesh, const std::string& layer) {
+  const auto slots = slots_on_one_rank(ranks, layer, token_ranks(mesh));
+  CHECK(slots == whole.at("slot." + layer)[0].values);
+  CHECK(dropped_tokens(whole.at("slot." + layer)[0]) > 0);
+  std::vector<double> experts;
+  for (const int rank : token_ranks(mesh)) {
+    const auto& values = ranks.at("expert." + layer)[std::size_t(rank)].values;
+    experts.insert(experts.end(), values.begin(), values.end());
+  }
+  CHECK(experts == whole.at("expert." + layer)[0].values);
+}
+
+void check_case(const MoeCase& c, bool route = true) {
+  const ir::Program logical = logical_step(c, true), local = partitioned(logical, c.mesh);
+  INFO(to_string(c.mesh) << "\n" << ir::print(logical) << ir::print(local));
+  const Values values = random_values(logical, 67, 3);
+  const RankOutputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
+  const RankOutputs ranks = run_as_threads(local, c.mesh, values, shardings_of(logical, c.mesh, values));
+  for (const ir::Output& output : logical.outputs) {
+    INFO(output.name);
+    if (output.kind == ir::OutputKind::other) continue;
+    if (output.kind == ir::OutputKind::load) {
+      std::vector<DoubleTensor> shares;
+      const auto& left = local[local.output(output.name)].sharding;
+      for (const int rank : c.mesh.group(0, left ? left->partial : mesh::Axes{}))
+        shares.push_back(ranks.at(output.name)[std::size_t(rank)]);
+      CHECK(sum_of_loads(shares).values == sum_of_loads(whole.at(output.name)).values);
+      continue;
+    }
+    const double tolerance = output.kind == ir::OutputKind::gradient ? 1e-4 : 1e-5;
+    CHECK(wrong_elements(ranks.at(output.name), whole.at(output.name)[0],
+                         output_sharding(logical, output, local, c.mesh), c.mesh, tolerance) == 0);
+  }
+  for (const char* layer : {"h.0", "h.2"})
+    if (route) check_route(whole, ranks, c.mesh, layer);
+}
+
+int ops_named(const ir::Program& program, std::string_view op) {
+  return int(std::ranges::count(program.instructions, op, &ir::Instruction::op));
+}
+
+// Without what names groups of ranks and of tokens, the sums that remain, and places in the model.
+std::string text_without_places(ir::Program program) {
+  for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
+  for (ir::Instruction& at : program.instructions) {
+    at.label = "x";
+    ir::Attributes kept;
+    for (const auto& [name, value] : at.attributes.items())
+      if (name != "axes" && name != "load_groups" && !(at.op == "gate_dx" && name == "load_tokens"))
+        std::visit([&, &name = name](const auto& v) { kept.set(name, v); }, value);
+    at.attributes = kept;
+  }
+  return ir::print(program);
+}
+
+std::string refused_with(const Result<ir::Program>& result) { return result.ok() ? "none" : result.error().message; }
+
+}  // namespace
+
+TEST_CASE("mixtures of experts on meshes are the mixture on one rank") {
+  check_case({mesh_with(1, 2, 1)});
+  check_case({mesh_with(1, 4, 1)});
+  check_case({mesh_with(2, 2, 1)});
+  check_case({mesh_with(4, 1, 1)});
+  check_case({mesh_with(2, 4, 1)});
+}
+
+TEST_CASE("mixtures of experts beside tensor parallelism, each expert on one rank or split") {
+  check_case({mesh_with(1, 2, 2)});
+  check_case({.mesh = mesh_with(1, 2, 2), .split_experts = true});
+  check_case({.mesh = mesh_with(2, 2, 2), .split_experts = true});
+}
+
+TEST_CASE("mixtures of experts on meshes with other routers and losses") {
+  check_case({.mesh = mesh_with(2, 2, 1), .router = config::Router::batch_prioritized});
+  check_case({.mesh = mesh_with(2, 2, 1), .scope = config::AuxLossScope::global});
+}
+
+TEST_CASE("a gate whose groups cannot be shared decides on all ranks alike") {
+  check_case({.mesh = mesh_with(1, 2, 1), .groups = 1}, false);
+  check_case({.mesh = mesh_with(2, 2, 1), .groups = 2}, false);
+}
+
+TEST_CASE("the partitioned mixture of experts is the Program that the model makes for one of several ranks") {
+  for (const int ranks : {2, 4})
+    for (const config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized}) {
+      const MoeCase c{.mesh = mesh_with(1, ranks, 1), .router = router};
+      const ir::Program of_rank = passes::autodiff(model::build_forward(
+          moe_model(c),
+          {.ranks = ranks, .batch = moe_batch / ranks, .sequence = moe_sequence, .groups = c.groups / ranks}));
+      CHECK(text_without_places(partitioned(logical_step(c, false), c.mesh)) == text_without_places(of_rank));
+    }
+}
+
+TEST_CASE("counts travel once a layer, and rows twice in each direction of the step") {
+  for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(2, 2, 2)}) {
+    const ir::Program local = partitioned(logical_step({mesh}, false), mesh);
+    CHECK(ops_named(local, "all_to_all_counts") == 2);
+    CHECK(ops_named(local, "all_to_all") == 4);
+    CHECK(ops_named(local, "all_to_all_back") == 4);
+    CHECK(ops_named(local, "swap_shards") + ops_named(local, "all_gather") + ops_named(local, "reduce_scatter") == 0);
+  }
+  const ir::Program local = partitioned(logical_step({mesh_with(4, 1, 1)}, false), mesh_with(4, 1, 1));
+  for (const ir::Instruction& at : local.instructions) CHECK(at.stream == ir::Stream::compute);
+}
+
+TEST_CASE("experts over two axes and gates split over tensor are refused") {
+  const Mesh mesh = mesh_with(2, 2, 2);
+  ir::Program forward = logical_forward({mesh}, false);
+  annotate_experts(forward, {Axis::data, Axis::expert});
+  CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+        "h.0.moe.dispatch: expected experts over one axis of the mesh, found %19 4{data,expert},16,32");
+  forward = logical_forward({mesh}, false);
+  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
+  CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
+        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
+}
+
+TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
+  for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
+    const ir::Program logical = logical_step({mesh}, false), local = partitioned(logical, mesh);
+    const ir::Plan plan = planner::make_forward_plan(local, 1);
+    require_sound(ir::verify(plan));
+    const Values values = random_values(logical, 67, 5);
+    const auto shardings = shardings_of(logical, mesh, values);
+    std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
+    for (const auto& [name, value] : values) {
+      const auto shards = spread(value, shardings.at(name), mesh);
+      for (std::size_t rank = 0; rank < shards.size(); ++rank)
+        of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
+    }
+    std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
+    require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
+      const auto rank = std::size_t(world.rank());
+      return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
+    }));
+    const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
+    for (const auto& [name, ranks] : expected)
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        INFO(to_string(mesh) << ", " << name << " on rank " << rank);
+        CHECK(planned[rank].at(name).values == ranks[rank].values);
+      }
+  }
+}
