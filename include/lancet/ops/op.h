@@ -124,6 +124,8 @@ enum class Kind : std::uint8_t {
   counts,       // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,   // moves these rows to the experts' ranks, or back
   part_helper,  // splits the operands or joins the results of an instruction that is split in parts
+  reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
+  all_gather,      // completes tensors of which each rank has its flat shard
 };
 
 // Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work

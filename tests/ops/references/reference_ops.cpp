@@ -350,10 +350,23 @@ void all_reduce(ReferenceCall& c) {  // of one rank
   for (std::size_t i = 0; i < c.operands.size(); ++i) c.results[i].values = c.operands[i].values;
 }
 
+// Of one rank: the tensor with its padding, or a range of it.
+void reduce_scatter_flat(ReferenceCall& c) {
+  const bool rounded = c.attributes.has("message");
+  const Index begin = c.attributes.integer("begin", 0);
+  for (std::size_t i = 0; i < c.operands.size(); ++i)
+    for (Index k = 0; k < Index(c.results[i].values.size()); ++k) {
+      const bool padding = begin + k >= Index(c.operands[i].values.size());
+      const double x = padding ? 0 : c.operands[i][begin + k];
+      c.results[i][k] = rounded ? double(to_f32(from_f32<bf16>(float(x)))) : x;
+    }
+}
+
 std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
                                               {"add_layer_norm", add_layer_norm},
+                                              {"all_gather_flat", all_reduce},
                                               {"all_reduce", all_reduce},
                                               {"attention", attention},
                                               {"attention_dx", attention_dx},
@@ -370,6 +383,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"linear_dw", linear_dw},
                                               {"linear_dx", linear_dx},
                                               {"position_dw", position_dw},
+                                              {"reduce_scatter_flat", reduce_scatter_flat},
                                               {"router", linear},
                                               {"router_dw", linear_dw},
                                               {"router_dx", linear_dx},
