@@ -71,8 +71,8 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.number < 0)
-      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type),
-                          tensor.local ? " local" : "");
+      text += fmt::format("{} @{} : {}{}{}\n", name(tensor.kind), tensor.name, to_string(tensor.type),
+                          tensor.local ? " local" : "", tensor.flat_shard ? " shard" : "");
   return text;
 }
 
@@ -282,7 +282,12 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   if (name.empty() || named_.contains(name)) return before.error("a new name");
   LANCET_TRY(line.expect(":"));
   LANCET_ASSIGN(TensorType declared, type(line));
-  named_[name] = program_.add_named(*kind, name, declared, line.accept("local"));
+  const TensorId id = program_.add_named(*kind, name, declared, line.accept("local"));
+  const LineReader after = line;
+  program_[id].flat_shard = line.accept("shard");
+  if (program_[id].flat_shard && (*kind != TensorKind::state || declared.shape.rank() != 1))
+    return after.error("a shard only of a state with one axis");
+  named_[name] = id;
   return true;
 }
 

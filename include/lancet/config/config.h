@@ -90,6 +90,8 @@ struct Train {
   std::int64_t gradient_accumulation_steps = 1;
   DType dtype = DType::f32;    // "fp32" or "bf16": products and activations; optimizer state is fp32
   bool master_weights = true;  // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
+  std::int64_t zero = 0;             // 1: ZeRO-1
+  DType reduce_dtype = DType::f32;   // "fp32" or "bf16": gradients on their way between ranks
   bool tf32 = false;           // on a GPU
   bool fuse_gelu = true;       // on a GPU
   bool deterministic = true;   // on a GPU: false: the backward pass of attention may sum in another order in each run

@@ -289,12 +289,13 @@ double round_stochastically(double x, std::uint32_t bits) {
   return part + (bits >> 16) >= 65536 ? low + std::copysign(step, x) : low;
 }
 
-// The exact weights: the master copy if there is one; w follows.
+// The exact weights: the master copy if there is one; w follows. A shard of all of w ends in padding that stays.
 template <class F>
 void update_weights(ReferenceCall& c, std::size_t master, F f) {
   DoubleTensor& w = c.has(master) ? c.operands[master] : c.operands[0];
-  for (Index i = 0; i < Index(w.values.size()); ++i) w[i] = f(i, w[i]);
-  c.operands[0].values = w.values;
+  const Index n = Index(c.operands[0].values.size());
+  for (Index i = 0; i < n; ++i) w[i] = f(i, w[i]);
+  std::copy_n(w.values.begin(), n, c.operands[0].values.begin());
   if (!c.attributes.has("rounding_seed")) return;
   const RoundingBits bits(std::uint32_t(c.attributes.integer("rounding_seed")),
                           std::uint32_t(c.operands[master - 1][3]));
