@@ -3,7 +3,7 @@
 #include "cpu.h"
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "update.h"
+#include "updated_range.h"
 
 namespace lancet::ops::cpu {
 

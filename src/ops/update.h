@@ -1,8 +1,7 @@
-// The type rule of the optimizers' updates, and the weights that they update.
+// The type rule of the optimizers' updates.
 #pragma once
 #include "describe.h"
 #include "lancet/base/flat_shard.h"
-#include "lancet/ops/kernel.h"
 #include "lancet/ops/schedule_layout.h"
 
 namespace lancet::ops {
@@ -28,13 +27,6 @@ inline Inferred infer_update(const OpInput& in, std::size_t states) {
   if (kept != int(w.dtype == DType::bf16)) return expected("a master copy or a rounding_seed exactly where w is bf16");
   if (in.operands.size() > master && in.operands[master] != full) return expected("a master copy f32 like w, or like its shard");
   return Types{};
-}
-
-// The elements of w that the update changes.
-inline FlatRange updated_range(const KernelArgs& args) {
-  const std::int64_t n = args.operands[0].elements();
-  if (!args.attributes.has("shards")) return {0, n};
-  return flat_range(n, args.attributes.integer("shards"), args.group.place);
 }
 
 }  // namespace lancet::ops

@@ -6,7 +6,7 @@
 
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "ops/update.h"
+#include "ops/updated_range.h"
 #include "tensor_table.h"
 
 namespace lancet::ops::device {
