@@ -3,6 +3,7 @@
 // device the shards pass through host memory.
 #include <algorithm>
 #include <list>
+#include <new>
 
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/world/agree.h"
@@ -25,7 +26,13 @@ class Gather {
       : store_(store), mesh_(mesh), world_(world) {}
 
   Result<std::vector<std::byte>> run() {
-    LANCET_TRY(world::agree(world_, collect()));
+    Status collected;
+    try {
+      collected = collect();
+    } catch (const std::bad_alloc&) {
+      collected = config_error("train.zero: expected memory for the optimizer's state that a rank saves, found less");
+    }
+    LANCET_TRY(world::agree(world_, collected));
     LANCET_TRY(world_.send_receive(sends_, receives_));
     return std::move(whole_);
   }

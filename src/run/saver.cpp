@@ -127,9 +127,9 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   manifest_ = std::move(manifest);
   manifest_.files.clear();
   failure_.reset();
+  LANCET_ASSIGN(gathered_, gather_shards(store_, config::mesh_of(config_, world_.size()), world_));
   writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share_.shards);
   phase_ = Phase::writing;
-  LANCET_ASSIGN(gathered_, gather_shards(store_, config::mesh_of(config_, world_.size()), world_));
   const Status copied = copy();
   gathered_ = {};
   LANCET_TRY(copied);
