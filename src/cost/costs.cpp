@@ -38,6 +38,7 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
 
 std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.attributes.has("ranks")) return instruction.attributes.integer("ranks");
+  if (ops::kind(instruction) == ops::Kind::collective) return instruction.attributes.integer("shards");
   // rows i32[E/W, W+1], an operand of the all-to-alls
   LANCET_CHECK(instruction.operands.size() > 2, "{} has no tensor of rows", instruction.op);
   return program.type(instruction.operands[2]).shape[1] - 1;
@@ -53,13 +54,14 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
   if (instruction.stream == ir::Stream::compute || is_view(program, instruction)) return 0;
   if (instruction.stream == ir::Stream::reduce) {
     // A reduce-scatter sends the elements of all ranks' shards, of which its results are one rank's.
-    const bool shards = ops::kind(instruction) == ops::Kind::reduce_scatter;
+    const bool shards = ops::kind(instruction) == ops::Kind::flat_reduce_scatter;
     double bytes = 0;
     for (ir::TensorId id : shards ? instruction.results : instruction.operands)
       bytes += double(ir::bytes(program.type(id)));
     if (shards) bytes *= double(instruction.attributes.integer("shards"));
     return instruction.attributes.has("message") ? bytes / 2 : bytes;  // bf16 for f32
   }
+  if (ops::kind(instruction) == ops::Kind::collective) return ops::work(program, instruction).sent;
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
   const double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
@@ -76,7 +78,7 @@ OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& inst
 
 double share_of_all_reduce(const ir::Instruction& instruction) {
   const ops::Kind kind = ops::kind(instruction);
-  return kind == ops::Kind::reduce_scatter || kind == ops::Kind::all_gather ? 0.5 : 1;
+  return kind == ops::Kind::flat_reduce_scatter || kind == ops::Kind::flat_all_gather ? 0.5 : 1;
 }
 
 OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {

@@ -98,9 +98,13 @@ double share_at(const LinkShares& shares, double places, double bytes) {
 Layout Layout::group(mesh::Axes axes) const {
   if (axes.empty()) return *this;
   LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
+  return group(mesh.group(0, axes));
+}
+
+Layout Layout::group(std::span<const int> members) const {
   std::set<int> occupied;
-  for (const int rank : mesh.group(0, axes)) occupied.insert(rank / on_host());
-  Layout group{mesh.size(axes), int(occupied.size())};
+  for (const int rank : members) occupied.insert(rank / on_host());
+  Layout group{int(members.size()), int(occupied.size())};
   group.beside = std::max(1, on_host() / group.on_host());
   return group;
 }
@@ -201,6 +205,7 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
                                  std::int64_t peers) const {
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
+  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   const Layout layout = layout_.group(group);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);

@@ -24,7 +24,8 @@ class LoadedCosts final : public Costs {
   double all_reduce_ms(double bytes, mesh::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
   bool knows(mesh::Axes group) const override { return even_.knows(group); }
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override {
-    if (ops::kind(instruction) == ops::Kind::counts) return even_.all_to_all(program, instruction, peers);
+    if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)
+      return even_.all_to_all(program, instruction, peers);
     const double bytes = load_.fullest * bytes_sent(program, instruction);
     const double ms = all_to_all_ms(bytes, ir::group_of(instruction));
     return {ms, std::min(ms, all_to_all_core().ms(bytes))};

@@ -48,6 +48,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
   };
   LANCET_TRY(run::load_newest(from, world, load));
   LANCET_ASSIGN(world::Streams streams, world::Streams::make(model->config_, world, model->accelerator_));
+  const model::BuildOptions build = planning::build_options(model->config_, model::Mode::generate, world.size());
+  LANCET_TRY(streams.open_groups(build.mesh, model::build_forward(model->config_.model, build)));
   model->streams_ = std::make_unique<world::Streams>(std::move(streams));
   return model;
 }

@@ -79,7 +79,7 @@ class Optimize {
     std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
     for (Update& update : updates_) {
       const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
-      if (ops::kind(maker) != ops::Kind::reduce_scatter) continue;
+      if (ops::kind(maker) != ops::Kind::flat_reduce_scatter) continue;
       ir::copy_group(maker.attributes, update.sharing);
       update.sharing.set("shards", maker.attributes.integer("shards"));
     }

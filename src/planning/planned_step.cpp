@@ -42,7 +42,7 @@ Result<cost::Profile> named_profile(const config::Config& config, const PlanTarg
       profile.ops.size(), profile.network.measured() ? " and communication" : "", cost::to_string(profile.machine)));
 }
 
-Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& target, std::string& path) {
+Result<cost::Profile> profile_in(const config::Config& config, const PlanTarget& target, std::string& path) {
   path = target.profile;
   if (!path.empty()) return named_profile(config, target);
   const int local_ranks = local_ranks_of(target);
@@ -50,6 +50,12 @@ Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget
                            {target.ranks > 1 ? "mpi" : "self", target.ranks, target.hosts}};
   path = profile_path(config, target.profile_folder, here).string();
   return cost::read_profile(path, here);
+}
+
+Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& target, std::string& path) {
+  LANCET_ASSIGN(cost::Profile profile, profile_in(config, target, path));
+  profile.mesh = config::mesh_of(config, target.ranks);
+  return profile;
 }
 
 // The plan of a file, with the times that it takes by these costs.

@@ -51,6 +51,7 @@ class Planning {
       const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
       if (path.empty()) return {};
       auto held = cost::read_profile(path, machine);
+      if (held.ok()) held->mesh = config::mesh_of(config_, world_.size());
       if (held.ok())
         profile_ = std::make_shared<const cost::Profile>(*std::move(held));
       else if (!config_.overlap.profile.empty())

@@ -118,6 +118,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
     if (held.ok() && request.renew != ProfileRequest::Renew::nothing) held->network = {};
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));
+  profile.mesh = config::mesh_of(config, world.size());
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
@@ -126,6 +127,7 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   runtime::ExecutorOptions options;
   if (world.size() > 1) {
     LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
+    for (const ir::Program& program : programs) LANCET_TRY(streams->open_groups(profile.mesh, program));
     options = streams->executor_options(threads);
   }
   Result<bool> keeps = false;  // on rank 0
@@ -138,11 +140,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   profiler::ProfilerOptions measuring{.threads = threads,
                                       .accelerator = request.accelerator,
                                       .world = &world,
+                                      .streams = options.groups,
                                       .timeout = options.timeout,
                                       .seconds = request.seconds};
-  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-    if (const auto all = options.groups[stream].find(""); all != options.groups[stream].end())
-      measuring.streams[stream] = all->second;
   LANCET_ASSIGN(const profiler::ProfilerReport report, profiler::fill_profile(profile, plans, measuring));
   if (report.ops == 0 && !report.network) return profile;
   Status written;

@@ -293,9 +293,9 @@ class DeviceMeter final : public NetworkMeter {
 
 }  // namespace
 
-Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments) {
-  comm::DeviceCommunicator *expert = options.streams[std::size_t(ir::Stream::expert)].device_comm,
-                           *reduce = options.streams[std::size_t(ir::Stream::reduce)].device_comm;
+Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, const MeasuredGroup& group,
+                                                        std::int64_t segments) {
+  comm::DeviceCommunicator *expert = group.expert.device_comm, *reduce = group.reduce.device_comm;
   LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream of the accelerator");
   auto meter = std::make_unique<DeviceMeter>(options, *expert, *reduce, segments);
   LANCET_TRY(meter->open());

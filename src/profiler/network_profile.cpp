@@ -1,5 +1,5 @@
 // Fills the network part of a profile. For each collective it times messages of 1 KiB, 2 KiB, 4 KiB, ... up to the
-// largest message of the plans, or until one takes more than 2 s; beyond that the cost model extrapolates with the last
+// largest message of the plans, of all ranks and of each group of ranks that the plans name, or until one takes more than 2 s; beyond that the cost model extrapolates with the last
 // slope. A time is the slowest rank's, and the median of repetitions that last about 0.1 s together. A profile whose
 // sizes suffice is not measured again. The launch time and the interference do not depend on the plans and are measured
 // once. The host's meter is here; device_network.cpp has that of accelerators.
@@ -9,11 +9,13 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <thread>
 
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/base/median.h"
 #include "lancet/comm/collect.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/profiler/interference.h"
 
@@ -67,19 +69,23 @@ struct Messages {
   std::int64_t segments = 1;              // of an all-to-all, to each rank: its experts
 };
 
-Messages messages_of(std::span<const ir::Plan> plans) {
-  Messages messages;
+// By group of ranks; those of all ranks are always there.
+std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans) {
+  std::map<mesh::Axes, Messages> by_group{{mesh::Axes(), Messages()}};
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
+      if (instruction.stream == ir::Stream::compute) continue;
+      Messages& messages = by_group[ir::group_of(instruction)];
       const double bytes = cost::bytes_sent(plan.program, instruction);
       if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
       if (instruction.stream != ir::Stream::expert) continue;
       messages.all_to_all = std::max(messages.all_to_all, bytes);
       const bool counts = ops::kind(instruction) == ops::Kind::counts;
+      if (!counts && ops::kind(instruction) != ops::Kind::all_to_all) continue;
       const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
       messages.segments = std::max(messages.segments, plan.program.type(rows).shape[0]);
     }
-  return messages;
+  return by_group;
 }
 
 // Measures the time from a signal to the start of the stream that waits for it. Two threads act as two streams of the
@@ -155,47 +161,90 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
   return !points.empty() && (points.back().bytes >= bytes || points.back().ms > longest_call * 1e3);
 }
 
-Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, std::int64_t segments) {
-  if (options.accelerator) return make_device_meter(options, segments);
-  comm::Communicator *expert = options.streams[std::size_t(ir::Stream::expert)].comm,
-                     *reduce = options.streams[std::size_t(ir::Stream::reduce)].comm;
-  LANCET_CHECK(expert && reduce, "the profiler needs a communicator for each stream");
-  return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *expert, *reduce, segments));
+// A group has communicators on the streams whose instructions name it; another stream's serve as well.
+MeasuredGroup group_in(const ProfilerOptions& options, mesh::Axes axes) {
+  const std::string name = mesh::to_string(axes);
+  const auto on = [&](ir::Stream stream) {
+    const comm::Groups& groups = options.streams[std::size_t(stream)];
+    const auto found = groups.find(name);
+    return found == groups.end() ? comm::Group() : found->second;
+  };
+  MeasuredGroup group{on(ir::Stream::expert), on(ir::Stream::reduce)};
+  if (group.expert.size == 1) group.expert = group.reduce;
+  if (group.reduce.size == 1) group.reduce = group.expert;
+  return group;
+}
+
+Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, mesh::Axes axes,
+                                                 std::int64_t segments) {
+  const MeasuredGroup group = group_in(options, axes);
+  if (options.accelerator) return make_device_meter(options, group, segments);
+  LANCET_CHECK(group.expert.comm && group.reduce.comm, "the profiler needs communicators of the axes '{}'",
+               mesh::to_string(axes));
+  return std::unique_ptr<NetworkMeter>(
+      std::make_unique<HostMeter>(options, *group.expert.comm, *group.reduce.comm, segments));
+}
+
+// The times that the profile holds of a group of ranks, perhaps none.
+cost::CollectiveTimes held_times(const cost::Profile& profile, mesh::Axes group) {
+  if (group.empty()) return profile.network;
+  const auto it = profile.network.groups.find(cost::group_key(profile.mesh, group));
+  return it == profile.network.groups.end() ? cost::CollectiveTimes() : it->second;
+}
+
+bool lacks_messages(const Messages& messages, const cost::CollectiveTimes& times) {
+  return !reaches(times.all_to_all, messages.all_to_all) || !reaches(times.all_reduce, messages.all_reduce);
+}
+
+// Measures the sizes that a group's times do not reach.
+Status fill_times(cost::CollectiveTimes& times, const Messages& messages, NetworkMeter& meter) {
+  const bool fresh = times.all_to_all.empty() || times.all_reduce.empty();
+  if (fresh || !reaches(times.all_to_all, messages.all_to_all)) {
+    LANCET_ASSIGN(times.all_to_all,
+                  time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter.all_to_all_ms(bytes); }));
+  }
+  if (fresh || !reaches(times.all_reduce, messages.all_reduce)) {
+    LANCET_ASSIGN(times.all_reduce,
+                  time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter.all_reduce_ms(bytes); }));
+  }
+  return {};
+}
+
+// Measures what a profile holds once, whatever the plans.
+Status fill_interference(cost::NetworkTimes& network, NetworkMeter& meter, comm::Communicator& world) {
+  LANCET_ASSIGN(const double launch_ms, meter.launch_ms());
+  LANCET_ASSIGN(network.launch_ms, comm::mean(world, launch_ms));
+  LANCET_ASSIGN(const NetworkCosts beside, meter.interference(network));
+  network.all_to_all_core = beside.all_to_all;
+  network.all_reduce_core = beside.all_reduce;
+  network.interference = beside.interference;
+  return {};
 }
 
 }  // namespace
 
-bool lacks_messages(std::span<const ir::Plan> plans, const cost::NetworkTimes& network) {
-  const Messages messages = messages_of(plans);
-  return !network.measured() || !reaches(network.all_to_all, messages.all_to_all) ||
-         !reaches(network.all_reduce, messages.all_reduce);
+bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profile) {
+  return std::ranges::any_of(messages_of(plans), [&](const auto& of_group) {
+    return lacks_messages(of_group.second, held_times(profile, of_group.first));
+  });
 }
 
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
   cost::NetworkTimes& network = profile.network;
-  if (!lacks_messages(plans, network)) return false;
-  const Messages messages = messages_of(plans);
-  const bool fresh = !network.measured();
-  const bool short_of_all_to_all = fresh || !reaches(network.all_to_all, messages.all_to_all);
-  const bool short_of_all_reduce = fresh || !reaches(network.all_reduce, messages.all_reduce);
-  LANCET_ASSIGN(const auto meter, make_meter(options, messages.segments));
-  if (short_of_all_to_all) {
-    LANCET_ASSIGN(network.all_to_all,
-                  time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter->all_to_all_ms(bytes); }));
+  bool measured = false;
+  for (const auto& [group, messages] : messages_of(plans)) {
+    cost::CollectiveTimes times = held_times(profile, group);
+    if (!lacks_messages(messages, times)) continue;
+    measured = true;
+    const bool fresh = group.empty() && !network.measured();
+    LANCET_ASSIGN(const auto meter, make_meter(options, group, messages.segments));
+    LANCET_TRY(fill_times(times, messages, *meter));
+    if (!group.empty()) network.groups[cost::group_key(profile.mesh, group)] = times;
+    if (group.empty()) static_cast<cost::CollectiveTimes&>(network) = times;
+    if (fresh) LANCET_TRY(fill_interference(network, *meter, *options.world));
   }
-  if (short_of_all_reduce) {
-    LANCET_ASSIGN(network.all_reduce,
-                  time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter->all_reduce_ms(bytes); }));
-  }
-  if (!fresh) return true;
-  LANCET_ASSIGN(const double launch_ms, meter->launch_ms());
-  LANCET_ASSIGN(network.launch_ms, comm::mean(*options.world, launch_ms));
-  LANCET_ASSIGN(const NetworkCosts beside, meter->interference(network));
-  network.all_to_all_core = beside.all_to_all;
-  network.all_reduce_core = beside.all_reduce;
-  network.interference = beside.interference;
-  return true;
+  return measured;
 }
 
 }  // namespace lancet::profiler

@@ -24,12 +24,17 @@ class NetworkMeter {
   virtual Result<NetworkCosts> interference(const cost::NetworkTimes& times) = 0;
 };
 
-// A meter of options.accelerator that uses options.device_streams. segments: number of segments of an all-to-all to
-// each rank.
-Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, std::int64_t segments);
+// The communicators of one group of ranks on the two communication streams.
+struct MeasuredGroup {
+  comm::Group expert, reduce;
+};
 
-// True if there are no times of messages, or none up to the plans' largest messages.
-bool lacks_messages(std::span<const ir::Plan> plans, const cost::NetworkTimes& network);
+// A meter of options.accelerator. segments: number of segments of an all-to-all to each rank.
+Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, const MeasuredGroup& group,
+                                                        std::int64_t segments);
+
+// True if there are no times of messages of some group of ranks that the plans name, or none up to its largest messages.
+bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
 // Measures the times that the profile lacks; returns true if it measured any. Collective.
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options);

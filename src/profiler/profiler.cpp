@@ -240,7 +240,7 @@ std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost
 }
 
 bool lacks_times(std::span<const ir::Plan> plans, const cost::Profile& profile, int ranks) {
-  return !missing_ops(plans, profile).empty() || (ranks > 1 && lacks_messages(plans, profile.network));
+  return !missing_ops(plans, profile).empty() || (ranks > 1 && lacks_messages(plans, profile));
 }
 
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,

@@ -9,15 +9,22 @@
 
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::runtime {
 namespace {
 
-// The bytes that an instruction sends and receives, at most.
+// The bytes that a call of an instruction sends and receives, at most. A collective sends and receives its larger
+// tensor and, if it cuts a sum in pieces, some elements more from each rank (ops/collective).
 std::size_t bytes_of_call(const ir::Program& program, const ir::Instruction& instruction) {
-  std::int64_t bytes = 0;
-  for (const ir::TensorId operand : instruction.operands) bytes += ir::bytes(program.type(operand));
-  for (const ir::TensorId result : instruction.results) bytes += ir::bytes(program.type(result));
+  std::int64_t bytes = 0, largest = 0;
+  for (const auto& ids : {instruction.operands, instruction.results})
+    for (const ir::TensorId id : ids) {
+      bytes += ir::bytes(program.type(id));
+      largest = std::max(largest, ir::bytes(program.type(id)));
+    }
+  if (ops::kind(instruction) == ops::Kind::collective)
+    bytes = 2 * largest + 256 * instruction.attributes.integer("shards");
   return static_cast<std::size_t>(bytes);
 }
 

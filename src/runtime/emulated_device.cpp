@@ -11,6 +11,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/comm/collect.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/runtime/emulated_device.h"
 
@@ -98,19 +99,41 @@ std::int64_t EmulatedDevice::free_bytes() const {
   return std::ranges::min(options_.hosts, {}, &cost::Hardware::free_bytes).free_bytes();
 }
 
+const EmulatedDevice::Latency& EmulatedDevice::latency(mesh::Axes group) const {
+  static constexpr Latency none;
+  const auto found = latencies_.find(group);
+  return found == latencies_.end() ? none : found->second;
+}
+
+// The groups of some axes measure at the same time, as they communicate in a step.
+Result<EmulatedDevice::Latency> EmulatedDevice::calibrated(comm::Communicator& world, comm::Communicator& ranks,
+                                                           mesh::Axes group) const {
+  std::vector<comm::Segment> sends, receives;
+  std::vector<std::byte> bytes(2 * std::size_t(ranks.size()));
+  for (int peer = 0; peer < ranks.size(); ++peer) {
+    sends.push_back({peer, bytes.data() + peer, 1});
+    receives.push_back({peer, bytes.data() + ranks.size() + peer, 1});
+  }
+  std::vector<float> sums(std::size_t(ranks.size()));
+  Latency latency;
+  LANCET_ASSIGN(latency.overhead_ns,
+                slowest_ns(world, calibrations, [&] { return ranks.send_receive(sends, receives); }));
+  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, calibrations, [&] { return ranks.all_reduce_sum(sums); }));
+  latency.all_to_all_ns = costs_.all_to_all_ms(1, group) * ns_per_ms - latency.overhead_ns / options_.dilation;
+  latency.all_reduce_ns = costs_.all_reduce_ms(1, group) * ns_per_ms - all_reduce / options_.dilation;
+  return latency;
+}
+
 Status EmulatedDevice::calibrate(comm::Communicator& world) {
   if (world.size() == 1) return {};
-  std::vector<comm::Segment> sends, receives;
-  std::vector<std::byte> bytes(2 * std::size_t(world.size()));
-  for (int peer = 0; peer < world.size(); ++peer) {
-    sends.push_back({peer, bytes.data() + peer, 1});
-    receives.push_back({peer, bytes.data() + world.size() + peer, 1});
+  LANCET_ASSIGN(latencies_[mesh::Axes()], calibrated(world, world, {}));
+  const mesh::Mesh& mesh = options_.layout.mesh;
+  for (const mesh::Axis axis : mesh::all_axes) {
+    const mesh::Axes group{axis};
+    if (!mesh.has_groups() || mesh[axis] == 1) continue;
+    LANCET_ASSIGN(const auto ranks, world.split(mesh.group(world.rank(), group)));
+    LANCET_ASSIGN(latencies_[group], calibrated(world, *ranks, group));
   }
-  std::vector<float> sums(std::size_t(world.size()));
-  LANCET_ASSIGN(overhead_ns_, slowest_ns(world, calibrations, [&] { return world.send_receive(sends, receives); }));
-  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, calibrations, [&] { return world.all_reduce_sum(sums); }));
-  all_to_all_latency_ns_ = costs_.all_to_all_ms(1) * ns_per_ms - overhead_ns_ / options_.dilation;
-  all_reduce_latency_ns_ = costs_.all_reduce_ms(1) * ns_per_ms - all_reduce / options_.dilation;
   return {};
 }
 
@@ -130,7 +153,7 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
   }
   LANCET_ASSIGN(const double host_ns,
                 slowest_ns(world, large_calibrations, [&] { return world.send_receive(sends, receives); }));
-  const double ms = std::max(host_ns - overhead_ns_, 0.0) / options_.dilation / ns_per_ms;
+  const double ms = std::max(host_ns - latency({}).overhead_ns, 0.0) / options_.dilation / ns_per_ms;
   const double declared = slowest_costs_.all_to_all_ms(bytes) - slowest_costs_.all_to_all_ms(1);
   if (world.rank() == 0 && std::abs(ms / declared - 1) > most_unlike)
     log::warn(
@@ -142,12 +165,14 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
 
 Status EmulatedDevice::check(const ir::Plan& plan) const {
   const int ranks = options_.among();
+  mesh::Axes group;  // of the all-to-alls
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
     const auto others = double(options_.experts - options_.experts / ranks) / groups_of_peers(plan.program, at);
     least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
     total += costs_.all_to_all(plan.program, at, 0).ms * ns_per_ms;
+    group = ir::group_of(at);
     ++count;
   }
   if (count == 0) return {};
@@ -156,12 +181,13 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
         fmt::format("emulated.scale: expected at most {:.0f}, so that a message for an expert has {} bytes, found {}",
                     std::floor(least_bytes / least_message), least_message, options_.scale));
   // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
-  const double latency = costs_.all_to_all_ms(1) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
-  const auto dilation = [&](double share) { return std::ceil(overhead_ns_ / (latency + share * mean)); };
+  const double declared = costs_.all_to_all_ms(1, group) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
+  const double overhead = latency(group).overhead_ns;
+  const auto dilation = [&](double share) { return std::ceil(overhead / (declared + share * mean)); };
   const std::string found = fmt::format(
       "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} "
       "ms",
-      ranks, overhead_ns_ / ns_per_ms, mean / ns_per_ms);
+      ranks, overhead / ns_per_ms, mean / ns_per_ms);
   if (options_.dilation < dilation(most_overhead))
     return config_error(fmt::format("emulated.dilation: expected at least {:.0f} ({}), found {}", dilation(late), found,
                                     options_.dilation));

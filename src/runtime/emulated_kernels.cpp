@@ -9,6 +9,7 @@
 
 #include "drawn_routing.h"
 #include "lancet/comm/scaled.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::runtime {
@@ -115,14 +116,16 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
   const bool alone = !args.group.comm || args.group.size == 1;
   double latency = alone                             ? cost.ms * ns_per_ms
-                   : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns()
-                                                     : cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns();
+                   : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns(ir::group_of(at))
+                                                     : cost::share_of_all_reduce(at) *
+                                                            device_.all_reduce_latency_ns(ir::group_of(at));
   ops::Kernel send;
   if (computed_[std::size_t(instruction)]) {
     send = ops::find_cpu_kernel(at.op)->bind(args);
   } else if (!alone) {
     scaled_.push_back(comm::make_scaled(*args.group.comm, device_.options().scale));
     args.group.comm = scaled_.back().get();
+    args.messages_only = true;
     send = ops::find_cpu_kernel(at.op)->bind(args);
   }
   const double ns = cost.ms * ns_per_ms, share = cost.ms > 0 ? cost.core_ms / cost.ms : 0;

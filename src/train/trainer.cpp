@@ -87,6 +87,7 @@ class TrainerImpl final : public Trainer {
                  .crowded = crowded,
                  .inspect = options_.inspect};
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
+    LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
@@ -188,6 +189,14 @@ class TrainerImpl final : public Trainer {
       log::warn("{} threads compute on {} core{}: steps are slow, and their predicted times do not hold",
                 shared.threads, shared.cores, shared.cores == 1 ? "" : "s");
     return shared.crowded();
+  }
+
+  // Collective: the communicators of the groups of ranks that the plans name.
+  Status open_groups() {
+    const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    LANCET_TRY(streams_.open_groups(mesh, plans_.update.program));
+    if (plans_.micro) LANCET_TRY(streams_.open_groups(mesh, plans_.micro->program));
+    return plans_.evaluate ? streams_.open_groups(mesh, plans_.evaluate->program) : Status();
   }
 
   Status bind() {

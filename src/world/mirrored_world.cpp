@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <span>
 
 #include "lancet/comm/mirrored.h"
@@ -22,12 +21,7 @@ Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config&
   const int ranks = static_cast<int>(config.comm.mirrored_ranks);
   LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires mirrored_ranks and network
   LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
-  // Each node is filled before the next. Groups are regular, so that the nodes of a group have as many of its ranks.
-  const auto layout_of = [per_node = hardware.node.devices](std::span<const int> members) {
-    std::set<int> nodes;
-    for (const int rank : members) nodes.insert(int(rank / per_node));
-    return cost::Layout{int(members.size()), int(nodes.size())};
-  };
+  const cost::Layout layout{ranks, hardware.nodes(ranks)};
   const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {
     if (times) (times->*kind).fetch_add(ms, std::memory_order_relaxed);
     return ms;
@@ -37,11 +31,11 @@ Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config&
       {.name = hardware.name,
        .all_to_all_ms =
            [=](std::span<const int> members, double bytes) {
-             return counted(&DeclaredTimes::all_to_alls, cost::all_to_all_ms(hardware, layout_of(members), bytes));
+             return counted(&DeclaredTimes::all_to_alls, cost::all_to_all_ms(hardware, layout.group(members), bytes));
            },
        .all_reduce_ms =
            [=](std::span<const int> members, double bytes) {
-             return counted(&DeclaredTimes::all_reduces, cost::all_reduce_ms(hardware, layout_of(members), bytes));
+             return counted(&DeclaredTimes::all_reduces, cost::all_reduce_ms(hardware, layout.group(members), bytes));
            }});
 }
 

@@ -157,12 +157,19 @@ TEST_CASE("MPI ranks train like one rank") {
   REQUIRE(lancet("train " + config + " --run-dir " + (folder / "1")).code == 0);
   const auto one = test::metrics(folder / "1");
   REQUIRE(one.size() == 20);
-  for (int ranks : {2, 4}) {
-    const std::string run = folder / std::to_string(ranks);
-    const auto outcome = test::mpirun(
-        ranks, "train " + config + " --set train.micro_batch_size=" + std::to_string(4 / ranks) + " --run-dir " + run);
+  struct Mesh {
+    int ranks, expert;
+    const char* text;
+  };
+  for (const auto& [ranks, expert, mesh] : {Mesh{2, 2, "expert 2; "}, Mesh{4, 4, "expert 4; "},
+                                            Mesh{4, 2, "data 2 x expert 2; rank r: data r / 2, expert r % 2"}}) {
+    const std::string run = folder / fmt::format("{}-{}", ranks, expert);
+    const auto outcome =
+        test::mpirun(ranks, fmt::format("train {} --set train.micro_batch_size={} --set mesh.expert={} --run-dir {}",
+                                        config, 4 / ranks, expert, run));
     INFO(outcome.output);
     REQUIRE(outcome.code == 0);
+    CHECK(outcome.lines_with(std::string("mesh       ") + mesh) == 1);
     const auto several = test::metrics(run);
     REQUIRE(several.size() == one.size());
     for (std::size_t i = 0; i < one.size(); ++i) {

@@ -145,6 +145,29 @@ TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's t
   }
 }
 
+TEST_CASE("mirrored: a group of ranks, whose network knows the members") {
+  std::vector<std::vector<int>> asked;
+  const auto ms = [&](std::span<const int> ranks, double) {
+    asked.emplace_back(ranks.begin(), ranks.end());
+    return 0.0;
+  };
+  const auto world = comm::make_mirrored_world(8, {"test", ms, ms});
+  const std::vector<int> columns{0, 2, 4, 6}, pair{0, 2}, others{1, 3};
+  const auto group = world->split(columns);
+  REQUIRE(group.ok());
+  const auto nested = (*group)->split(pair);  // ranks 0 and 4 of the world
+  REQUIRE(nested.ok());
+  CHECK((*group)->size() == 4);
+  CHECK((*nested)->size() == 2);
+  std::vector<float> values = count_from(1, 3);
+  REQUIRE((*group)->all_reduce_sum(values).ok());
+  CHECK(values == std::vector<float>{4, 8, 12});
+  REQUIRE((*nested)->all_reduce_sum(values).ok());
+  CHECK(values == std::vector<float>{8, 16, 24});
+  CHECK(asked == std::vector<std::vector<int>>{columns, {0, 4}});
+  CHECK_FALSE(world->split(others).ok());  // without this rank
+}
+
 TEST_CASE("mirrored: messages of neighbouring bytes, such as counts, are one copy") {
   constexpr int ranks = 64;
   std::vector<float> out(2 * ranks), in(2 * ranks);

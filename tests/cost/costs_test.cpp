@@ -3,6 +3,7 @@
 
 #include "lancet/cost/costs.h"
 #include "lancet/ir/print.h"
+#include "lancet/ops/catalogue.h"
 
 using namespace lancet;
 using namespace lancet::cost;
@@ -164,4 +165,21 @@ input @slots : f32[4,4,8]
 TEST_CASE("the build id of the kernels is a hash") {
   CHECK(kernel_build().size() == 16);
   CHECK(kernel_build().find_first_not_of("0123456789abcdef") == std::string_view::npos);
+}
+
+TEST_CASE("a collective is priced by the bytes that a rank sends to the others of its group") {
+  const auto program = ir::parse(R"(input @x : bf16[6,4]
+%0 : bf16[18,4] = all_gather(@x) {axes=data, shards=3, axis=0}  # expert forward a
+%1 : bf16[18,4] = sum_shards(%0) {axes=data, shards=3}  # expert forward b
+%2 : bf16[2,4] = take_shard(@x) {axes=data, shards=3, axis=0}  # compute forward c
+)");
+  REQUIRE(program.ok());
+  REQUIRE(ops::verify(*program).ok());
+  const auto& at = program->instructions;
+  CHECK(bytes_sent(*program, at[0]) == 96);
+  CHECK(bytes_sent(*program, at[1]) == 192);
+  CHECK(bytes_sent(*program, at[2]) == 0);
+  CHECK(all_to_all_ranks(*program, at[1]) == 3);
+  CHECK_FALSE(is_local(*program, at[0]));
+  CHECK(is_local(*program, at[2]));
 }

@@ -189,6 +189,23 @@ parameter @b : f32[1,300]
   CHECK(loaded->op_ms(program, dispatch) == measured.op_ms(program, dispatch));
 }
 
+TEST_CASE("a group of ranks is priced by its size and hosts, and shares the NICs with the groups beside it") {
+  const Hardware h = machine();
+  const mesh::Axes data{mesh::Axis::data}, expert{mesh::Axis::expert};
+  const HardwareCosts costs(h, {8, 2, mesh::Mesh{{1, 2, 4, 1}}});
+  CHECK(costs.layout().group(data).ranks == 2);
+  CHECK(costs.layout().group(data).hosts == 2);
+  CHECK(costs.layout().group(data).beside == 4);
+  CHECK(costs.layout().group(expert).hosts == 1);
+  CHECK(costs.all_to_all_ms(8e6, expert) == all_to_all_ms(h, {4, 1}, 8e6));
+  CHECK(costs.all_reduce_ms(8e6, expert) == all_reduce_ms(h, {4, 1}, 8e6));
+  CHECK(costs.all_reduce_ms(8e6, data) == Approx(0.040 + 4 * 2 * 8e6 / 2 / 2e6));
+  CHECK(costs.all_to_all_ms(8e6, data) == Approx(0.100 + 4 * 8e6 / 2e6));
+  CHECK(costs.all_reduce_ms(8e6) == all_reduce_ms(h, {8, 2}, 8e6));
+  CHECK(costs.identity() != HardwareCosts(h, {8, 2, mesh::Mesh{{1, 4, 2, 1}}}).identity());
+  CHECK(HardwareCosts(h, {8, 2}).identity() == HardwareCosts(h, {8, 2, mesh::of_experts(8)}).identity());
+}
+
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   const Hardware h = machine();
   CHECK(all_reduce_ms(h, {1, 1}, 1e6) == 0);

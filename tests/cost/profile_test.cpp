@@ -65,6 +65,26 @@ TEST_CASE("a profile answers as Costs") {
   CHECK(Profile().all_to_all_ms(4096) == 0);  // one rank
 }
 
+TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
+  Profile profile = sample();
+  profile.machine.cluster.ranks = 4;
+  profile.mesh = mesh::Mesh{{1, 2, 2, 1}};
+  const mesh::Axes data{mesh::Axis::data};
+  CHECK(profile.knows({}));
+  CHECK_FALSE(profile.knows(data));
+  profile.network.groups["data 2"] = {{{1024, 7}}, {{1024, 8}}};
+  CHECK(profile.knows(data));
+  CHECK_FALSE(profile.knows({mesh::Axis::expert}));
+  CHECK(profile.all_to_all_ms(1, data) == 7);
+  CHECK(profile.all_reduce_ms(1, data) == 8);
+  CHECK(profile.all_reduce_ms(1) == 0.2);
+  auto stored = parse_profile(print(profile), "p.json");
+  REQUIRE(stored.ok());
+  CHECK(stored->network.groups == profile.network.groups);
+  profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
+  CHECK_FALSE(profile.knows(data));  // another size
+}
+
 TEST_CASE("the file returns the profile that was stored") {
   const std::string text = print(sample());
   const auto found = parse_profile(text, "p.json");

@@ -83,9 +83,9 @@ TEST_CASE("the time from a signal to its waiter: a failed measurement leaves no 
   const auto self = comm::make_self();
   test::HostQueueCommunicator expert(*self), reduce(*self);
   profiler::ProfilerOptions options{.accelerator = &accelerator, .world = self.get()};
-  options.streams[std::size_t(ir::Stream::expert)] = comm::group_of(expert);
-  options.streams[std::size_t(ir::Stream::reduce)] = comm::group_of(reduce);
-  const auto meter = profiler::make_device_meter(options, 1);
+  options.streams[std::size_t(ir::Stream::expert)] = comm::all_ranks(&expert);
+  options.streams[std::size_t(ir::Stream::reduce)] = comm::all_ranks(&reduce);
+  const auto meter = profiler::make_device_meter(options, {comm::group_of(expert), comm::group_of(reduce)}, 1);
   REQUIRE(meter.ok());
   const auto launch = (*meter)->launch_ms();
   REQUIRE_FALSE(launch.ok());

@@ -167,14 +167,14 @@ TEST_CASE("ranks measure together and agree on the results") {
                   profiler::fill_profile(profile, plans,
                                          {.threads = 1,
                                           .world = &world,
-                                          .streams = {comm::Group(), comm::group_of(*expert), comm::group_of(*reduce)},
+                                          .streams = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())},
                                           .seconds = no_time}));
     if (report.ops != 10 || !report.network) return internal_error("expected 10 ops and communication");
     LANCET_ASSIGN(const auto again,
                   profiler::fill_profile(profile, plans,
                                          {.threads = 1,
                                           .world = &world,
-                                          .streams = {comm::Group(), comm::group_of(*expert), comm::group_of(*reduce)},
+                                          .streams = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())},
                                           .seconds = no_time}));
     if (again.ops != 0 || again.network) return internal_error("expected nothing to be measured twice");
     profiles[std::size_t(world.rank())] = profile;

@@ -55,7 +55,7 @@ ZeroRun train_zero(const config::Config& config, int ranks, int steps, const cos
     const ir::Plan& plan = trainer->executor().plan();
     result.policy = plan.header.text("policy");
     for (const ir::Instruction& at : plan.program.instructions)
-      result.scatters += ops::kind(at) == ops::Kind::reduce_scatter;
+      result.scatters += ops::kind(at) == ops::Kind::flat_reduce_scatter;
     return {};
   });
   if (!status.ok()) throw InternalError(status.error().message);

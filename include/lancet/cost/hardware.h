@@ -3,6 +3,7 @@
 // links within a node and the NICs between nodes. The file states the source of each number, this header the formulas.
 // A number that is not known exactly has a low and a high end besides its nominal value; a reader chooses among them.
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -80,6 +81,8 @@ struct Layout {
   int on_host() const { return (ranks + hosts - 1) / hosts; }
   // The group of these axes that rank 0 is in; all ranks if there are no axes.
   Layout group(mesh::Axes axes) const;
+  // A group of these ranks, beside which groups like it have the other ranks.
+  Layout group(std::span<const int> members) const;
 };
 
 // How tokens spread over the experts, and how much of the buffers is sent and multiplied. An expert's load relative to

@@ -55,6 +55,8 @@ struct KernelArgs {
   // memory with the number of the step that runs, which is what signals are set to: one more each step, modulo 2^32.
   const comm::Peers* peers = nullptr;
   const std::uint32_t* step = nullptr;
+  // On an emulated device, of tensors without values: the kernel of a collective only sends its messages.
+  bool messages_only = false;
   const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan
   BindNotes* notes = nullptr;                    // null: kernels share nothing
   // Warnings about slow fallbacks and their causes, one per line; null discards them.

@@ -80,7 +80,7 @@ struct PartitionRow {
 struct Work {
   double flops = 0;
   double bytes = 0;     // of memory traffic, if each element is read or written once
-  double sent = 0;      // bytes to other ranks, of an instruction of the compute stream that communicates in its kernel
+  double sent = 0;      // bytes to other ranks: of a collective, and of a compute instruction that sends in its kernel
   double launches = 1;  // kernels of a device that run one after the other, if that is more than the op's size explains
 };
 
@@ -123,9 +123,10 @@ enum class Kind : std::uint8_t {
   gate,         // gives tokens to experts
   counts,       // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,   // moves these rows to the experts' ranks, or back
+  collective,   // moves or sums shards of a tensor over a group of ranks, on the expert stream
   part_helper,  // splits the operands or joins the results of an instruction that is split in parts
-  reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
-  all_gather,      // completes tensors of which each rank has its flat shard
+  flat_reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
+  flat_all_gather,      // completes parameters of which each rank has updated its flat shard
 };
 
 // Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work

@@ -12,10 +12,10 @@ namespace lancet::profiler {
 struct ProfilerOptions {
   int threads = 1;                              // of a rank's compute stream
   runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
-  // All ranks, by stream, with communicators on expert and reduce unless there is one rank. `world` synchronises the
-  // ranks' measurements.
+  // By stream: all ranks and the groups that the plans name, with communicators on expert and reduce unless there is one
+  // rank. `world` synchronises the ranks' measurements.
   comm::Communicator* world = nullptr;
-  std::array<comm::Group, ir::stream_count> streams{};
+  std::array<comm::Groups, ir::stream_count> streams{};
   std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
   // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
   double seconds = 2;

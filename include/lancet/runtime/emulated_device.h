@@ -9,6 +9,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,7 +55,8 @@ class EmulatedDevice {
   std::string hardware_names() const;  // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
   std::int64_t free_bytes() const;     // of a device of the host that has the least
 
-  // Collective. Measures how long messages of no bytes take here, which counts towards their declared latency.
+  // Collective. Measures how long messages of no bytes take here, among all ranks and in each group along an axis of
+  // the mesh, which counts towards their declared latency.
   Status calibrate(comm::Communicator& world);
   // Collective. Warns if the links take another time for the plan's largest all-to-all than is declared.
   Status try_links(comm::Communicator& world, const ir::Plan& plan) const;
@@ -63,23 +65,28 @@ class EmulatedDevice {
   Status check(const ir::Plan& plan) const;
   static constexpr double most_late_pct = 2;
 
-  // The part of the declared latency of an all-to-all or an all-reduce that is left to sleep, in the device's
-  // nanoseconds. Each reads as negative by what this machine takes longer.
-  double all_to_all_latency_ns() const { return all_to_all_latency_ns_; }
-  double all_reduce_latency_ns() const { return all_reduce_latency_ns_; }
+  // The part of the declared latency of an all-to-all or an all-reduce of a group of ranks that is left to sleep, in
+  // the device's nanoseconds. Each reads as negative by what this machine takes longer.
+  double all_to_all_latency_ns(mesh::Axes group = {}) const { return latency(group).all_to_all_ns; }
+  double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
 
   // The executors of a rank take turns; each calls this at the start of a run, and gets the number of runs before it.
   std::int64_t begin_run() { return runs_++; }
 
  private:
+  struct Latency {
+    double all_to_all_ns = 0, all_reduce_ns = 0;  // left to sleep
+    double overhead_ns = 0;                       // of an all-to-all without bytes, of the host
+  };
   EmulatedDevice(Options options, DrawnRouting routing);
+  Result<Latency> calibrated(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group) const;
+  const Latency& latency(mesh::Axes group) const;
 
   Options options_;
   std::unique_ptr<DrawnRouting> routing_;
   cost::HardwareCosts costs_;
   cost::SlowestCosts slowest_costs_;
-  double all_to_all_latency_ns_ = 0, all_reduce_latency_ns_ = 0;
-  double overhead_ns_ = 0;  // of an all-to-all without bytes, of the host
+  std::map<mesh::Axes, Latency> latencies_;  // of all ranks under no axes
   std::int64_t runs_ = 0;
 };
 

@@ -6,7 +6,8 @@
 //   all_to_all(slots [E,C,D], filled, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], filled, rows) -> slots [E,C,D], the inverse
 // An unsplit all-to-all of a layer that was split in parts names the filled slots and rows of every part: (slots,
-// filled, rows, filled, rows). Attribute tokens: the expected number of filled slots of this rank.
+// filled, rows, filled, rows). Attributes: tokens, the expected number of filled slots of this rank; axes, the group of
+// W ranks over which the experts are spread (ir/groups.h), without it all ranks.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -47,7 +47,7 @@ const OpDef table[] = {
                  {{f32({3, 5}), f32({40})}, {{"shards", 1}, {"message", "bf16"}}},
                  {{f32({9, 11})}, {{"shards", 1}, {"begin", 16}, {"length", 64}}}},
      .stream = ir::Stream::reduce,
-     .kind = Kind::reduce_scatter},
+     .kind = Kind::flat_reduce_scatter},
     {.name = "all_gather_flat",
      .required = 1,
      .most = any_number,
@@ -56,7 +56,7 @@ const OpDef table[] = {
      .samples = {{{f32({3, 5}), f32({40})}, {{"shards", 1}}}, {{bf16({3, 5}), bf16({40})}, {{"shards", 1}}}},
      .stream = ir::Stream::reduce,
      .in_place = true,
-     .kind = Kind::all_gather},
+     .kind = Kind::flat_all_gather},
 };
 
 }  // namespace

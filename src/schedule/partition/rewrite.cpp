@@ -339,9 +339,10 @@ class Rewriter {
     Instruction split;
     split.op = op;
     split.operands = {filled};
-    const Instruction& of_layer = reader_of(filled, attribute_of_layer);
-    split.attributes = {{attribute_of_layer, of_layer.attributes.integer(attribute_of_layer)}};
-    ir::copy_group(of_layer.attributes, split.attributes);
+    const Instruction& layer = reader_with(attribute_of_layer, filled);
+    split.attributes = {{attribute_of_layer, layer.attributes.integer(attribute_of_layer)}};
+    if (const std::string_view axes = ir::axes_text(layer); !axes.empty())  // of the ranks of its all-to-alls
+      split.attributes.set(ir::axes_attribute, std::string(axes));
     return split;
   }
 
@@ -358,8 +359,9 @@ class Rewriter {
     return {};
   }
 
-  // The instruction that reads the filled slots and has an attribute: the number of ranks, or of slots of an expert.
-  const Instruction& reader_of(TensorId filled, std::string_view attribute) const {
+  // The first instruction that reads the filled slots and has the attribute: the number of ranks, or of slots of an
+  // expert.
+  const Instruction& reader_with(std::string_view attribute, TensorId filled) const {
     const auto found = std::ranges::find_if(source_.instructions, [&](const Instruction& at) {
       return at.attributes.has(attribute) && std::ranges::count(at.operands, filled) > 0;
     });

@@ -43,6 +43,9 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
       {"linear_dx_gelu", {{{{t, {4, 60, 300}}}, {{t, {300, 136}}}, {{t, {4, 60, 136}}}}, {}}},
       {"linear_dw", {{{{t, {4, 90, 130}}}, {{t, {4, 90, 75}}}}, {{"bias", 1}}}},
       {"linear_dx", {{{{t, {4, 60, 300}}}, {{t, {300, 130}}}}, {}}},
+      {"one_summand", {{{{t, {4, 90, 137}}}}, {{"axes", "tensor"}}}},
+      {"take_shard", {{{{t, {6, 90, 138}}}}, {{"axes", "tensor"}, {"shards", 3}, {"axis", 2}, {"blocks", 2}}}},
+      {"take_shard", {{{{t, {12, 90, 48}}}}, {{"axes", "tensor"}, {"shards", 4}, {"axis", 0}}}},
       {"router", {{{{t, {4, 70, 200}}}, {{f32, {8, 200}}}}, {}}},
       {"router_dw", {{{{f32, {4, 70, 8}}}, {{t, {4, 70, 200}}}}, {}}},
   });

@@ -363,11 +363,31 @@ void reduce_scatter_flat(ReferenceCall& c) {
     }
 }
 
+void of_one_rank(ReferenceCall& c) { c.results[0].values = c.operands[0].values; }
+
+// Shard 0 of dimension `axis` of `blocks` blocks.
+void take_shard(ReferenceCall& c) {
+  const Shape &whole = c.operands[0].shape(), &shard = c.results[0].shape();
+  const auto axis = int(c.attributes.integer("axis"));
+  const Index blocks = c.attributes.integer("blocks", 1), shards = c.attributes.integer("shards");
+  Index outer = 1, inner = 1;
+  for (int i = 0; i < axis; ++i) outer *= whole[i];
+  for (int i = axis + 1; i < whole.rank(); ++i) inner *= whole[i];
+  const Index length = shard[axis] / blocks;
+  for (Index o = 0; o < outer; ++o)
+    for (Index at = 0; at < shard[axis]; ++at)
+      for (Index i = 0; i < inner; ++i) {
+        const Index from = at / length * length * shards + at % length;
+        c.results[0][(o * shard[axis] + at) * inner + i] = c.operands[0][(o * whole[axis] + from) * inner + i];
+      }
+}
+
 std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
                                               {"add_layer_norm", add_layer_norm},
                                               {"all_gather_flat", all_reduce},
+                                              {"all_gather", of_one_rank},
                                               {"all_reduce", all_reduce},
                                               {"attention", attention},
                                               {"attention_dx", attention_dx},
@@ -383,13 +403,18 @@ std::map<std::string_view, Reference> make_references() {
                                               {"linear", linear},
                                               {"linear_dw", linear_dw},
                                               {"linear_dx", linear_dx},
+                                              {"one_summand", of_one_rank},
                                               {"position_dw", position_dw},
                                               {"reduce_scatter_flat", reduce_scatter_flat},
+                                              {"reduce_scatter", of_one_rank},
                                               {"router", linear},
                                               {"router_dw", linear_dw},
                                               {"router_dx", linear_dx},
                                               {"sgd", sgd},
                                               {"squared_norm", squared_norm},
+                                              {"sum_shards", of_one_rank},
+                                              {"swap_shards", of_one_rank},
+                                              {"take_shard", take_shard},
                                               {"zero", zero}};
   add_moe_references(table);
   add_decode_references(table);

@@ -1,0 +1,112 @@
+// Collectives over a group of ranks that carry activations and gradients of activations: what a change of a tensor's
+// sharding costs (GShard, section 3.4). All have the attributes axes (the group, ir/groups.h) and shards (its ranks).
+//   all_gather(x) {axis, blocks}: x is this rank's shard of dimension `axis`, a dimension of `blocks` blocks (default
+//       1; shards.h) -> the whole dimension
+//   reduce_scatter(x) {axis, blocks}: the sum of x over the ranks -> this rank's shard of it
+//   sum_shards(x): the sum of x over the ranks
+//   swap_shards(x) {from, from_blocks, to, to_blocks}: x is this rank's shard of dimension `from`, and whole in
+//       dimension `to` -> whole in `from`, this rank's shard of `to`
+// Sums add up in f32 in the order of the ranks, ((x0 + x1) + x2) + ..., and are rounded once to the type of x; so they
+// are the same bits on all ranks and by every transport. They need no gradient rules, since they enter a program after
+// its backward pass.
+#include "ops/describe.h"
+#include "ops/shards.h"
+
+namespace lancet::ops {
+namespace {
+
+std::int64_t shards_of(const OpInput& in) { return in.attributes.integer("shards"); }
+
+Status check_group(const OpInput& in) {
+  if (!is_activation(in.operands[0].dtype)) return expected("a tensor of f32 or bf16");
+  if (!in.attributes.has(ir::axes_attribute) || shards_of(in) < 1)
+    return expected("the attributes axes and shards, a group of ranks");
+  return {};
+}
+
+Inferred shaped(const OpInput& in, const std::optional<Shape>& shape) {
+  if (!shape) return expected("a dimension whose blocks the shards divide");
+  return Types{{in.operands[0].dtype, *shape}};
+}
+
+Inferred infer_gather(const OpInput& in) {
+  LANCET_TRY(check_group(in));
+  return shaped(in, ShardedDimension(in.attributes).whole(in.operands[0].shape, shards_of(in)));
+}
+
+Inferred infer_scatter(const OpInput& in) {
+  LANCET_TRY(check_group(in));
+  return shaped(in, ShardedDimension(in.attributes).shard(in.operands[0].shape, shards_of(in)));
+}
+
+Inferred infer_sum(const OpInput& in) {
+  LANCET_TRY(check_group(in));
+  return Types{in.operands[0]};
+}
+
+Inferred infer_swap(const OpInput& in) {
+  LANCET_TRY(check_group(in));
+  const ShardedDimension from(in.attributes, "from", "from_blocks"), to(in.attributes, "to", "to_blocks");
+  if (from.axis == to.axis) return expected("two dimensions, from and to");
+  const auto whole = from.whole(in.operands[0].shape, shards_of(in));
+  return shaped(in, whole ? to.shard(*whole, shards_of(in)) : whole);
+}
+
+// Of the bytes of x, the ones that each of the other ranks gets, and how often in all.
+Work work_of(const OpInput& in, double shares_sent, bool sums) {
+  const TensorType& x = in.operands[0];
+  const double shards = double(shards_of(in)), bytes = double(ir::bytes(x));
+  return {.flops = sums ? double(x.shape.elements()) : 0,
+          .bytes = 2 * bytes,
+          .sent = bytes * shares_sent * (shards - 1) / shards};
+}
+Work work_gather(const OpInput& in) {  // the whole of x to each of the others
+  Work work = work_of(in, double(shards_of(in)), false);
+  work.bytes *= double(shards_of(in));
+  return work;
+}
+Work work_scatter(const OpInput& in) { return work_of(in, 1, true); }
+Work work_sum(const OpInput& in) { return work_of(in, 2, true); }
+Work work_swap(const OpInput& in) { return work_of(in, 1, false); }
+
+// Samples run on one rank. The results on several are tested in collective_test.cpp.
+std::vector<Sample> samples(const Attributes& attributes) {
+  return {{{f32({2, 6, 5})}, attributes}, {{bf16({4, 3, 7})}, attributes}};
+}
+
+const OpDef table[] = {
+    {.name = "all_gather",
+     .required = 1,
+     .infer = infer_gather,
+     .work = work_gather,
+     .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
+     .stream = ir::Stream::expert,
+     .kind = Kind::collective},
+    {.name = "reduce_scatter",
+     .required = 1,
+     .infer = infer_scatter,
+     .work = work_scatter,
+     .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
+     .stream = ir::Stream::expert,
+     .kind = Kind::collective},
+    {.name = "sum_shards",
+     .required = 1,
+     .infer = infer_sum,
+     .work = work_sum,
+     .samples = samples({{"axes", "tensor"}, {"shards", 1}}),
+     .stream = ir::Stream::expert,
+     .kind = Kind::collective},
+    {.name = "swap_shards",
+     .required = 1,
+     .infer = infer_swap,
+     .work = work_swap,
+     .samples = samples({{"axes", "tensor"}, {"shards", 1}, {"from", 0}, {"to", 1}, {"to_blocks", 3}}),
+     .stream = ir::Stream::expert,
+     .kind = Kind::collective},
+};
+
+}  // namespace
+
+std::span<const OpDef> collective_ops() { return table; }
+
+}  // namespace lancet::ops

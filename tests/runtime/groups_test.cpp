@@ -1,0 +1,132 @@
+// Plans whose instructions go over groups of ranks: on the CPU, on a device, and on an emulated device, which sends
+// messages of the right number and size, and no values.
+#include <catch2/catch.hpp>
+
+#include "declared_hardware.h"
+#include "host_accelerator.h"
+#include "support.h"
+
+using namespace lancet;
+using namespace lancet::test;
+
+namespace {
+
+// Counts the bytes and the calls that go to a group.
+class SentBytes final : public comm::Communicator {
+ public:
+  SentBytes(std::unique_ptr<comm::Communicator> group, std::size_t& bytes, int& calls)
+      : group_(std::move(group)), bytes_(bytes), calls_(calls) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::string transport() const override { return group_->transport(); }
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    ++calls_;
+    for (const comm::Segment& segment : sends) bytes_ += segment.bytes;
+    return group_->send_receive(sends, receives);
+  }
+  Status all_reduce_sum(std::span<float> values) override { return group_->all_reduce_sum(values); }
+  Status broadcast(std::span<std::byte> bytes, int root) override { return group_->broadcast(bytes, root); }
+  Status barrier() override { return group_->barrier(); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int> members) override {
+    return group_->split(members);
+  }
+  void abort(const std::string& why) override { group_->abort(why); }
+  void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
+
+ private:
+  std::unique_ptr<comm::Communicator> group_;
+  std::size_t& bytes_;
+  int& calls_;
+};
+
+constexpr std::string_view collectives = R"(plan {policy=test}
+arena 22528
+input @x : f32[64,32]
+[0] %0 : f32[64,16] = take_shard(@x) {axes=data, shards=2, axis=1}  # compute forward a | at 0
+[1] %1 : f32[64,32] = all_gather(%0) {axes=data, shards=2, axis=1}  # expert forward b | wait 0 | at 4096
+[2] %2 : f32[64,32] = sum_shards(%1) {axes=expert, shards=2}  # expert forward c | at 12288
+[3] %3 : f32[16,32] = reduce_scatter(%2) {axes="data,expert", shards=4, axis=0}  # expert forward d | at 20480
+output y = %3
+)";
+
+}  // namespace
+
+TEST_CASE("an emulated device sends the messages of groups, scaled, and touches no tensor") {
+  const auto hardware = cost::parse_hardware(declared_hardware(), "test");
+  REQUIRE(hardware.ok());
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    const int rank = world.rank();
+    std::size_t bytes = 0;
+    int calls = 0;
+    const auto counted = [&](std::vector<int> members) -> Result<std::unique_ptr<comm::Communicator>> {
+      LANCET_ASSIGN(auto group, world.split(members));
+      return std::unique_ptr<comm::Communicator>(std::make_unique<SentBytes>(std::move(group), bytes, calls));
+    };
+    LANCET_ASSIGN(const auto data, counted({rank % 2, rank % 2 + 2}));
+    LANCET_ASSIGN(const auto expert, counted({rank / 2 * 2, rank / 2 * 2 + 1}));
+    LANCET_ASSIGN(const auto all, counted({0, 1, 2, 3}));
+    LANCET_ASSIGN(const auto device,
+                  runtime::EmulatedDevice::create({.hosts = {*hardware}, .layout = {4, 1}, .rank = rank, .scale = 4}));
+    LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
+    LANCET_TRY(ops::verify(plan.program));
+    std::vector<std::byte> arena(std::size_t(plan.arena_bytes), std::byte{0x5a});
+    runtime::ExecutorOptions options{.arena = {arena.data(), arena.size()}, .emulated = device.get()};
+    options.groups[0]["data"] = {rank / 2, 2};
+    options.groups[1] = comm::all_ranks(all.get());
+    options.groups[1]["data,expert"] = comm::group_of(*all);
+    options.groups[1]["data"] = comm::group_of(*data);
+    options.groups[1]["expert"] = comm::group_of(*expert);
+    runtime::TensorStore store;
+    store.add(plan.program);
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));
+    for (int step = 1; step <= 2; ++step) {
+      LANCET_TRY(executor->run());
+      // A quarter of: two pieces of 4 KB; two, and one of the sum to the other rank; four of 2 KB.
+      if (bytes != std::size_t(step) * (2048 + 3072 + 2048) || calls != step * 4)
+        return internal_error(fmt::format("rank {}, step {}: {} bytes, {} calls", rank, step, bytes, calls));
+    }
+    if (std::ranges::count(arena, std::byte{0x5a}) != std::ssize(arena)) return internal_error("a tensor was touched");
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("collectives over groups compute the same on the CPU and on a device") {
+  const bool on_device = GENERATE(false, true);
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    const int rank = world.rank();
+    const std::vector<int> data{rank % 2, rank % 2 + 2}, expert{rank / 2 * 2, rank / 2 * 2 + 1};
+    LANCET_ASSIGN(const auto of_data, world.split(data));
+    LANCET_ASSIGN(const auto of_expert, world.split(expert));
+    HostQueueCommunicator all_device(world), data_device(*of_data), expert_device(*of_expert);
+    const auto group = [&](comm::Communicator& host, HostQueueCommunicator& device) {
+      return on_device ? comm::group_of(device) : comm::group_of(host);
+    };
+    HostAccelerator accelerator;
+    runtime::ExecutorOptions options{.accelerator = on_device ? &accelerator : nullptr};
+    options.groups[0]["data"] = {rank / 2, 2};
+    comm::Groups& groups = options.groups[1];
+    groups[""] = groups["data,expert"] = group(world, all_device);
+    groups["data"] = group(*of_data, data_device);
+    groups["expert"] = group(*of_expert, expert_device);
+    LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
+    runtime::TensorStore store;
+    if (on_device) store.place_on(accelerator.device());
+    store.add(plan.program);
+    LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));
+    for (int step = 0; step < 3; ++step) {
+      const std::span<float> x = Run::span(executor->input("x"));
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(i) + 10'000.f * float(step);
+      LANCET_TRY(executor->run());
+      // The gathered halves are x again; 2 ranks and then 4 add it up; a rank has 16 of 64 rows.
+      const std::span<const float> y = Run::span(executor->output("y"));
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const float expected = 8 * (float(16 * 32 * rank) + float(i) + 10'000.f * float(step));
+        if (y[i] != expected) return internal_error(fmt::format("rank {}, {}: {} != {}", rank, i, y[i], expected));
+      }
+    }
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  CHECK(status.ok());
+}

@@ -1,0 +1,324 @@
+// Training on meshes: experts over `expert` with replicas over `data` give the losses of one rank.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "declared_costs.h"
+#include "declared_hardware.h"
+#include "in_memory.h"
+#include "lancet/checkpoint/checkpoint.h"
+#include "lancet/inference/loaded_model.h"
+#include "lancet/ir/plan.h"
+#include "lancet/planner/planner.h"
+#include "lancet/planning/plan_file.h"
+#include "lancet/planning/planned_step.h"
+#include "lancet/planning/step_costs.h"
+#include "routers.h"
+#include "temporary_folder.h"
+#include "text.h"
+#include "train/support.h"
+
+namespace lancet {
+namespace {
+
+using Records = std::vector<run::StepRecord>;
+
+constexpr int step_rows = 8;
+
+// A step of 8 sequences on any number of ranks, capacity counted in pairs of them; four experts, and drops.
+config::Config mesh_config(int ranks) {
+  config::Config config = test::small_config();
+  config.model.experts_per_rank.reset();
+  config.model.num_local_experts = 4;
+  config.model.capacity_factor = 0.75;
+  config.model.router_group_size = 2;
+  config.model.router_aux_loss_coef = 0.02;
+  config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  config.train.micro_batch_size = step_rows / ranks;
+  config.train.steps = 6;
+  config.train.weight_decay = 0.1;
+  config.train.save_buffer_mb = 8;
+  return config;
+}
+
+// On four ranks, for expert 1, 2 and 4.
+config::Config mesh_of_four(int expert) {
+  config::Config config = mesh_config(4);
+  config.mesh.expert = expert;
+  return config;
+}
+
+void check_records(const Records& found, const Records& expected, double epsilon) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
+    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(epsilon));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
+    CHECK(found[i].drop_pct.value() == Approx(expected[i].drop_pct.value()).margin(0.2));
+  }
+}
+
+// The bytes of a rank's parameters and optimizer state, by name.
+using Tensors = std::map<std::string, std::vector<std::byte>>;
+
+Tensors tensors_of(const runtime::TensorStore& store) {
+  Tensors tensors;
+  for (const auto& [name, tensor] : store.all()) {
+    if (tensor.kind != ir::TensorKind::parameter && tensor.kind != ir::TensorKind::state) continue;
+    const auto* start = tensor.memory.as<std::byte>();
+    tensors[name].assign(start, start + ir::bytes(tensor.type));
+  }
+  return tensors;
+}
+
+std::vector<Tensors> train_and_look(const config::Config& config, int ranks, int steps) {
+  std::vector<Tensors> tensors(static_cast<std::size_t>(ranks));
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    for (int step = 0; step < steps; ++step) LANCET_TRY(trainer->step(step));
+    tensors[std::size_t(world.rank())] = tensors_of(trainer->store());
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return tensors;
+}
+
+// The losses in the records of a run on these ranks up to `stop` (0: the end).
+std::vector<double> losses_of_run(config::Config config, const std::string& folder, int ranks, int stop) {
+  config.log.run_dir = folder;
+  config.train.stop_after = stop;
+  std::atomic<int> wrong{0};
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    const Status mine = train::train(config, world, {.local_ranks = ranks});
+    wrong += (mine.ok() ? ExitCode::done : mine.error().code) != (stop > 0 ? ExitCode::saved : ExitCode::done);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  REQUIRE(wrong == 0);
+  std::vector<double> losses;
+  std::ifstream in(folder + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);)
+    if (const auto at = line.find("\"loss\": "); at != line.npos) losses.push_back(std::stod(line.substr(at + 8)));
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("meshes: every one of four ranks trains like one rank") {
+  config::Config alone = mesh_config(1);
+  alone.model.router = GENERATE(from_range(test::routers));
+  const Records expected = test::run_steps(alone, 1, 20);
+  CHECK(expected[0].drop_pct.value() > 0);
+  for (const int expert : {1, 2, 4}) {
+    INFO("expert " << expert);
+    config::Config config = mesh_of_four(expert);
+    config.model.router = alone.model.router;
+    check_records(test::run_steps(config, 4, 20), expected, 1e-5);
+  }
+}
+
+TEST_CASE("meshes: micro batches that add gradients up train like one rank") {
+  config::Config alone = mesh_config(1);
+  config::Config config = mesh_of_four(2);
+  alone.model.router_group_size = config.model.router_group_size = 1;
+  alone.model.router_aux_loss_coef = config.model.router_aux_loss_coef = 0;  // of a micro batch's tokens
+  config.train.micro_batch_size = 1;
+  config.train.gradient_accumulation_steps = 2;
+  const Records expected = test::run_steps(alone, 1, 5), found = test::run_steps(config, 4, 5);
+  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+}
+
+TEST_CASE("meshes: three ranks train like one although they do not divide the experts") {
+  config::Config alone = mesh_config(1), config = mesh_config(3);
+  alone.train.micro_batch_size = 6;
+  config.train.micro_batch_size = 2;
+  check_records(test::run_steps(config, 3, 10), test::run_steps(alone, 1, 10), 1e-5);
+}
+
+TEST_CASE("meshes: every policy trains like sequential") {
+  config::Config config = mesh_of_four(2);
+  const test::DeclaredCosts costs;
+  const auto steps = [&] {
+    Records records;
+    const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 4, .costs = &costs}));
+      for (int step = 0; step < 20; ++step) {
+        LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+        if (world.rank() == 0) records.push_back(record);
+      }
+      return {};
+    });
+    if (!status.ok()) FAIL(status.error().message);
+    return records;
+  };
+  const Records expected = steps();
+  for (const auto& [policy, _] : planner::policies()) {
+    INFO(policy);
+    config.overlap.policy = policy;
+    const Records found = steps();
+    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("meshes: ranks that own the same experts stay equal, bit for bit") {
+  config::Config config = mesh_of_four(2);
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.train.master_weights = GENERATE(true, false);  // bf16 without masters: rounded stochastically
+  const std::vector<Tensors> of_rank = train_and_look(config, 4, 5);
+  CHECK(of_rank[0] == of_rank[2]);
+  CHECK(of_rank[1] == of_rank[3]);
+  const std::string expert = "h.0.moe.experts.c_fc.weight";
+  CHECK(of_rank[0].at(expert) != of_rank[1].at(expert));
+  CHECK(of_rank[0].at("wte.weight") == of_rank[1].at("wte.weight"));
+}
+
+TEST_CASE("meshes: initial values are those of one rank") {
+  const std::string name = "h.0.moe.experts.c_fc.weight";
+  const std::vector<std::byte> whole = train_and_look(mesh_config(1), 1, 0)[0].at(name);
+  const std::vector<Tensors> of_rank = train_and_look(mesh_of_four(2), 4, 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto half = whole.begin() + std::ptrdiff_t(whole.size() / 2) * (rank % 2);
+    const std::vector<std::byte> expected(half, half + std::ptrdiff_t(whole.size() / 2));
+    CHECK(of_rank[std::size_t(rank)].at(name) == expected);
+  }
+}
+
+TEST_CASE("meshes: a run resumes on the same mesh bit for bit, and on any other with the same losses") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.model.router_aux_loss_coef = 0;  // two ranks count the tokens of micro batches
+  config.train.save_interval = 100;
+  const auto whole = losses_of_run(config, folder / "whole", 4, 0);
+  REQUIRE(whole.size() == 6);
+  const auto files_of = [](const std::string& run) {
+    const auto opened =
+        checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6));
+    REQUIRE(opened.ok());
+    return opened->manifest().files;
+  };
+  losses_of_run(config, folder / "same", 4, 3);
+  CHECK(losses_of_run(config, folder / "same", 4, 0) == whole);
+  CHECK(files_of(folder / "same") == files_of(folder / "whole"));
+  for (const int expert : {1, 4, 0}) {  // 0: on two ranks
+    const std::string run = folder / ("moved" + std::to_string(expert));
+    losses_of_run(config, run, 4, 3);
+    config::Config other = expert > 0 ? mesh_of_four(expert) : mesh_config(4);
+    other.model.router_aux_loss_coef = 0;
+    const auto moved = losses_of_run(other, run, expert > 0 ? 4 : 2, 0);
+    INFO("expert " << expert);
+    REQUIRE(moved.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(i < 3 ? 1e-12 : 1e-5));
+  }
+}
+
+TEST_CASE("meshes: each expert is written once") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.train.save_interval = 100;
+  config.train.steps = 1;
+  losses_of_run(config, folder / "run", 4, 0);
+  config::Config alone = mesh_config(1);
+  alone.train.save_interval = 100;
+  alone.train.steps = 1;
+  losses_of_run(alone, folder / "alone", 1, 0);
+  const auto names_of = [&](const char* run) {
+    const auto opened =
+        checkpoint::Checkpoint::open(std::filesystem::path(folder / run) / "checkpoints" / checkpoint::folder_name(1));
+    REQUIRE(opened.ok());
+    std::vector<std::string> names = opened->names();
+    std::ranges::sort(names);
+    CHECK(std::ranges::adjacent_find(names) == names.end());
+    for (const auto& file : opened->manifest().files) CHECK(file.bytes > 0);
+    return names;
+  };
+  CHECK(names_of("run") == names_of("alone"));
+}
+
+TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan predicts the same plan") {
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.device = config::Device::emulated;
+  config.emulated.hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
+  config.emulated.scale = 1;
+  config.emulated.dilation = 2;
+  config.overlap.policy = "lancet";
+  std::string ran;
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
+    if (world.rank() != 0) return {};
+    ran = ir::print(trainer->executor().plan());
+    CHECK(record.predicted_ms.value() > 0);
+    CHECK(record.a2a_ms > 0);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  CHECK(ran.find("axes=expert") != ran.npos);
+  CHECK(ran.find("axes=data") != ran.npos);
+  CHECK(ran.find("data 2 x expert 2") != ran.npos);
+  const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2});
+  if (!planned.ok()) FAIL(planned.error().message);
+  CHECK(ir::print(planned->plan) == ran);
+}
+
+TEST_CASE("meshes: a plan of one mesh is refused on another") {
+  const test::TemporaryFolder folder;
+  const std::string hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
+  const auto planned = planning::plan_offline(mesh_of_four(2), {.ranks = 4, .hosts = 2, .hardware = hardware});
+  if (!planned.ok()) FAIL(planned.error().message);
+  const std::string file = folder.write("plan.ir", ir::print(planned->plan));
+  CHECK(planning::read_plan(file, mesh_of_four(2), 4).ok());
+  const auto refused = planning::read_plan(file, mesh_of_four(4), 4);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh none, found data 2 x expert 2"));
+}
+
+TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks them on another mesh") {
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.overlap.profile = folder / "costs.json";
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
+    if (world.rank() != 0) return {};
+    CHECK(step.profile.network.groups.size() == 2);
+    CHECK(step.profile.network.groups.contains("data 2"));
+    CHECK(step.profile.network.groups.contains("expert 2"));
+    CHECK(cost::op_costs(step.profile, step.programs[0]).ok());
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  const auto read = cost::read_profile(config.overlap.profile);
+  REQUIRE(read.ok());
+  const planning::PlanTarget target{.ranks = 4, .hosts = 1, .profile = config.overlap.profile};
+  const auto planned = planning::plan_offline(config, target);
+  if (!planned.ok()) FAIL(planned.error().message);
+  cost::Profile without = *read;
+  without.network.groups.clear();
+  folder.write("costs.json", cost::print(without));
+  const auto refused = planning::plan_offline(config, target);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("collectives over the mesh's axes expert") != std::string::npos);
+}
+
+TEST_CASE("meshes: a saved model is loaded on ranks that do not divide its experts") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  config::Config config = mesh_of_four(2);
+  config.train.save_interval = 100;
+  config.train.steps = 1;
+  losses_of_run(config, folder / "run", 4, 0);
+  for (const int ranks : {1, 3, 4}) {
+    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(const auto loaded,
+                    inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
+      const config::Config& found = loaded->config();
+      return config::check(found, ranks);
+    });
+    INFO(ranks);
+    CHECK(status.ok());
+  }
+}
+
+}  // namespace lancet
