@@ -22,7 +22,8 @@ class Weights {
         rounded_(args.operands[0].type.dtype == DType::bf16 ? args.operands[0].as<bf16>() + range_.begin : nullptr),
         seed_(std::uint32_t(args.attributes.integer("rounding_seed", 0))) {}
 
-  // Sets every weight to new_value(its value, its index among these weights), on all threads. step (schedule::step) seeds the rounding.
+  // Sets every weight to new_value(its value, its index among these weights), on all threads. step (schedule::step)
+  // seeds the rounding.
   template <class F>
   void update(float step, F new_value) const {
     if (!exact_) return update_rounded(RoundingBits(seed_, std::uint32_t(step)), new_value);
@@ -58,7 +59,7 @@ class Weights {
   }
 
   FlatRange range_;  // of w
-  float* exact_;  // null: rounded_ are the weights themselves
+  float* exact_;     // null: rounded_ are the weights themselves
   bf16* rounded_;
   std::uint32_t seed_;
 };

@@ -25,7 +25,8 @@ inline Inferred infer_update(const OpInput& in, std::size_t states) {
     return expected("a schedule f32[4] or, clipped, f32[5]");
   const int kept = int(in.operands.size() > master) + int(in.attributes.has("rounding_seed"));
   if (kept != int(w.dtype == DType::bf16)) return expected("a master copy or a rounding_seed exactly where w is bf16");
-  if (in.operands.size() > master && in.operands[master] != full) return expected("a master copy f32 like w, or like its shard");
+  if (in.operands.size() > master && in.operands[master] != full)
+    return expected("a master copy f32 like w, or like its shard");
   return Types{};
 }
 

@@ -50,8 +50,7 @@ ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipe
   if (!request.update) return program;
   passes::OptimizeOptions optimizer = request.optimizer;
   optimizer.bucket_bytes = request.overlap.bucket_bytes;
-  return pipeline.run("optimize", std::move(program),
-                      [&](ir::Program p) { return passes::optimize(p, optimizer); });
+  return pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
 }
 
 // The passes that a plan cannot do without.

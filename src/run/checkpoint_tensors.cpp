@@ -116,7 +116,8 @@ Status write_held(runtime::TensorStore& store, const std::string& name, std::uin
                   std::span<const std::byte> bytes) {
   const FlatRange held = store.range_of(name);
   const std::uint64_t first = 4 * std::uint64_t(held.begin);
-  const std::uint64_t begin = std::max(offset, first), end = std::min(offset + bytes.size(), 4 * std::uint64_t(held.end));
+  const std::uint64_t begin = std::max(offset, first),
+                      end = std::min(offset + bytes.size(), 4 * std::uint64_t(held.end));
   if (begin >= end) return {};
   return store.write(store[name], begin - first, bytes.subspan(begin - offset, end - begin));
 }
@@ -127,7 +128,7 @@ Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& nam
   const runtime::NamedTensor* tensor = &store[name];
   const runtime::NamedTensor* master = store.find(master_of(name));
   const runtime::NamedTensor* exact = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
-  const bool in_place = exact && !exact->flat_shard && !store.on_device();
+  const bool in_place = exact && !exact->is_shard() && !store.on_device();
   Checkpoint::Target target{in_place ? exact->memory.as<std::byte>() + offset : nullptr};
   if (in_place && exact == tensor) return target;
   target.sink = [&store, tensor, exact, in_place, offset, exact_name = exact == tensor ? name : master_of(name)](
@@ -184,7 +185,7 @@ RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, in
       if (entry.state != state) continue;
       shard.tensors.push_back(entry.tensor);
       share.sources.push_back(entry.source);
-      if (store[entry.source.name].flat_shard) {
+      if (store[entry.source.name].is_shard()) {
         share.sources.back().gathered = share.gathered_bytes;
         share.gathered_bytes += entry.source.bytes;
       }

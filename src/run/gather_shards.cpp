@@ -57,8 +57,7 @@ class Gather {
     if (writer != world_.rank()) return {};
     const std::int64_t elements = store_.whole_shape(source.name).elements();
     for (std::size_t place = 0; place < holders.size(); ++place) {
-      const FlatRange part =
-          common(wanted, flat_range(elements, std::int64_t(holders.size()), std::int64_t(place)));
+      const FlatRange part = common(wanted, flat_range(elements, std::int64_t(holders.size()), std::int64_t(place)));
       std::byte* to = whole_.data() + *source.gathered + 4 * (part.begin - wanted.begin);
       if (part.size() > 0) receives_.push_back({holders[place], to, std::size_t(4 * part.size())});
     }
@@ -88,7 +87,7 @@ class Gather {
 
 Result<std::vector<std::byte>> gather_shards(const TensorStore& store, const mesh::Mesh& mesh,
                                              comm::Communicator& world) {
-  const auto is_shard = [](const auto& named) { return named.second.flat_shard; };
+  const auto is_shard = [](const auto& named) { return named.second.is_shard(); };
   if (std::ranges::none_of(store.all(), is_shard)) return std::vector<std::byte>();
   return Gather(store, mesh, world).run();
 }

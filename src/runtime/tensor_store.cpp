@@ -22,11 +22,21 @@ bool is_stored(const ir::Tensor& tensor) {
 void check_same(const NamedTensor& stored, const ir::Tensor& named) {
   LANCET_CHECK(stored.type == named.type, "@{} is {} in the store and {} in the program", named.name,
                ir::to_string(stored.type), ir::to_string(named.type));
-  LANCET_CHECK(stored.flat_shard == named.flat_shard, "@{} is a flat shard only in the {}", named.name,
-               stored.flat_shard ? "store" : "program");
+  LANCET_CHECK(stored.is_shard() == named.flat_shard, "@{} is a flat shard only in the {}", named.name,
+               stored.is_shard() ? "store" : "program");
   LANCET_CHECK(stored.kind == named.kind && stored.local == named.local,
                "@{} is {}{} in the store and {}{} in the program", named.name, ir::name(stored.kind),
                stored.local ? " local" : "", ir::name(named.kind), named.local ? " local" : "");
+}
+
+// The parameter that a flat shard is of; empty for any other tensor.
+std::string shard_of(const ir::Program& program, const ir::Tensor& tensor) {
+  if (!tensor.flat_shard) return {};
+  const auto owner = std::ranges::find_if(program.tensors, [&](const ir::Tensor& p) {
+    return p.kind == ir::TensorKind::parameter && ir::state_name(p.name, tensor.state) == tensor.name;
+  });
+  LANCET_CHECK(owner != program.tensors.end(), "@{} is a flat shard of no parameter", tensor.name);
+  return owner->name;
 }
 
 void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t bytes) {
@@ -66,12 +76,9 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(tensor->name, NamedTensor{tensor->kind,
-                                               tensor->type,
-                                               tensor->local,
-                                               tensor->state,
-                                               tensor->flat_shard,
-                                               {next, size}});
+    tensors_.emplace(
+        tensor->name,
+        NamedTensor{tensor->kind, tensor->type, tensor->local, tensor->state, tensor->flat_shard, {next, size}});
     next += aligned(size);
   }
 }
@@ -127,17 +134,18 @@ Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::sp
 
 const Shape& TensorStore::whole_shape(std::string_view name) const {
   const NamedTensor& tensor = (*this)[name];
-  return tensor.flat_shard ? (*this)[name.substr(0, name.rfind('.'))].type.shape : tensor.type.shape;
+  return tensor.is_shard() ? (*this)[tensor.shard_of].type.shape : tensor.type.shape;
 }
 
 FlatRange TensorStore::range_of(std::string_view name) const {
   const NamedTensor& tensor = (*this)[name];
   const std::int64_t n = whole_shape(name).elements();
-  if (!tensor.flat_shard) return {0, n};
+  if (!tensor.is_shard()) return {0, n};
   const mesh::Axes holders = mesh::holders(tensor.local);
   const int ranks = mesh_.size(holders);
   LANCET_CHECK(tensor.type.shape.elements() == flat_shard_elements(n, ranks),
-               "@{} is {}, which is no shard of {} elements among {} ranks", name, ir::to_string(tensor.type), n, ranks);
+               "@{} is {}, which is no shard of {} elements among {} ranks", name, ir::to_string(tensor.type), n,
+               ranks);
   return flat_range(n, ranks, mesh_.place(rank_, holders));
 }
 

@@ -1,6 +1,6 @@
-// Buckets replaces sync's all-reduces, or ZeRO-1's reduce-scatters, by chunks of a given size: gradients in the order in
-// which they are complete are collected until a chunk is full or one of them is read; a gradient larger than 1.5 chunks
-// is cut into slices: of the gradient for an all-reduce, of the rank's shard of it for a reduce-scatter.
+// Buckets replaces sync's all-reduces, or ZeRO-1's reduce-scatters, by chunks of a given size: gradients in the order
+// in which they are complete are collected until a chunk is full or one of them is read; a gradient larger than 1.5
+// chunks is cut into slices: of the gradient for an all-reduce, of the rank's shard of it for a reduce-scatter.
 // Ordering then orders one such program: it simulates it, sorts the updates at the end of the step by the time at which
 // their gradients are ready, and with Network::all_to_all_first turns the waits of the timeline into dependencies: an
 // all-reduce that had to wait for an all-to-all is put after it and depends on it.

@@ -1,102 +1,17 @@
 // reduce_scatter_flat, all_gather_flat and all_reduce with rounded messages, over ranks that are threads.
-#include <fmt/format.h>
-
-#include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lancet/base/flat_shard.h"
-#include "lancet/base/random.h"
 #include "lancet/ops/catalogue.h"
-#include "ops/references/harness.h"
+#include "ops/references/flat_shard_cases.h"
 
 using namespace lancet;
 using namespace lancet::test;
 
 namespace {
 
-using Vector = std::vector<float>;
-
-// Normal numbers, the same for equal arguments.
-Vector shard_numbers(std::int64_t n, int rank, int tensor) {
-  Vector values(std::size_t(n), 0.f);
-  Philox(std::uint64_t(100 * rank + tensor), stream_of("flat shards")).normals(0, values);
-  return values;
-}
-
-float rounded(float x) { return to_f32(from_f32<bf16>(x)); }
-
-// The sums over the ranks, in their order, of shard_numbers(); bf16: of the rounded numbers.
-Vector rank_sums(std::int64_t n, int ranks, int tensor, bool in_bf16) {
-  Vector sums;
-  for (int rank = 0; rank < ranks; ++rank) {
-    Vector values = shard_numbers(n, rank, tensor);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float x = in_bf16 ? rounded(values[i]) : values[i];
-      rank == 0 ? sums.push_back(x) : void(sums[i] += x);
-    }
-  }
-  return sums;
-}
-
-GuardedTensor f32_tensor(const Vector& values) {
-  GuardedTensor tensor({DType::f32, {std::int64_t(values.size())}});
-  std::copy(values.begin(), values.end(), tensor.as<float>());
-  return tensor;
-}
-
-Status differs(std::string_view what, std::size_t i, float expected, float found) {
-  return internal_error(fmt::format("{} {}: expected {}, found {}", what, i, expected, found));
-}
-
-// Runs the body on every rank and wants no error.
-void on_ranks(int ranks, const std::function<Status(comm::Communicator&)>& body) {
-  const Status status = comm::run_inproc(ranks, body);
-  INFO(ranks << " ranks: " << (status.ok() ? "" : status.error().message));
-  CHECK(status.ok());
-}
-
-const std::vector<std::int64_t> shard_sizes{1, 40, 16, 1000, 400'003};  // the last takes several rounds
-
-Status check_scattered(comm::Communicator& comm, bool in_bf16) {
-  std::vector<GuardedTensor> operands;
-  for (std::size_t t = 0; t < shard_sizes.size(); ++t)
-    operands.push_back(f32_tensor(shard_numbers(shard_sizes[t], comm.rank(), int(t))));
-  ir::Attributes attributes{{"shards", std::int64_t(comm.size())}};
-  if (in_bf16) attributes.set("message", std::string("bf16"));
-  const Outcome outcome = run(ops::op("reduce_scatter_flat"), operands, attributes, 1, &comm);
-  if (!outcome.faults.empty()) return internal_error(outcome.faults[0]);
-  for (std::size_t t = 0; t < shard_sizes.size(); ++t) {
-    const Vector sums = rank_sums(shard_sizes[t], comm.size(), int(t), in_bf16);
-    const FlatRange mine = flat_range(shard_sizes[t], comm.size(), comm.rank());
-    const GuardedTensor& shard = outcome.results[t];
-    for (std::int64_t i = 0; i < shard.shape()[0]; ++i) {
-      const float expected = i < mine.size() ? sums[std::size_t(mine.begin + i)] : 0.f;
-      if (shard.as<float>()[i] != expected) return differs("element", std::size_t(i), expected, shard.as<float>()[i]);
-    }
-  }
-  return {};
-}
-
-template <class T>
-Status check_gathered(comm::Communicator& comm) {
-  std::vector<GuardedTensor> operands;
-  for (std::size_t t = 0; t < shard_sizes.size(); ++t) {
-    GuardedTensor tensor({dtype_of<T>, {shard_sizes[t]}});
-    const Vector all = shard_numbers(shard_sizes[t], 7, int(t));
-    const FlatRange mine = flat_range(shard_sizes[t], comm.size(), comm.rank());
-    for (std::int64_t i = 0; i < shard_sizes[t]; ++i)
-      tensor.as<T>()[i] = from_f32<T>(i >= mine.begin && i < mine.end ? all[std::size_t(i)] : -1.f);
-    operands.push_back(std::move(tensor));
-  }
-  const Outcome outcome = run(ops::op("all_gather_flat"), operands, {{"shards", std::int64_t(comm.size())}}, 1, &comm);
-  if (!outcome.faults.empty()) return internal_error(outcome.faults[0]);
-  for (std::size_t t = 0; t < shard_sizes.size(); ++t) {
-    const Vector all = shard_numbers(shard_sizes[t], 7, int(t));
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (const float found = to_f32(outcome.results[t].template as<T>()[i]); found != to_f32(from_f32<T>(all[i])))
-        return differs("element", i, all[i], found);
-  }
-  return {};
+Outcome run_on_cpu(const ops::OpDef& op, const std::vector<GuardedTensor>& operands, const ir::Attributes& attributes,
+                   comm::Communicator& comm) {
+  return run(op, operands, attributes, 1, &comm);
 }
 
 }  // namespace
@@ -104,7 +19,7 @@ Status check_gathered(comm::Communicator& comm) {
 TEST_CASE("reduce_scatter_flat: each rank gets its shard of the sums in the order of the ranks, to the bit") {
   const bool in_bf16 = GENERATE(false, true);
   for (const int ranks : {1, 2, 3, 4})
-    on_ranks(ranks, [&](comm::Communicator& comm) { return check_scattered(comm, in_bf16); });
+    on_ranks(ranks, [&](comm::Communicator& comm) { return check_scattered(run_on_cpu, comm, in_bf16); });
 }
 
 TEST_CASE("reduce_scatter_flat: a range of each shard") {
@@ -126,28 +41,14 @@ TEST_CASE("reduce_scatter_flat: a range of each shard") {
 
 TEST_CASE("all_gather_flat completes tensors of both types, and leaves the rank's own elements") {
   for (const int ranks : {1, 2, 3, 4}) {
-    on_ranks(ranks, check_gathered<float>);
-    on_ranks(ranks, check_gathered<bf16>);
+    on_ranks(ranks, [](comm::Communicator& comm) { return check_gathered<float>(run_on_cpu, comm); });
+    on_ranks(ranks, [](comm::Communicator& comm) { return check_gathered<bf16>(run_on_cpu, comm); });
   }
 }
 
 TEST_CASE("all_reduce in bf16: sums of rounded values, rounded once, the same bits on all ranks") {
   for (const int ranks : {2, 3, 4})
-    on_ranks(ranks, [&](comm::Communicator& comm) -> Status {
-      std::vector<GuardedTensor> operands;
-      for (std::size_t t = 0; t < shard_sizes.size(); ++t)
-        operands.push_back(f32_tensor(shard_numbers(shard_sizes[t], comm.rank(), int(t))));
-      const Outcome outcome = run(ops::op("all_reduce"), operands,
-                                  {{"shards", std::int64_t(ranks)}, {"message", std::string("bf16")}}, 1, &comm);
-      if (!outcome.faults.empty()) return internal_error(outcome.faults[0]);
-      for (std::size_t t = 0; t < shard_sizes.size(); ++t) {
-        const Vector sums = rank_sums(shard_sizes[t], ranks, int(t), true);
-        for (std::size_t i = 0; i < sums.size(); ++i)
-          if (outcome.results[t].as<float>()[i] != rounded(sums[i]))
-            return differs("element", i, rounded(sums[i]), outcome.results[t].as<float>()[i]);
-      }
-      return {};
-    });
+    on_ranks(ranks, [](comm::Communicator& comm) { return check_rounded_all_reduce(run_on_cpu, comm); });
 }
 
 TEST_CASE("updates of a shard change its elements as the update of the whole does") {

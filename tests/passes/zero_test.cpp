@@ -49,8 +49,8 @@ TEST_CASE("zero: on two ranks the dense parameters have flat shards, and experts
     const ir::Tensor& parameter = step[step.find(tensor.name.substr(0, tensor.name.rfind('.')))];
     INFO(tensor.name);
     CHECK(tensor.flat_shard != parameter.local);
-    CHECK(tensor.type.shape == (parameter.local ? parameter.type.shape
-                                                : Shape{flat_shard_elements(parameter.type.shape.elements(), 2)}));
+    CHECK(tensor.type.shape ==
+          (parameter.local ? parameter.type.shape : Shape{flat_shard_elements(parameter.type.shape.elements(), 2)}));
   }
   CHECK(step.type(step.find("wte.weight.m")) == ir::TensorType{DType::f32, {48}});
   CHECK(calls(step, "reduce_scatter_flat").size() == 1);

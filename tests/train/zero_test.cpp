@@ -39,8 +39,7 @@ ZeroRun train_zero(const config::Config& config, int ranks, int steps, const cos
   ZeroRun result;
   std::vector<std::map<std::string, std::vector<std::uint8_t>>> weights(std::size_t(ranks), {});
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer,
-                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() != 0) continue;

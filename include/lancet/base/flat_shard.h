@@ -1,7 +1,7 @@
 // Flat shards: the division of one tensor's elements among the ranks of a group (ZeRO, Rajbhandari et al., SC 2020,
-// section 5.1). The tensor is taken as flat and padded: the rank at place p owns the elements [p s, (p + 1) s) of it, of
-// which those from n on are padding. The shards of a tensor depend on n and the number of ranks alone, not on buckets or
-// on a plan, so that states can be saved and restored under any plan.
+// section 5.1). The tensor is taken as flat and padded: the rank at place p owns the elements [p s, (p + 1) s) of it,
+// of which those from n on are padding. The shards of a tensor depend on n and the number of ranks alone, not on
+// buckets or on a plan, so that states can be saved and restored under any plan.
 #pragma once
 #include <algorithm>
 #include <cstdint>

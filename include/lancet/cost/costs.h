@@ -97,8 +97,8 @@ class Costs {
   virtual std::string identity() const { return {}; }
 };
 
-// The cost of an instruction of the reduce stream. An all-reduce is a reduce-scatter and an all-gather of as many bytes,
-// in its messages (src/comm/mpi/communicator.cpp) and in a ring: each of the two costs half of the all-reduce.
+// The cost of an instruction of the reduce stream. An all-reduce is a reduce-scatter and an all-gather of as many
+// bytes, in its messages (src/comm/mpi/communicator.cpp) and in a ring: each of the two costs half of the all-reduce.
 OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 // The share of an all-reduce that the instruction of the reduce stream is: 1/2 or 1.
 double share_of_all_reduce(const ir::Instruction& instruction);

@@ -19,16 +19,16 @@ ir::Program fuse(const ir::Program& program);
 
 // How gradients are summed over the ranks.
 struct GradientSums {
-  bool shards = false;           // ZeRO-1: each rank gets its flat shard of the sums (base/flat_shard.h)
-  DType message = DType::f32;    // f32 or bf16: the type in which gradients travel; sums are f32
+  bool shards = false;         // ZeRO-1: each rank gets its flat shard of the sums (base/flat_shard.h)
+  DType message = DType::f32;  // f32 or bf16: the type in which gradients travel; sums are f32
 };
 
 // Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for
 // experts, those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth
 // of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
 // Then one all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only
-// accumulates): no all-reduces of gradients. One rank: unchanged. sums.shards: reduce-scatters in place of the gradients'
-// all-reduces; the output grad.p is then f32[s], this rank's shard.
+// accumulates): no all-reduces of gradients. One rank: unchanged. sums.shards: reduce-scatters in place of the
+// gradients' all-reduces; the output grad.p is then f32[s], this rank's shard.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});
 
@@ -48,8 +48,8 @@ struct OptimizeOptions {
 // (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master if p is bf16 and masters
 // are kept, and the output grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
 // Where sync left a flat shard of a gradient (ZeRO-1; Rajbhandari et al., SC 2020, section 5.1), the states are f32[s],
-// too, a rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket, each
-// right after the last update of its bucket.
+// too, a rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket,
+// each right after the last update of its bucket.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 
 }  // namespace lancet::passes

@@ -23,7 +23,7 @@ std::string expert_name(std::string_view name, std::int64_t expert);
 // A range of a tensor in the store, or of the parameter's elements that a flat shard has a part of.
 struct Source {
   std::string name;
-  std::uint64_t at = 0, bytes = 0;  // offset and size in bytes of f32, as checkpoints hold it
+  std::uint64_t at = 0, bytes = 0;             // offset and size in bytes of f32, as checkpoints hold it
   std::optional<std::uint64_t> gathered = {};  // of a flat shard: the offset in what gather_shards() returns
 };
 
@@ -39,9 +39,9 @@ struct RankShare {
 };
 RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank);
 
-// Collective over the world. The sources of this rank's share that are flat shards (ZeRO-1), whole, one after the other:
-// a checkpoint holds whole tensors, so that runs with and without shards can load it. Error: the communication fails, or
-// a rank cannot read its store.
+// Collective over the world. The sources of this rank's share that are flat shards (ZeRO-1), whole, one after the
+// other: a checkpoint holds whole tensors, so that runs with and without shards can load it. Error: the communication
+// fails, or a rank cannot read its store.
 Result<std::vector<std::byte>> gather_shards(const runtime::TensorStore& store, const mesh::Mesh& mesh,
                                              comm::Communicator& world);
 

@@ -15,7 +15,8 @@
 
 namespace lancet::run {
 
-// Bytes of the buffer that a rank keeps for saving while it trains, and of the flat shards that it gathers for a moment.
+// Bytes of the buffer that a rank keeps for saving while it trains, and of the flat shards that it gathers for a
+// moment.
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh);
 
 class Saver {

@@ -21,7 +21,8 @@ struct NamedTensor {
   ir::TensorType type;
   bool local = false;
   ir::StateKind state = ir::StateKind::other;
-  bool flat_shard = false;  // of its parameter's elements, those that this rank owns
+  std::string shard_of = {};  // a flat shard: the parameter of whose elements it has those that this rank owns
+  bool is_shard() const { return !shard_of.empty(); }
   Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
 

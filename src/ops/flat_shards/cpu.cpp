@@ -17,9 +17,8 @@ Kernel bind_sums(const KernelArgs& args) {
     const PackedTensors values = packed(args.operands, args.attributes), results = packed_shards(args.results);
     const CpuShardExchange<decltype(wire)> exchange(args.group, ranks, length_of(values), args.workspace);
     return [=]() -> Status {
-      return exchange.rounds([&](std::int64_t from, std::int64_t to) {
-        return exchange.sum(values, results, 0, false, from, to);
-      });
+      return exchange.rounds(
+          [&](std::int64_t from, std::int64_t to) { return exchange.sum(values, results, 0, false, from, to); });
     };
   });
 }

@@ -32,7 +32,8 @@ class CpuShardExchange {
   // Calls body(from, to) for each round.
   template <class F>
   Status rounds(F body) const {
-    for (std::int64_t from = 0; from < length_; from += round_) LANCET_TRY(body(from, std::min(from + round_, length_)));
+    for (std::int64_t from = 0; from < length_; from += round_)
+      LANCET_TRY(body(from, std::min(from + round_, length_)));
     return {};
   }
 

@@ -14,9 +14,8 @@ Kernel bind_sums_as(const KernelArgs& args) {
   const auto from_tables = std::make_shared<const Tables>(tables_of(values));
   const auto to_tables = std::make_shared<const Tables>(tables_of(packed_shards(args.results)));
   return [=]() -> Status {
-    return exchange.rounds([&](std::int64_t from, std::int64_t to) {
-      return exchange.sum(*from_tables, *to_tables, 0, false, from, to);
-    });
+    return exchange.rounds(
+        [&](std::int64_t from, std::int64_t to) { return exchange.sum(*from_tables, *to_tables, 0, false, from, to); });
   };
 }
 

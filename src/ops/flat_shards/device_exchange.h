@@ -1,5 +1,5 @@
-// The exchange of packed shards (packed.h, cpu_exchange.h) on a GPU: kernels pack, add up and unpack, with one element a
-// thread at a time, and find its tensor by binary search. Sums are in the order of the ranks, as on the CPU.
+// The exchange of packed shards (packed.h, cpu_exchange.h) on a GPU: kernels pack, add up and unpack, with one element
+// a thread at a time, and find its tensor by binary search. Sums are in the order of the ranks, as on the CPU.
 #pragma once
 #include <memory>
 #include <vector>
@@ -137,7 +137,8 @@ class DeviceShardExchange {
 
   template <class F>
   Status rounds(F body) const {
-    for (std::int64_t from = 0; from < length_; from += round_) LANCET_TRY(body(from, std::min(from + round_, length_)));
+    for (std::int64_t from = 0; from < length_; from += round_)
+      LANCET_TRY(body(from, std::min(from + round_, length_)));
     return {};
   }
 
