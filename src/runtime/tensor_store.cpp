@@ -78,7 +78,8 @@ void TensorStore::add(const ir::Program& program) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
     tensors_.emplace(
         tensor->name,
-        NamedTensor{tensor->kind, tensor->type, tensor->local, tensor->state, tensor->flat_shard, {next, size}});
+        NamedTensor{
+            tensor->kind, tensor->type, tensor->local, tensor->state, shard_of(program, *tensor), {next, size}});
     next += aligned(size);
   }
 }
