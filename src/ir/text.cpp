@@ -286,7 +286,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   const LineReader after = line;
   program_[id].flat_shard = line.accept("shard");
   if (program_[id].flat_shard && (*kind != TensorKind::state || declared.shape.rank() != 1))
-    return after.error("a shard only of a state with one axis");
+    return after.error("a state with one axis before the word shard");
   named_[name] = id;
   return true;
 }
