@@ -35,6 +35,11 @@ std::string what_happens(const planning::PlannedStep& planned) {
   const std::int64_t ranks = planned.plan.header.integer("ranks");
   if (ranks == 1) return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
   const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
+  if (t.all_to_all == 0)
+    return wrapped(
+        fmt::format("Every rank holds all experts: there is no all-to-all. All-reduces sum the gradients: {:.1f} ms "
+                    "a step.",
+                    t.all_reduce));
   return wrapped(fmt::format(
       "Experts are on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
       "expert, a second one carries the results back; the backward pass does both again. Without overlap "

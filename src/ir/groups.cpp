@@ -10,10 +10,6 @@ void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) 
   if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
 }
 
-void copy_group(const Attributes& from, Attributes& to) {
-  if (from.has(axes_attribute)) to.set(axes_attribute, from.text(axes_attribute));
-}
-
 std::string_view axes_text(const Instruction& instruction) {
   if (!instruction.attributes.has(axes_attribute)) return {};
   return instruction.attributes.text(axes_attribute);

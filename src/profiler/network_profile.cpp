@@ -1,8 +1,9 @@
 // Fills the network part of a profile. For each collective it times messages of 1 KiB, 2 KiB, 4 KiB, ... up to the
-// largest message of the plans, of all ranks and of each group of ranks that the plans name, or until one takes more than 2 s; beyond that the cost model extrapolates with the last
-// slope. A time is the slowest rank's, and the median of repetitions that last about 0.1 s together. A profile whose
-// sizes suffice is not measured again. The launch time and the interference do not depend on the plans and are measured
-// once. The host's meter is here; device_network.cpp has that of accelerators.
+// largest message of the plans, of all ranks and of each group of ranks that the plans name, or until one takes more
+// than 2 s; beyond that the cost model extrapolates with the last slope. A time is the slowest rank's, and the median
+// of repetitions that last about 0.1 s together. A profile whose sizes suffice is not measured again. The launch time
+// and the interference do not depend on the plans and are measured once. The host's meter is here; device_network.cpp
+// has that of accelerators.
 #include "network_profile.h"
 
 #include <algorithm>

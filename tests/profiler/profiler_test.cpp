@@ -163,19 +163,19 @@ TEST_CASE("ranks measure together and agree on the results") {
     LANCET_ASSIGN(const auto expert, world.duplicate());
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     cost::Profile profile({profiler::this_device(1, 2), {world.transport(), 2, 1}});
-    LANCET_ASSIGN(const auto report,
-                  profiler::fill_profile(profile, plans,
-                                         {.threads = 1,
-                                          .world = &world,
-                                          .streams = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())},
-                                          .seconds = no_time}));
+    LANCET_ASSIGN(const auto report, profiler::fill_profile(profile, plans,
+                                                            {.threads = 1,
+                                                             .world = &world,
+                                                             .streams = {comm::Groups(), comm::all_ranks(expert.get()),
+                                                                         comm::all_ranks(reduce.get())},
+                                                             .seconds = no_time}));
     if (report.ops != 10 || !report.network) return internal_error("expected 10 ops and communication");
-    LANCET_ASSIGN(const auto again,
-                  profiler::fill_profile(profile, plans,
-                                         {.threads = 1,
-                                          .world = &world,
-                                          .streams = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())},
-                                          .seconds = no_time}));
+    LANCET_ASSIGN(const auto again, profiler::fill_profile(profile, plans,
+                                                           {.threads = 1,
+                                                            .world = &world,
+                                                            .streams = {comm::Groups(), comm::all_ranks(expert.get()),
+                                                                        comm::all_ranks(reduce.get())},
+                                                            .seconds = no_time}));
     if (again.ops != 0 || again.network) return internal_error("expected nothing to be measured twice");
     profiles[std::size_t(world.rank())] = profile;
     return {};

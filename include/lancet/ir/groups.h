@@ -15,8 +15,6 @@ inline constexpr std::string_view axes_attribute = "axes";
 
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes);
-// Names the group that `from` names, if it names one.
-void copy_group(const Attributes& from, Attributes& to);
 
 // The attribute's text; empty without it. InternalError: it is a number.
 std::string_view axes_text(const Instruction& instruction);

@@ -1,16 +1,14 @@
 // Gradients and norms on meshes: which group of ranks an all-reduce goes over.
+#include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
 #include "lancet/ir/groups.h"
 #include "lancet/model/gpt2_moe.h"
+#include "lancet/passes/passes.h"
 #include "small_model.h"
-#include "steps/models.h"
-#include "steps/support.h"
 
-using namespace lancet;
-using namespace lancet::test;
-
+namespace lancet {
 namespace {
 
 // The labels of the collectives, without the layer's number, by the text of their axes.
@@ -24,7 +22,7 @@ std::map<std::string, std::set<std::string>> collectives_of(const ir::Program& p
 
 ir::Program step_on(const mesh::Mesh& mesh) {
   model::BuildOptions build{.mesh = mesh, .batch = 2, .sequence = 8};
-  config::Model model = small_model();
+  config::Model model = test::small_model();
   model.experts_per_rank.reset();
   model.num_local_experts = 4;
   passes::OptimizeOptions options;
@@ -38,8 +36,7 @@ using Labels = std::map<std::string, std::set<std::string>>;
 
 TEST_CASE("sync: experts' gradients are summed over data, and their norm over expert") {
   const ir::Program step = step_on({{1, 2, 2, 1}});
-  CHECK(collectives_of(step) ==
-        Labels{{"", {"bucket", "metrics"}}, {"data", {"bucket"}}, {"expert", {"h", "norm"}}});
+  CHECK(collectives_of(step) == Labels{{"", {"bucket", "metrics"}}, {"data", {"bucket"}}, {"expert", {"h", "norm"}}});
   std::int64_t shared = 0, local = 0;
   for (const ir::Instruction& at : step.instructions) {
     if (at.stream != ir::Stream::reduce || !at.label.starts_with("bucket")) continue;
@@ -67,3 +64,5 @@ TEST_CASE("sync: the same Program from equal meshes, whatever the sizes of the g
   };
   CHECK(attributes(step_on({{1, 2, 2, 1}})) == attributes(step_on({{1, 8, 4, 1}})));
 }
+
+}  // namespace lancet
