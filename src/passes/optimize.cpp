@@ -80,7 +80,8 @@ class Optimize {
     for (Update& update : updates_) {
       const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
       if (ops::kind(maker) != ops::Kind::flat_reduce_scatter) continue;
-      ir::copy_group(maker.attributes, update.sharing);
+      if (const std::string_view axes = ir::axes_text(maker); !axes.empty())
+        update.sharing.set(ir::axes_attribute, std::string(axes));
       update.sharing.set("shards", maker.attributes.integer("shards"));
     }
   }

@@ -66,7 +66,8 @@ class Placer {
 
   void group_all_reduces() {
     for (const ir::Instruction& instruction : program_.instructions) {
-      if (instruction.stream != ir::Stream::reduce || !ops::op(instruction.op).in_place) continue;
+      if (instruction.stream != ir::Stream::reduce || ops::kind(instruction) == ops::Kind::flat_reduce_scatter)
+        continue;
       std::vector<TensorId> members;
       for (TensorId operand : instruction.operands) {
         const TensorId root = program_.root(operand);

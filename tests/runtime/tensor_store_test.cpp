@@ -72,8 +72,7 @@ TEST_CASE("a flat shard knows which elements of its parameter it holds") {
   p.add_named(TensorKind::parameter, "e", {DType::f32, {2, 50}}, true);
   for (const char* owner : {"w", "e"}) {
     const bool local = p[p.find(owner)].local;
-    const ir::TensorId id =
-        p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {local ? 64 : 32}}, local);
+    const ir::TensorId id = p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {local ? 64 : 32}}, local);
     p[id].flat_shard = true;
   }
   mesh::Mesh mesh;

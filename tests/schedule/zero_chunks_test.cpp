@@ -83,8 +83,7 @@ TEST_CASE("reduce-scatters are placed like all-reduces, and the step gets no lon
       costs.launch = 0.002;
       const ir::Program before = scattered_step(clip_grad, DType::f32);
       schedule::ReduceReport report;
-      const schedule::Ordered after =
-          schedule::reduce_schedule(before, scattered_loads(before, costs), costs, &report);
+      const schedule::Ordered after = schedule::reduce_schedule(before, scattered_loads(before, costs), costs, &report);
       INFO("clip " << clip_grad << ", reduce " << reduce);
       require_sound(ops::verify(after.program));
       CHECK(summed(after.program) == summed(before));

@@ -38,7 +38,7 @@ std::vector<std::uint8_t> bytes_of_tensor(const runtime::NamedTensor& tensor) {
 
 ZeroRun train_zero(const config::Config& config, int ranks, int steps, const cost::Costs* costs = nullptr) {
   ZeroRun result;
-  std::vector<std::map<std::string, std::vector<std::uint8_t>>> weights(std::size_t(ranks), {});
+  std::vector<std::map<std::string, std::vector<std::uint8_t>>> weights(static_cast<std::size_t>(ranks));
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
     for (int step = 0; step < steps; ++step) {
