@@ -33,7 +33,8 @@ struct MeasuredGroup {
 Result<std::unique_ptr<NetworkMeter>> make_device_meter(const ProfilerOptions& options, const MeasuredGroup& group,
                                                         std::int64_t segments);
 
-// True if there are no times of messages of some group of ranks that the plans name, or none up to its largest messages.
+// True if there are no times of messages of some group of ranks that the plans name, or none up to its largest
+// messages.
 bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
 // Measures the times that the profile lacks; returns true if it measured any. Collective.

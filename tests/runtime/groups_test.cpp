@@ -66,7 +66,8 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     LANCET_ASSIGN(const auto expert, counted({rank / 2 * 2, rank / 2 * 2 + 1}));
     LANCET_ASSIGN(const auto all, counted({0, 1, 2, 3}));
     LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create({.hosts = {*hardware}, .layout = {4, 1}, .rank = rank, .scale = 4}));
+                  runtime::EmulatedDevice::create(
+                      {.hosts = {*hardware}, .layout = {4, 1, mesh::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
     std::vector<std::byte> arena(std::size_t(plan.arena_bytes), std::byte{0x5a});

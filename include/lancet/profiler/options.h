@@ -12,8 +12,8 @@ namespace lancet::profiler {
 struct ProfilerOptions {
   int threads = 1;                              // of a rank's compute stream
   runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
-  // By stream: all ranks and the groups that the plans name, with communicators on expert and reduce unless there is one
-  // rank. `world` synchronises the ranks' measurements.
+  // By stream: all ranks and the groups that the plans name, with communicators on expert and reduce unless there is
+  // one rank. `world` synchronises the ranks' measurements.
   comm::Communicator* world = nullptr;
   std::array<comm::Groups, ir::stream_count> streams{};
   std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
