@@ -27,6 +27,7 @@ class Scaled final : public Communicator {
   Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override {
     return communicator_.split(members);
   }
+  bool carries_values() const override { return false; }
   void abort(const std::string& why) override { communicator_.abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { communicator_.set_timeout(timeout); }
 

@@ -53,9 +53,13 @@ bool is_local(const ir::Program& program, const ir::Instruction& instruction) {
 double bytes_sent(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.stream == ir::Stream::compute || is_view(program, instruction)) return 0;
   if (instruction.stream == ir::Stream::reduce) {
+    // A reduce-scatter sends the elements of all ranks' shards, of which its results are one rank's.
+    const bool shards = ops::kind(instruction) == ops::Kind::flat_reduce_scatter;
     double bytes = 0;
-    for (ir::TensorId id : instruction.operands) bytes += double(ir::bytes(program.type(id)));
-    return bytes;
+    for (ir::TensorId id : shards ? instruction.results : instruction.operands)
+      bytes += double(ir::bytes(program.type(id)));
+    if (shards) bytes *= double(instruction.attributes.integer("shards"));
+    return instruction.attributes.has("message") ? bytes / 2 : bytes;  // bf16 for f32
   }
   if (ops::kind(instruction) == ops::Kind::collective) return ops::work(program, instruction).sent;
   const ir::TensorType& first = program.type(instruction.operands[0]);
@@ -70,6 +74,17 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
 OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
   const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes, ir::group_of(instruction));
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
+double share_of_all_reduce(const ir::Instruction& instruction) {
+  const ops::Kind kind = ops::kind(instruction);
+  return kind == ops::Kind::flat_reduce_scatter || kind == ops::Kind::flat_all_gather ? 0.5 : 1;
+}
+
+OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
+  const double bytes = bytes_sent(program, instruction), share = share_of_all_reduce(instruction);
+  const double ms = share * costs.all_reduce_ms(bytes, ir::group_of(instruction));
+  return {ms, std::min(ms, share * costs.all_reduce_core().ms(bytes))};
 }
 
 Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program) {
@@ -105,9 +120,7 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
         op_cost = costs.all_to_all(program, instruction, 0);
         continue;
       }
-      const double bytes = bytes_sent(program, instruction);
-      op_cost.ms = costs.all_reduce_ms(bytes, group);
-      op_cost.core_ms = std::min(op_cost.ms, costs.all_reduce_core().ms(bytes));
+      op_cost = reduce_cost(costs, program, instruction);
     }
   }
   if (!missing.empty())

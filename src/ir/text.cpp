@@ -79,8 +79,8 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.number < 0)
-      text += fmt::format("{} @{} : {}{}\n", name(tensor.kind), tensor.name, print_type(tensor),
-                          tensor.local ? " local" : "");
+      text += fmt::format("{} @{} : {}{}{}\n", name(tensor.kind), tensor.name, print_type(tensor),
+                          tensor.local ? " local" : "", tensor.flat_shard ? " shard" : "");
   return text;
 }
 
@@ -335,6 +335,10 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   LANCET_ASSIGN(TensorType declared, type(line, sharding));
   const TensorId id = program_.add_named(*kind, name, declared, line.accept("local"));
   program_[id].sharding = std::move(sharding);
+  const LineReader after = line;
+  program_[id].flat_shard = line.accept("shard");
+  if (program_[id].flat_shard && (*kind != TensorKind::state || declared.shape.rank() != 1))
+    return after.error("a state with one axis before the word shard");
   named_[name] = id;
   return true;
 }

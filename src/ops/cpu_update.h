@@ -3,6 +3,7 @@
 #include "cpu.h"
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
+#include "updated_range.h"
 
 namespace lancet::ops::cpu {
 
@@ -10,21 +11,23 @@ namespace lancet::ops::cpu {
 inline float gradient_scale(const float* numbers, bool clipped) { return clipped ? numbers[schedule::factor] : 1.0F; }
 inline bool is_clipped(const TensorView& numbers) { return numbers.elements() == schedule::clipped; }
 
-// The weights of an update. With a master copy the update changes the master, and w becomes its rounding; bf16 weights
-// without a master copy are rounded stochastically.
+// The weights of an update: those of w, or those of this rank's flat shard of w (ops/update.h). With a master copy the
+// update changes the master, and w becomes its rounding; bf16 weights without a master copy are rounded stochastically,
+// by random bits of the element's index in w.
 class Weights {
  public:
   Weights(const KernelArgs& args, int master)
-      : count_(args.operands[0].elements()),
+      : range_(updated_range(args)),
         exact_(exact_weights(args, master)),
-        rounded_(args.operands[0].type.dtype == DType::bf16 ? args.operands[0].as<bf16>() : nullptr),
+        rounded_(args.operands[0].type.dtype == DType::bf16 ? args.operands[0].as<bf16>() + range_.begin : nullptr),
         seed_(std::uint32_t(args.attributes.integer("rounding_seed", 0))) {}
 
-  // Sets every weight to new_value(its value, its index), on all threads. step (schedule::step) seeds the rounding.
+  // Sets every weight to new_value(its value, its index among these weights), on all threads. step (schedule::step)
+  // seeds the rounding.
   template <class F>
   void update(float step, F new_value) const {
     if (!exact_) return update_rounded(RoundingBits(seed_, std::uint32_t(step)), new_value);
-    parallel_for(count_, grain_elements,
+    parallel_for(range_.size(), grain_elements,
                  [w = exact_, rounded = rounded_, new_value](std::int64_t begin, std::int64_t end) {
                    if (rounded) {  // NOLINT(bugprone-branch-clone): the check ignores the bodies of omp loops
 #pragma omp simd
@@ -40,21 +43,23 @@ class Weights {
   }
 
  private:
-  static float* exact_weights(const KernelArgs& args, int master) {
+  float* exact_weights(const KernelArgs& args, int master) const {
     if (args.has(master)) return args.operands[std::size_t(master)].as<float>();
-    return args.operands[0].type.dtype == DType::f32 ? args.operands[0].as<float>() : nullptr;
+    return args.operands[0].type.dtype == DType::f32 ? args.operands[0].as<float>() + range_.begin : nullptr;
   }
 
   template <class F>
   void update_rounded(RoundingBits bits, F new_value) const {
-    parallel_for(count_, grain_elements, [w = rounded_, bits, new_value](std::int64_t begin, std::int64_t end) {
+    parallel_for(range_.size(), grain_elements,
+                 [w = rounded_, first = range_.begin, bits, new_value](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) w[i] = round_stochastically(new_value(to_f32(w[i]), i), bits(i));
-    });
+                   for (std::int64_t i = begin; i < end; ++i)
+                     w[i] = round_stochastically(new_value(to_f32(w[i]), i), bits(first + i));
+                 });
   }
 
-  std::int64_t count_;
-  float* exact_;  // null: rounded_ are the weights themselves
+  FlatRange range_;  // of w
+  float* exact_;     // null: rounded_ are the weights themselves
   bf16* rounded_;
   std::uint32_t seed_;
 };

@@ -3,7 +3,15 @@
 // every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
 // own different experts, so only the experts' part of the norm is summed, over the mesh's axis `expert`. Ranks that own
 // the same experts have the same sums, to the bit, and none counts twice.
+//
+// With ZeRO-1 the gradients are flat shards. Each element of a gradient is then on one rank alone (a whole gradient is
+// one whose parameter only this rank holds), so that the norm is one sum over all ranks. A parameter whose shard a rank
+// has updated waits in a bucket, of its group of ranks and its type; a full bucket is closed by an all-gather.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "lancet/base/random.h"
 #include "lancet/ir/groups.h"
@@ -24,13 +32,16 @@ class Optimize {
   ir::Program run() {
     collect();
     if (updates_.empty()) return std::move(program_);
+    size_buckets();
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {4}});
     if (options_.clip_grad > 0 || options_.guard) {
       const TensorId clip = clip_scale();
       const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
       for (const Update& update : updates_) this->update(update, clipped);
+      close_all();
     } else {  // the norm is only a metric: no update waits for it
       for (const Update& update : updates_) this->update(update, schedule);
+      close_all();
       clip_scale();
     }
     zero_accumulated();
@@ -44,6 +55,15 @@ class Optimize {
  private:
   struct Update {
     TensorId parameter, gradient;
+    // Of a flat shard: the group of ranks that share the parameter, and their number. Else empty.
+    ops::Attributes sharing = {};
+    bool sharded() const { return sharing.has("shards"); }
+  };
+  // Updated parameters of one group and type that wait for their all-gather.
+  struct Bucket {
+    ops::Attributes sharing;
+    std::vector<TensorId> parameters;
+    std::int64_t bytes = 0;
   };
 
   void collect() {
@@ -57,11 +77,32 @@ class Optimize {
       for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
     }
     std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
+    for (Update& update : updates_) {
+      const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
+      if (ops::kind(maker) != ops::Kind::flat_reduce_scatter) continue;
+      if (const std::string_view axes = ir::axes_text(maker); !axes.empty())
+        update.sharing.set(ir::axes_attribute, std::string(axes));
+      update.sharing.set("shards", maker.attributes.integer("shards"));
+    }
+  }
+
+  // As in sync: a model smaller than a bucket gets about eight.
+  void size_buckets() {
+    std::int64_t total = 0;
+    for (const Update& update : updates_)
+      if (update.sharded()) total += ir::bytes(program_.type(update.parameter));
+    bucket_bytes_ = std::min(options_.bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
   }
 
   // Shared gradients are the same on all ranks and count once; those of experts are summed over the axis `expert`.
   TensorId clip_scale() {
     std::vector<TensorId> shared, local, sums;
+    if (std::ranges::any_of(updates_, &Update::sharded)) {
+      std::vector<TensorId> all;
+      for (const Update& update : updates_) all.push_back(update.gradient);
+      const TensorId sum = ops::append(program_, "squared_norm", all, {}, Role::update, "norm.shards")[0];
+      return clip_scale(ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.shards"));
+    }
     for (const Update& update : updates_)
       (program_[update.parameter].local ? local : shared).push_back(update.gradient);
     if (!local.empty()) {
@@ -75,15 +116,22 @@ class Optimize {
     }
     if (!shared.empty())
       sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
+    return clip_scale(sums);
+  }
+
+  TensorId clip_scale(const std::vector<TensorId>& sums) {
     const TensorId clip =
         ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
     program_.add_output("grad_norm", clip);
     return clip;
   }
 
-  TensorId state(TensorId parameter, ir::StateKind kind) {
-    const ir::Tensor source = program_[parameter];  // a copy: the table grows
-    return program_.add_state(kind, source.name, {DType::f32, source.type.shape}, source.local);
+  // A state of the gradient's shape, which is that of the parameter or of its flat shard.
+  TensorId state(const Update& update, ir::StateKind kind) {
+    const ir::Tensor source = program_[update.parameter];  // a copy: the table grows
+    const TensorId id = program_.add_state(kind, source.name, program_.type(update.gradient), source.local);
+    program_[id].flat_shard = update.sharded();
+    return id;
   }
 
   // Each tensor is rounded with its own random numbers.
@@ -95,10 +143,10 @@ class Optimize {
     const ir::Tensor parameter = program_[update.parameter];
     const double decay = is_weight_[update.parameter.index()] ? options_.weight_decay : 0;
     const bool rounded = parameter.type.dtype != DType::f32, master = rounded && options_.masters;
-    std::vector<TensorId> operands{update.parameter, state(update.parameter, ir::StateKind::first_moment)};
+    std::vector<TensorId> operands{update.parameter, state(update, ir::StateKind::first_moment)};
     ops::Attributes attributes;
     if (options_.kind == OptimizeOptions::Kind::adamw) {
-      operands.push_back(state(update.parameter, ir::StateKind::second_moment));
+      operands.push_back(state(update, ir::StateKind::second_moment));
       attributes = {
           {"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.eps}, {"weight_decay", decay}};
     } else {
@@ -106,22 +154,55 @@ class Optimize {
     }
     operands.push_back(update.gradient);
     operands.push_back(schedule);
-    if (master) operands.push_back(state(update.parameter, ir::StateKind::master));
+    if (master) operands.push_back(state(update, ir::StateKind::master));
     if (rounded && !master) attributes.set("rounding_seed", rounding_seed(parameter.name));
+    for (const auto& [name, value] : update.sharing.items()) attributes.set(name, value);
     const char* op = options_.kind == OptimizeOptions::Kind::adamw ? "adamw" : "sgd";
     ops::append(program_, op, operands, attributes, Role::update, parameter.name);
+    if (update.sharded()) gather(update);
+  }
+
+  void gather(const Update& update) {
+    const ir::TensorType& type = program_.type(update.parameter);
+    Bucket& bucket = buckets_[{std::string(axes_of(update.sharing)), type.dtype}];
+    bucket.sharing = update.sharing;
+    bucket.parameters.push_back(update.parameter);
+    bucket.bytes += ir::bytes(type);
+    if (bucket.bytes >= bucket_bytes_) close(bucket);
+  }
+
+  static std::string_view axes_of(const ops::Attributes& sharing) {
+    return sharing.has(ir::axes_attribute) ? std::string_view(sharing.text(ir::axes_attribute)) : std::string_view();
+  }
+
+  void close(Bucket& bucket) {
+    if (bucket.parameters.empty()) return;
+    ops::append(program_, "all_gather_flat", std::move(bucket.parameters), bucket.sharing, Role::sync,
+                fmt::format("weights.{}", gathers_++));
+    bucket = {};
+  }
+
+  void close_all() {
+    for (auto& [_, bucket] : buckets_) close(bucket);
+  }
+
+  std::string gradient_sum_of(TensorId parameter) const {
+    return ir::state_name(program_[parameter].name, ir::StateKind::gradient_sum);
   }
 
   void zero_accumulated() {
     for (const Update& update : updates_)
-      if (const TensorId sum = program_.root(update.gradient); program_[sum].kind == TensorKind::state)
+      if (const TensorId sum = program_.find(gradient_sum_of(update.parameter)); sum.valid())
         ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
   }
 
   ir::Program program_;
   const OptimizeOptions& options_;
   std::vector<Update> updates_;
-  std::vector<bool> is_weight_;  // by tensor
+  std::vector<bool> is_weight_;                              // by tensor
+  std::map<std::pair<std::string, DType>, Bucket> buckets_;  // by group and type
+  std::int64_t bucket_bytes_ = 0;
+  int gathers_ = 0;
 };
 
 }  // namespace

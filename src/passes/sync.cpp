@@ -1,8 +1,9 @@
 // Copies the program and inserts all-reduces. The gradient of a parameter is summed over the ranks that hold the same
 // parameter: all ranks or, for experts, a group of the mesh. The gradients of a group fill a bucket in the order in
-// which they are made; a full bucket is closed by an all-reduce right after the instruction that completes it, so the
-// all-reduce can run beside the rest of the backward pass. At the end one more all-reduce sums the loss, aux and load
-// outputs, except those that an all-reduce of the forward pass has summed. The outputs become the all-reduces' results.
+// which they are made; a full bucket is closed by an all-reduce, or with ZeRO-1 by a reduce-scatter, right after
+// the instruction that completes it, so that it can run beside the rest of the backward pass. At the end one more
+// all-reduce sums the loss, aux and load outputs, except those that an all-reduce of the forward pass has summed. The
+// outputs become the results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,14 +19,14 @@ namespace {
 
 using ir::TensorId;
 using mesh::Axes;
-using mesh::Axis;
 
-constexpr Axes all_ranks{Axis::stage, Axis::data, Axis::expert, Axis::tensor};
+constexpr Axes all_ranks = mesh::holders(false);
 
 class Sync {
  public:
-  Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients)
-      : source_(program), mesh_(mesh) {
+  Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+       const GradientSums& sums)
+      : source_(program), mesh_(mesh), sums_(sums) {
     result_ = program;
     result_.instructions.clear();
     std::map<Axes, std::int64_t> total;
@@ -69,8 +70,7 @@ class Sync {
   // The axes along which the ranks hold the same parameter. Those of a group that is all ranks are `all_ranks`, so that
   // experts that every rank holds share the buckets of the other parameters.
   Axes holders_of(TensorId parameter) const {
-    Axes axes = all_ranks;
-    if (source_[parameter].local) axes.remove(Axis::expert);
+    const Axes axes = mesh::holders(source_[parameter].local);
     return mesh_.size(axes) == mesh_.ranks() ? all_ranks : axes;
   }
 
@@ -83,7 +83,7 @@ class Sync {
 
   void close(Axes group, Bucket& bucket) {
     if (bucket.outputs.empty()) return;
-    reduce(bucket.outputs, group, fmt::format("bucket.{}", closed_++));
+    reduce(bucket.outputs, group, fmt::format("bucket.{}", closed_++), sums_);
     bucket.outputs.clear();
     bucket.filled = 0;
   }
@@ -94,22 +94,26 @@ class Sync {
       if (ir::is_share(result_.outputs[i].kind) &&
           std::find(reduced_.begin(), reduced_.end(), result_.outputs[i].tensor) == reduced_.end())
         shares.push_back(i);
-    if (!shares.empty()) reduce(shares, all_ranks, "metrics");
+    if (!shares.empty()) reduce(shares, all_ranks, "metrics", {});
   }
 
-  // One all-reduce of these outputs; they become its results.
-  void reduce(const std::vector<std::size_t>& outputs, Axes group, std::string label) {
+  // One all-reduce, or reduce-scatter, of these outputs; they become its results.
+  void reduce(const std::vector<std::size_t>& outputs, Axes group, std::string label, const GradientSums& sums) {
     std::vector<TensorId> operands;
     for (std::size_t i : outputs) operands.push_back(result_.outputs[i].tensor);
     ops::Attributes attributes;
     ir::set_group(attributes, mesh_, group);
-    const auto results =
-        ops::append(result_, "all_reduce", operands, std::move(attributes), ir::Role::sync, std::move(label));
+    const bool rounded = sums.message != DType::f32;
+    if (sums.shards || rounded) attributes.set("shards", std::int64_t(mesh_.size(group)));
+    if (rounded) attributes.set("message", std::string(name(sums.message)));
+    const auto results = ops::append(result_, sums.shards ? "reduce_scatter_flat" : "all_reduce", operands,
+                                     std::move(attributes), ir::Role::sync, std::move(label));
     for (std::size_t i = 0; i < outputs.size(); ++i) result_.outputs[outputs[i]].tensor = results[i];
   }
 
   const ir::Program& source_;
   const mesh::Mesh mesh_;
+  const GradientSums sums_;
   ir::Program result_;
   std::unordered_map<std::int32_t, Gradient> gradients_;  // by tensor; looked up only, never walked
   std::map<Axes, Bucket> buckets_;                        // by group
@@ -119,9 +123,10 @@ class Sync {
 
 }  // namespace
 
-ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients) {
+ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+                 const GradientSums& sums) {
   if (mesh.ranks() == 1) return program;
-  return Sync(program, mesh, bucket_bytes, gradients).run();
+  return Sync(program, mesh, bucket_bytes, gradients, sums).run();
 }
 
 }  // namespace lancet::passes

@@ -45,11 +45,12 @@ ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipe
       pipeline.run("autodiff", forward, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
   if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
-    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update);
+    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update, request.gradient_sums);
   });
   if (!request.update) return program;
-  return pipeline.run("optimize", std::move(program),
-                      [&](ir::Program p) { return passes::optimize(p, request.optimizer); });
+  passes::OptimizeOptions optimizer = request.optimizer;
+  optimizer.bucket_bytes = request.overlap.bucket_bytes;
+  return pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
 }
 
 // The passes that a plan cannot do without.
@@ -159,12 +160,15 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
 }
 
 // The settings of the updates, which are not part of the model's hash.
-std::string describe(const passes::OptimizeOptions& o) {
+std::string describe(const passes::OptimizeOptions& o, const passes::GradientSums& sums) {
   const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
                                ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
                                : fmt::format("sgd momentum={}", o.momentum);
-  return fmt::format("{} weight_decay={} clip_grad={}{}{}", rule, o.weight_decay, o.clip_grad, o.guard ? " guard" : "",
-                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed));
+  const std::string how = (sums.shards ? " zero=1" : "") +
+                          (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
+  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}", rule, o.weight_decay, o.clip_grad,
+                     o.guard ? " guard" : "",
+                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how);
 }
 
 ir::Plan plan_of(Candidate candidate, Pipeline& pipeline) {
@@ -193,7 +197,7 @@ void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view pol
 
 void set_step_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const PlanRequest& request) {
   set_header(plan, forward, policy, request.mesh);
-  if (request.update) plan.header.set("optimizer", describe(request.optimizer));
+  if (request.update) plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
 }
 
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program step, const PlanRequest& request,

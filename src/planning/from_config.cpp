@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lancet/base/flat_shard.h"
 #include "lancet/base/hash.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
@@ -38,6 +39,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.update = update;
   request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
+  request.gradient_sums = {.shards = train.zero > 0, .message = train.reduce_dtype};
   using Kind = passes::OptimizeOptions::Kind;
   request.optimizer = {.kind = train.optimizer == config::Optimizer::adamw ? Kind::adamw : Kind::sgd,
                        .beta1 = train.adam_beta1,
@@ -64,12 +66,15 @@ LeastMemory least_memory(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
   const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
   const int moments = train.optimizer == config::Optimizer::adamw ? 2 : 1;
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
   LeastMemory least;
   for (const ir::Tensor& tensor : forward.tensors) {
     if (tensor.kind != ir::TensorKind::parameter) continue;
     const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
     least.parameters += ir::bytes(tensor.type);
-    least.state += 4 * (moments + master) * tensor.type.shape.elements();
+    const std::int64_t elements = tensor.type.shape.elements();
+    const int shards = train.zero > 0 ? mesh.size(mesh::holders(tensor.local)) : 1;
+    least.state += 4 * (moments + master) * (shards > 1 ? flat_shard_elements(elements, shards) : elements);
     least.gradients += ir::bytes(tensor.type);
   }
   return least;

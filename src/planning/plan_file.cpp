@@ -95,8 +95,8 @@ std::set<std::string> content_of(const ir::Program& program) {
   std::set<std::string> lines;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.number < 0)
-      lines.insert(fmt::format("{} @{} : {}{}", ir::name(tensor.kind), tensor.name, ir::to_string(tensor.type),
-                               tensor.local ? " local" : ""));
+      lines.insert(fmt::format("{} @{} : {}{}{}", ir::name(tensor.kind), tensor.name, ir::to_string(tensor.type),
+                               tensor.local ? " local" : "", tensor.flat_shard ? " shard" : ""));
   for (const ir::Output& output : program.outputs)
     lines.insert(fmt::format("output {} : {}", output.name, ir::to_string(program.type(output.tensor))));
   for (const ir::Instruction& at : program.instructions) {
@@ -109,11 +109,10 @@ std::set<std::string> content_of(const ir::Program& program) {
 }
 
 std::int64_t reduced_bytes(const ir::Program& program) {
-  std::int64_t bytes = 0;
+  double bytes = 0;  // whole numbers
   for (const ir::Instruction& at : program.instructions)
-    if (at.stream == ir::Stream::reduce)
-      for (ir::TensorId id : at.operands) bytes += ir::bytes(program.type(id));
-  return bytes;
+    if (at.stream == ir::Stream::reduce) bytes += cost::bytes_sent(program, at);
+  return std::int64_t(bytes);
 }
 
 Status same_content(const ir::Program& found, const ir::Program& expected) {

@@ -50,13 +50,14 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
                               const runtime::NamedTensor& tensor, int expert_coordinate) {
   const std::string master = master_of(name);
   const bool has_master = store.all().contains(master);
-  Entry entry{{name, "F32", tensor.type.shape}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
+  const Shape& whole = store.whole_shape(name);
+  Entry entry{{name, "F32", whole}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
   if (!tensor.local) {
     entry.source.bytes = entry.tensor.bytes();
     return {entry};
   }
-  const std::int64_t here = tensor.type.shape[0];
-  entry.tensor.shape = without_first_axis(tensor.type.shape);
+  const std::int64_t here = whole[0];
+  entry.tensor.shape = without_first_axis(whole);
   entry.source.bytes = entry.tensor.bytes();
   std::vector<Entry> all;
   for (std::int64_t e = 0; e < here; ++e) {
@@ -110,19 +111,30 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
 
 using checkpoint::Checkpoint;
 
+// Writes those of the f32 values from byte `offset` of the whole tensor on that the store holds of it.
+Status write_held(runtime::TensorStore& store, const std::string& name, std::uint64_t offset,
+                  std::span<const std::byte> bytes) {
+  const FlatRange held = store.range_of(name);
+  const std::uint64_t first = 4 * std::uint64_t(held.begin);
+  const std::uint64_t begin = std::max(offset, first),
+                      end = std::min(offset + bytes.size(), 4 * std::uint64_t(held.end));
+  if (begin >= end) return {};
+  return store.write(store[name], begin - first, bytes.subspan(begin - offset, end - begin));
+}
+
 // Where f32 values of a checkpoint go: a tensor of the store from byte `offset` (counted in f32) on, and its master. On
-// the host f32 tensors and masters are read in place, without a copy.
+// the host f32 tensors and masters are read in place, without a copy, unless they are flat shards.
 Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
   const runtime::NamedTensor* tensor = &store[name];
   const runtime::NamedTensor* master = store.find(master_of(name));
-  const runtime::NamedTensor* whole = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
-  const bool in_place = whole && !store.on_device();
-  Checkpoint::Target target{in_place ? whole->memory.as<std::byte>() + offset : nullptr};
-  if (in_place && whole == tensor) return target;
-  target.sink = [&store, tensor, whole, in_place, offset](std::uint64_t at,
-                                                          std::span<const std::byte> bytes) -> Status {
-    if (whole && !in_place) LANCET_TRY(store.write(*whole, offset + at, bytes));
-    if (whole == tensor) return {};
+  const runtime::NamedTensor* exact = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
+  const bool in_place = exact && !exact->is_shard() && !store.on_device();
+  Checkpoint::Target target{in_place ? exact->memory.as<std::byte>() + offset : nullptr};
+  if (in_place && exact == tensor) return target;
+  target.sink = [&store, tensor, exact, in_place, offset, exact_name = exact == tensor ? name : master_of(name)](
+                    std::uint64_t at, std::span<const std::byte> bytes) -> Status {
+    if (exact && !in_place) LANCET_TRY(write_held(store, exact_name, offset + at, bytes));
+    if (exact == tensor) return {};
     std::vector<bf16> rounded(bytes.size() / sizeof(float));
     const auto* values = reinterpret_cast<const float*>(bytes.data());
     for (std::size_t i = 0; i < rounded.size(); ++i) rounded[i] = from_f32<bf16>(values[i]);
@@ -173,6 +185,10 @@ RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, in
       if (entry.state != state) continue;
       shard.tensors.push_back(entry.tensor);
       share.sources.push_back(entry.source);
+      if (store[entry.source.name].is_shard()) {
+        share.sources.back().gathered = share.gathered_bytes;
+        share.gathered_bytes += entry.source.bytes;
+      }
       share.bytes += entry.source.bytes;
     }
   }

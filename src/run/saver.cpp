@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <sstream>
@@ -38,11 +39,12 @@ std::uint64_t buffer_limit(const config::Config& config) {
 
 bool saves_while_training(const config::Config& config) { return config.train.saves() && config.holds_model(); }
 
-// A range of a tensor in the store and its destination in the buffer.
+// A range of a tensor in the store, or of gathered shards, and its destination in the buffer.
 struct Fragment {
   const runtime::NamedTensor* tensor;
   std::uint64_t at;
   std::span<std::byte> to;
+  const std::byte* gathered;  // null: the range is in the store
 };
 
 std::string print_files(const std::vector<checkpoint::ShardFile>& files) {
@@ -69,14 +71,21 @@ void parse_files(const std::string& text, std::vector<checkpoint::ShardFile>& fi
 
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh) {
   if (!saves_while_training(config)) return 0;
-  std::int64_t shared = 0, local = 0;
+  std::int64_t shared = 0, local = 0, own = 0, gathered = 0;  // bytes of f32
   for (const ir::Tensor& tensor : program.tensors) {
     const bool state = tensor.kind == ir::TensorKind::state;
+    if (tensor.flat_shard) {
+      const std::int64_t bytes = ir::bytes(tensor.type);
+      gathered += bytes;
+      if (tensor.state != ir::StateKind::master) own += bytes;
+      continue;
+    }
     if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
     (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
   return std::min<std::int64_t>(std::int64_t(buffer_limit(config)),
-                                local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks());
+                                own + local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks()) +
+         gathered;
 }
 
 Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
@@ -118,9 +127,12 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   manifest_ = std::move(manifest);
   manifest_.files.clear();
   failure_.reset();
+  LANCET_ASSIGN(gathered_, gather_shards(store_, config::mesh_of(config_, world_.size()), world_));
   writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share_.shards);
   phase_ = Phase::writing;
-  LANCET_TRY(copy());
+  const Status copied = copy();
+  gathered_ = {};
+  LANCET_TRY(copied);
   return true;
 }
 
@@ -165,7 +177,8 @@ Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks)
     while (full < block.size() && cursor.source < share_.sources.size()) {
       const Source& from = share_.sources[cursor.source];
       const std::size_t count = std::min<std::uint64_t>(block.size() - full, from.bytes - cursor.at);
-      fragments.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count)});
+      const std::byte* gathered = from.gathered ? gathered_.data() + *from.gathered + cursor.at : nullptr;
+      fragments.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count), gathered});
       full += count;
       cursor.at += count;
       if (cursor.at == from.bytes) ++cursor.source, cursor.at = 0;
@@ -178,6 +191,10 @@ Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks)
   auto copy_fragments = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Fragment& fragment = fragments[std::size_t(i)];
+      if (fragment.gathered) {
+        std::memcpy(fragment.to.data(), fragment.gathered, fragment.to.size());
+        continue;
+      }
       if (Status read = read_f32(store_, *fragment.tensor, fragment.at, fragment.to); !read.ok()) {
         const std::lock_guard lock(mutex);
         status = std::move(read);

@@ -115,9 +115,10 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
   const bool alone = !args.group.comm || args.group.size == 1;
-  double latency = alone                             ? cost.ms * ns_per_ms
-                   : at.stream == ir::Stream::expert ? device_.all_to_all_latency_ns(ir::group_of(at))
-                                                     : device_.all_reduce_latency_ns(ir::group_of(at));
+  double latency = alone ? cost.ms * ns_per_ms
+                   : at.stream == ir::Stream::expert
+                       ? device_.all_to_all_latency_ns(ir::group_of(at))
+                       : cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns(ir::group_of(at));
   ops::Kernel send;
   if (computed_[std::size_t(instruction)]) {
     send = ops::find_cpu_kernel(at.op)->bind(args);

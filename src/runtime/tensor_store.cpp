@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace lancet::runtime {
 namespace {
@@ -21,9 +22,21 @@ bool is_stored(const ir::Tensor& tensor) {
 void check_same(const NamedTensor& stored, const ir::Tensor& named) {
   LANCET_CHECK(stored.type == named.type, "@{} is {} in the store and {} in the program", named.name,
                ir::to_string(stored.type), ir::to_string(named.type));
+  LANCET_CHECK(stored.is_shard() == named.flat_shard, "@{} is a flat shard only in the {}", named.name,
+               stored.is_shard() ? "store" : "program");
   LANCET_CHECK(stored.kind == named.kind && stored.local == named.local,
                "@{} is {}{} in the store and {}{} in the program", named.name, ir::name(stored.kind),
                stored.local ? " local" : "", ir::name(named.kind), named.local ? " local" : "");
+}
+
+// The parameter that a flat shard is of; empty for any other tensor.
+std::string shard_of(const ir::Program& program, const ir::Tensor& tensor) {
+  if (!tensor.flat_shard) return {};
+  const auto owner = std::ranges::find_if(program.tensors, [&](const ir::Tensor& p) {
+    return p.kind == ir::TensorKind::parameter && ir::state_name(p.name, tensor.state) == tensor.name;
+  });
+  LANCET_CHECK(owner != program.tensors.end(), "@{} is a flat shard of no parameter", tensor.name);
+  return owner->name;
 }
 
 void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t bytes) {
@@ -63,7 +76,10 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(tensor->name, NamedTensor{tensor->kind, tensor->type, tensor->local, tensor->state, {next, size}});
+    tensors_.emplace(
+        tensor->name,
+        NamedTensor{
+            tensor->kind, tensor->type, tensor->local, tensor->state, shard_of(program, *tensor), {next, size}});
     next += aligned(size);
   }
 }
@@ -117,15 +133,38 @@ Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::sp
   });
 }
 
-NamedTensor& TensorStore::operator[](std::string_view name) {
-  NamedTensor* tensor = find(name);
+const Shape& TensorStore::whole_shape(std::string_view name) const {
+  const NamedTensor& tensor = (*this)[name];
+  return tensor.is_shard() ? (*this)[tensor.shard_of].type.shape : tensor.type.shape;
+}
+
+FlatRange TensorStore::range_of(std::string_view name) const {
+  const NamedTensor& tensor = (*this)[name];
+  const std::int64_t n = whole_shape(name).elements();
+  if (!tensor.is_shard()) return {0, n};
+  const mesh::Axes holders = mesh::holders(tensor.local);
+  const int ranks = mesh_.size(holders);
+  LANCET_CHECK(tensor.type.shape.elements() == flat_shard_elements(n, ranks),
+               "@{} is {}, which is no shard of {} elements among {} ranks", name, ir::to_string(tensor.type), n,
+               ranks);
+  return flat_range(n, ranks, mesh_.place(rank_, holders));
+}
+
+const NamedTensor& TensorStore::operator[](std::string_view name) const {
+  const NamedTensor* tensor = find(name);
   LANCET_CHECK(tensor, "no tensor is called @{}", name);
   return *tensor;
 }
+NamedTensor& TensorStore::operator[](std::string_view name) {
+  return const_cast<NamedTensor&>(std::as_const(*this)[name]);
+}
 
-NamedTensor* TensorStore::find(std::string_view name) {
+const NamedTensor* TensorStore::find(std::string_view name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+NamedTensor* TensorStore::find(std::string_view name) {
+  return const_cast<NamedTensor*>(std::as_const(*this).find(name));
 }
 
 std::int64_t TensorStore::bytes(ir::TensorKind kind) const {

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
 #include "reorder.h"
@@ -65,7 +66,8 @@ class Placer {
 
   void group_all_reduces() {
     for (const ir::Instruction& instruction : program_.instructions) {
-      if (instruction.stream != ir::Stream::reduce) continue;
+      if (instruction.stream != ir::Stream::reduce || ops::kind(instruction) == ops::Kind::flat_reduce_scatter)
+        continue;
       std::vector<TensorId> members;
       for (TensorId operand : instruction.operands) {
         const TensorId root = program_.root(operand);

@@ -1,5 +1,6 @@
-// Buckets replaces sync's all-reduces by chunks of a given size: gradients in the order in which they are complete are
-// collected until a chunk is full or one of them is read; a gradient larger than 1.5 chunks is cut into slices.
+// Buckets replaces sync's all-reduces, or ZeRO-1's reduce-scatters, by chunks of a given size: gradients in the order
+// in which they are complete are collected until a chunk is full or one of them is read; a gradient larger than 1.5
+// chunks is cut into slices: of the gradient for an all-reduce, of the rank's shard of it for a reduce-scatter.
 // Ordering then orders one such program: it simulates it, sorts the updates at the end of the step by the time at which
 // their gradients are ready, and with Network::all_to_all_first turns the waits of the timeline into dependencies: an
 // all-reduce that had to wait for an all-to-all is put after it and depends on it.
@@ -9,7 +10,7 @@
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/groups.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "reorder.h"
 
@@ -37,10 +38,17 @@ class Buckets {
       const ir::Instruction& instruction = program.instructions[i];
       for (std::size_t k = 0; is_bucket_[i] && k < instruction.operands.size(); ++k)
         gradients_.push_back({instruction.operands[k], instruction.results[k], made[instruction.operands[k].index()],
-                              &instruction.attributes});
+                              &instruction, bytes_of(instruction, k)});
       for (TensorId id : instruction.results) made[id.index()] = i;
     }
     std::ranges::stable_sort(gradients_, {}, &Gradient::made);
+  }
+
+  // The bytes of one gradient, as it travels.
+  std::int64_t bytes_of(ir::Instruction instruction, std::size_t k) const {
+    instruction.operands = {instruction.operands[k]};
+    instruction.results = {instruction.results[k]};
+    return std::int64_t(cost::bytes_sent(program_, instruction));
   }
 
   bool empty() const { return gradients_.empty(); }
@@ -85,20 +93,23 @@ class Buckets {
   struct Gradient {
     TensorId sum, reduced;             // operand and result of its all-reduce
     std::size_t made;                  // the instruction that makes the sum
-    const ir::Attributes* attributes;  // of its all-reduce: they name the group of ranks
+    const ir::Instruction* reduction;  // its all-reduce: its attributes name the group of ranks
+    std::int64_t bytes;
   };
   // What an all-reduce will hold, of one group of ranks.
   struct Chunk {
-    ir::Attributes attributes;
+    const ir::Instruction* like;
     std::vector<TensorId> operands, results;
     std::int64_t filled = 0;
   };
 
   // The chunk that is being collected for the group of this gradient.
   Chunk& chunk_of(const Gradient& gradient) {
-    const auto same = [&](const Chunk& chunk) { return chunk.attributes == *gradient.attributes; };
+    const auto same = [&](const Chunk& chunk) {
+      return chunk.like->op == gradient.reduction->op && chunk.like->attributes == gradient.reduction->attributes;
+    };
     const auto found = std::ranges::find_if(chunks_, same);
-    return found != chunks_.end() ? *found : chunks_.emplace_back(Chunk{*gradient.attributes, {}, {}});
+    return found != chunks_.end() ? *found : chunks_.emplace_back(Chunk{gradient.reduction, {}, {}});
   }
 
   // True for an update in the midst of the backward pass whose gradient waits in a chunk that is not full yet.
@@ -109,32 +120,38 @@ class Buckets {
   }
 
   void add(const Gradient& gradient, std::int64_t chunk_bytes) {
-    const std::int64_t bytes = ir::bytes(program_.type(gradient.sum));
-    if (2 * bytes > 3 * chunk_bytes) return slice(gradient, chunk_bytes);
+    if (2 * gradient.bytes > 3 * chunk_bytes) return slice(gradient, chunk_bytes);
     Chunk& chunk = chunk_of(gradient);
     chunk.operands.push_back(gradient.sum);
     chunk.results.push_back(gradient.reduced);
-    chunk.filled += bytes;
+    chunk.filled += gradient.bytes;
     if (chunk.filled >= chunk_bytes) close(chunk);
   }
 
-  // Reduces a large gradient in slices, each by an all-reduce of its own. Readers of the result read the whole gradient
-  // that the slices are part of.
+  // Reduces a large gradient in slices, each by a reduction of its own. Readers of the result read the whole that the
+  // slices are part of, so that they depend on the reductions of all slices.
   void slice(const Gradient& gradient, std::int64_t chunk_bytes) {
     constexpr std::int64_t step = 16;  // floats: slices begin at multiples of a cache line
-    Chunk& chunk = chunk_of(gradient);
-    close(chunk);
-    const std::int64_t elements = program_.type(gradient.sum).shape.elements();
-    const std::int64_t count = (4 * elements + chunk_bytes - 1) / chunk_bytes;
+    close(chunk_of(gradient));
+    const bool in_place = ops::op(gradient.reduction->op).in_place;
+    const TensorId whole =
+        in_place ? gradient.sum : result_->add_view(program_.type(gradient.reduced), TensorId{}, std::nullopt);
+    const std::int64_t elements = program_.type(gradient.reduced).shape.elements();
+    const std::int64_t count = (gradient.bytes + chunk_bytes - 1) / chunk_bytes;
     const std::int64_t length = (elements / count + step - 1) / step * step;
     for (std::int64_t begin = 0; begin < elements; begin += length) {
       const ir::TensorType type{DType::f32, {std::min(length, elements - begin)}};
-      chunk.operands.push_back(result_->add_view(type, gradient.sum, ir::Slice{4 * begin}));
-      // The result is a slice of the whole, so a reader of the whole depends on the all-reduces of all slices.
-      chunk.results.push_back(result_->add_value(type, chunk.operands.back(), ir::Slice{0}));
-      close(chunk);
+      if (in_place) {
+        const TensorId slice = result_->add_view(type, whole, ir::Slice{4 * begin});
+        emit(*gradient.reduction, {slice}, {result_->add_value(type, slice, ir::Slice{0})});
+        continue;
+      }
+      ir::Instruction part = *gradient.reduction;
+      part.attributes.set("begin", part.attributes.integer("begin", 0) + begin);
+      part.attributes.set("length", type.shape.elements());
+      emit(part, {gradient.sum}, {result_->add_value(type, whole, ir::Slice{4 * begin})});
     }
-    reduced_[gradient.reduced.index()] = gradient.sum;
+    reduced_[gradient.reduced.index()] = whole;
   }
 
   void close_all() {
@@ -143,15 +160,20 @@ class Buckets {
 
   void close(Chunk& chunk) {
     if (chunk.operands.empty()) return;
-    ir::Instruction sum{
-        "all_reduce", std::move(chunk.operands),         std::move(chunk.results), {}, chunk.attributes, Stream::reduce,
-        Role::sync,   fmt::format("bucket.{}", count_++)};
-    const double bytes = cost::bytes_sent(*result_, sum);
-    result_costs_->push_back({costs_.all_reduce_ms(bytes, ir::group_of(sum)), costs_.all_reduce_core().ms(bytes)});
-    result_->instructions.push_back(std::move(sum));
+    emit(*chunk.like, std::move(chunk.operands), std::move(chunk.results));
     chunk.operands = {};
     chunk.results = {};
     chunk.filled = 0;
+  }
+
+  // Appends a reduction of the same kind and group as `like`.
+  void emit(const ir::Instruction& like, std::vector<TensorId> operands, std::vector<TensorId> results) {
+    ir::Instruction sum = like;
+    sum.operands = std::move(operands);
+    sum.results = std::move(results);
+    sum.label = fmt::format("bucket.{}", count_++);
+    result_costs_->push_back(cost::reduce_cost(costs_, *result_, sum));
+    result_->instructions.push_back(std::move(sum));
   }
 
   void rename_reduced() {

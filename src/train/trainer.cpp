@@ -89,6 +89,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
+    memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
     LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
     if (accelerator)
       LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));

@@ -15,9 +15,11 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
   std::vector<bf16> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), [](float x) { return from_f32<bf16>(x); });
   LANCET_TRY(store.write(parameter, 0, std::as_bytes(std::span(rounded))));
-  if (const runtime::NamedTensor* master = store.find(ir::state_name(name, ir::StateKind::master)))
-    LANCET_TRY(store.write(*master, 0, std::as_bytes(values)));
-  return {};
+  const std::string master = ir::state_name(name, ir::StateKind::master);
+  if (!store.find(master)) return {};
+  const FlatRange held = store.range_of(master);
+  return store.write(store[master], 0,
+                     std::as_bytes(values.subspan(std::size_t(held.begin), std::size_t(held.size()))));
 }
 
 Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store) {

@@ -255,6 +255,18 @@ TEST_CASE("numbers in attributes are read back bit for bit") {
   }
 }
 
+TEST_CASE("states that are flat shards say so") {
+  const std::string text =
+      "program p\nparameter @w : f32[40] local\nstate @w.m : f32[32] local shard\nstate @w.v : f32[32] shard\n";
+  const auto p = ir::parse(text);
+  REQUIRE(p.ok());
+  CHECK_FALSE((*p)[p->find("w")].flat_shard);
+  CHECK((*p)[p->find("w.m")].flat_shard);
+  CHECK((*p)[p->find("w.m")].local);
+  CHECK((*p)[p->find("w.v")].flat_shard);
+  CHECK(ir::print(*p) == text);
+}
+
 TEST_CASE("new values are numbered after the largest") {
   ir::Program p =
       parsed("input @x : f32[1]\n%41 : f32[1] = f(@x)  # compute forward\n%7 : f32[1] = f(%41)  # compute forward\n");
@@ -300,6 +312,8 @@ constexpr BadText bad_programs[] = {
     {"parameter @w : route[3,4]", "line 1: expected a type such as f32[2,3]"},
     {"parameter @w : signals[3,4]", "line 1: expected signals with one axis"},
     {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
+    {"parameter @w : f32[16] shard", "line 1: expected a state with one axis before the word shard, found 'shard'"},
+    {"state @w.m : f32[4,4] shard", "line 1: expected a state with one axis before the word shard, found 'shard'"},
     {"parameter @w : f32[1]\nstate @w : f32[1]", "line 2: expected a new name, found 'state @w : f32[1]'"},
     {"parameters @w : f32[1]", "line 1: expected '(', found '@w : f32[1]'"},
     {"output x", "line 1: expected '=', found 'end of line'"},

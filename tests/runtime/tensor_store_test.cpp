@@ -66,3 +66,28 @@ TEST_CASE("a name with another type, shape or kind is refused") {
   REQUIRE_NOTHROW(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}})));
   REQUIRE_THROWS_AS(store["v"], InternalError);
 }
+
+TEST_CASE("a flat shard knows which elements of its parameter it holds") {
+  ir::Program p = with(TensorKind::parameter, "w", {DType::bf16, {25, 4}});
+  p.add_named(TensorKind::parameter, "e", {DType::f32, {2, 50}}, true);
+  for (const char* owner : {"w", "e"}) {
+    const bool local = p[p.find(owner)].local;
+    const ir::TensorId id = p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {local ? 64 : 32}}, local);
+    p[id].flat_shard = true;
+  }
+  mesh::Mesh mesh;
+  mesh[mesh::Axis::data] = mesh[mesh::Axis::expert] = 2;
+  for (int rank = 0; rank < 4; ++rank) {
+    runtime::TensorStore store;
+    store.set_rank(mesh, rank);
+    store.add(p);
+    CHECK(store["w.m"].shard_of == "w");
+    CHECK(store.whole_shape("w.m") == Shape{25, 4});
+    CHECK(store.range_of("w.m") == flat_range(100, 4, rank));
+    CHECK(store.range_of("e.m") == flat_range(100, 2, rank / 2));  // among the replicas along data
+    CHECK(store.range_of("e") == FlatRange{0, 100});
+  }
+  runtime::TensorStore alone;
+  alone.add(p);
+  CHECK_THROWS_AS(alone.range_of("w.m"), InternalError);  // a shard among four ranks
+}

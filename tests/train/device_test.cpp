@@ -93,6 +93,17 @@ TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized ga
   check_same(config);
 }
 
+TEST_CASE("training on streams: ZeRO-1, and gradients in bf16") {
+  auto config = test::small_config();
+  config.train.zero = GENERATE(0, 1);
+  config.train.reduce_dtype = DType::bf16;
+  check_same(config);
+  config.train.reduce_dtype = DType::f32;
+  config.train.dtype = DType::bf16;
+  config.train.master_weights = GENERATE(true, false);
+  check_same(config);
+}
+
 TEST_CASE("training on streams: a model that does not fit is refused with the required memory") {
   auto config = test::small_config();
   test::HostAccelerator accelerator({.bytes = 1'000'000});

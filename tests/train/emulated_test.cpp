@@ -105,6 +105,25 @@ TEST_CASE("ranks that emulate predict their steps, and spread tokens as they are
   CHECK(uneven.records[0].drop_pct != uneven.records[1].drop_pct);  // each step draws anew
 }
 
+TEST_CASE("an emulated device runs ZeRO-1 and sends gradients in bf16") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  const Seen whole = run_emulated(config, 2, 1);
+  config.train.zero = 1;
+  const Seen shards = run_emulated(config, 2, 2);
+  config.train.reduce_dtype = DType::bf16;
+  const Seen rounded = run_emulated(config, 2, 2);
+  for (const Seen* seen : {&shards, &rounded})
+    for (const run::StepRecord& record : seen->records) {
+      CHECK(record.step_ms >= seen->declared_ms);
+      CHECK(record.allreduce_ms > 0);
+    }
+  // A reduce-scatter and an all-gather of fp32 weights are an all-reduce; a rank updates half of the dense weights.
+  CHECK(*shards.records[0].predicted_ms < 1.1 * *whole.records[0].predicted_ms);
+  CHECK(*rounded.records[0].predicted_ms < *shards.records[0].predicted_ms);
+  CHECK(shards.declared_ms < whole.declared_ms);
+}
+
 TEST_CASE("emulated hosts of unlike hardware: each takes its own time, and the plan is made for the slowest") {
   const test::TemporaryFolder folder;
   config::Config config = emulated_config(folder);

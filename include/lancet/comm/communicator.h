@@ -59,6 +59,8 @@ class Communicator {
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (scaled.h).
   virtual void scale_messages(double /*scale*/) {}
+  // False: messages hold no values of the callers, which need not prepare or use them (scaled.h).
+  virtual bool carries_values() const { return true; }
   // The communicator's name in errors: that of its stream and group. Default "world", and "world.1", ... for those
   // split from it. Errors name ranks by their numbers in the world.
   virtual void set_name(const std::string& /*name*/) {}

@@ -29,7 +29,7 @@ std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction&
 
 // Bytes of a communication instruction; 0 for computation. Expert stream: the bytes that one rank sends to all others
 // together, with tokens spread evenly over the experts and none dropped (rule 2: filled slots only). Reduce stream: the
-// bytes of the vector.
+// bytes of the vector, in the type in which it travels.
 double bytes_sent(const ir::Program& program, const ir::Instruction& instruction);
 
 // The build of everything that decides op times: a hash of the kernels' sources and compiler options, 16 digits.
@@ -96,6 +96,12 @@ class Costs {
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };
+
+// The cost of an instruction of the reduce stream. An all-reduce is a reduce-scatter and an all-gather of as many
+// bytes, in its messages (src/comm/mpi/communicator.cpp) and in a ring: each of the two costs half of the all-reduce.
+OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
+// The share of an all-reduce that the instruction of the reduce stream is: 1/2 or 1.
+double share_of_all_reduce(const ir::Instruction& instruction);
 
 // The cost of every instruction. Views (ops without work: slices, joins) are free. Computation that sends bytes
 // (ops::Work::sent) occupies the network as an all-to-all of these bytes does. The all-to-all of one rank is a

@@ -4,6 +4,7 @@
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
 //     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local                 each rank has its own
+//     state @wte.weight.m : f32[524288] shard                     the elements that this rank owns (base/flat_shard.h)
 //     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @g, @b) {eps=1e-05}  # compute forward h.1.ln_2
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
@@ -81,6 +82,7 @@ struct Tensor {
   bool local = false;  // parameters and state: each rank has its own (experts); else all ranks hold the same
   StateKind state = StateKind::other;
   std::optional<mesh::Sharding> sharding = {};  // of the logical Program; without it nothing is said
+  bool flat_shard = false;  // states: this rank's flat shard (base/flat_shard.h) of what the name says
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;

@@ -41,6 +41,14 @@ class Axes {
 std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
 
+// The axes along which ranks hold the same tensor: all, or for a tensor of which each rank along `expert` has its own
+// (ir::Tensor::local), all but that one.
+constexpr Axes holders(bool local) {
+  Axes axes{Axis::stage, Axis::data, Axis::expert, Axis::tensor};
+  if (local) axes.remove(Axis::expert);
+  return axes;
+}
+
 struct Mesh {
   std::array<int, axis_count> sizes = {1, 1, 1, 1};
 

@@ -149,13 +149,15 @@ struct Sample {
 // The role of an op in a program. Passes and reports branch on it instead of on op names.
 enum class Kind : std::uint8_t {
   other,
-  product,      // a matrix product: MFU counts its flops
-  attention,    // the products of attention: MFU counts their flops
-  gate,         // gives tokens to experts
-  counts,       // finds how many rows the all-to-alls of a layer receive from each rank
-  all_to_all,   // moves these rows to the experts' ranks, or back
-  collective,   // moves or sums shards of a tensor over a group of ranks, on the expert stream
-  part_helper,  // splits the operands or joins the results of an instruction that is split in parts
+  product,              // a matrix product: MFU counts its flops
+  attention,            // the products of attention: MFU counts their flops
+  gate,                 // gives tokens to experts
+  counts,               // finds how many rows the all-to-alls of a layer receive from each rank
+  all_to_all,           // moves these rows to the experts' ranks, or back
+  collective,           // moves or sums shards of a tensor over a group of ranks, on the expert stream
+  part_helper,          // splits the operands or joins the results of an instruction that is split in parts
+  flat_reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
+  flat_all_gather,      // completes parameters of which each rank has updated its flat shard
 };
 
 // Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work

@@ -37,12 +37,20 @@ Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh&
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
 ir::Program fuse(const ir::Program& program);
 
+// How gradients are summed over the ranks.
+struct GradientSums {
+  bool shards = false;         // ZeRO-1: each rank gets its flat shard of the sums (base/flat_shard.h)
+  DType message = DType::f32;  // f32 or bf16: the type in which gradients travel; sums are f32
+};
+
 // Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for
 // experts, those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth
 // of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
 // Then one all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only
-// accumulates): no all-reduces of gradients. One rank: unchanged.
-ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true);
+// accumulates): no all-reduces of gradients. One rank: unchanged. sums.shards: reduce-scatters in place of the
+// gradients' all-reduces; the output grad.p is then f32[s], this rank's shard.
+ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
+                 const GradientSums& sums = {});
 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
@@ -51,6 +59,7 @@ struct OptimizeOptions {
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
   mesh::Mesh mesh = {};
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather, or an eighth of all if less
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
 };
 // Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. Weight
@@ -58,6 +67,9 @@ struct OptimizeOptions {
 // clip_grad 0 and no guard the norm is only reported and no update waits for it. Adds the input @schedule f32[4]
 // (learning rate, AdamW's bias corrections, the step), the optimizer's states, @p.master if p is bf16 and masters
 // are kept, and the output grad_norm f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
+// Where sync left a flat shard of a gradient (ZeRO-1; Rajbhandari et al., SC 2020, section 5.1), the states are f32[s],
+// too, a rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket,
+// each right after the last update of its bucket.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 
 }  // namespace lancet::passes

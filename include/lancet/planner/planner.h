@@ -22,6 +22,7 @@ struct PlanRequest {
   double least_gain = 0;
   mesh::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
+  passes::GradientSums gradient_sums = {};
   bool accumulate = false;  // gradients accumulate over the runs of several plans
   bool update = true;       // false: a micro batch that only accumulates its gradients
   bool fuse = false;        // GELU is fused with the products beside it

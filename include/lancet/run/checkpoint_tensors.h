@@ -3,6 +3,7 @@
 // weight without a master it holds the weight itself.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "lancet/checkpoint/background_writer.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/mesh/mesh.h"
 #include "lancet/runtime/tensor_store.h"
 
@@ -18,10 +20,11 @@ namespace lancet::run {
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
-// A range of a tensor in the store.
+// A range of a tensor in the store, or of the parameter's elements that a flat shard has a part of.
 struct Source {
   std::string name;
-  std::uint64_t at = 0, bytes = 0;  // offset and size in bytes of f32, as checkpoints hold it
+  std::uint64_t at = 0, bytes = 0;             // offset and size in bytes of f32, as checkpoints hold it
+  std::optional<std::uint64_t> gathered = {};  // of a flat shard: the offset in what gather_shards() returns
 };
 
 // Fills `to` with the f32 values of a tensor of f32 or bf16, from byte `at` (counted in f32) on.
@@ -32,9 +35,15 @@ Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& t
 struct RankShare {
   std::vector<checkpoint::Shard> shards;  // one of weights, one of optimizer states
   std::vector<Source> sources;            // of the shards' tensors, in their order
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, gathered_bytes = 0;
 };
 RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank);
+
+// Collective over the world. The sources of this rank's share that are flat shards (ZeRO-1), whole, one after the
+// other: a checkpoint holds whole tensors, so that runs with and without shards can load it. Error: the communication
+// fails, or a rank cannot read its store.
+Result<std::vector<std::byte>> gather_shards(const runtime::TensorStore& store, const mesh::Mesh& mesh,
+                                             comm::Communicator& world);
 
 enum class LoadScope { all, weights };
 

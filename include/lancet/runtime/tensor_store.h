@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/mesh.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {
@@ -19,6 +21,8 @@ struct NamedTensor {
   ir::TensorType type;
   bool local = false;
   ir::StateKind state = ir::StateKind::other;
+  std::string shard_of = {};  // a flat shard: the parameter of whose elements it has those that this rank owns
+  bool is_shard() const { return !shard_of.empty(); }
   Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
 
@@ -28,6 +32,8 @@ class TensorStore {
   void place_on(backend::Device& device);
   // The store's tensors get addresses, but no memory that is used (Block::reserved).
   void reserve_only() { reserve_only_ = true; }
+  // Says which rank of the mesh the store is of; only flat shards depend on it. The default is one rank alone.
+  void set_rank(const mesh::Mesh& mesh, int rank) { mesh_ = mesh, rank_ = rank; }
   bool on_device() const { return staging_ != nullptr; }
   // Makes the parameters and states that the program names and the store lacks. Inputs belong to an Executor, since
   // plans of one model differ in their batches. One call allocates one block, in the program's order, each tensor at a
@@ -45,8 +51,14 @@ class TensorStore {
     LANCET_TRY(read(tensor, 0, std::as_writable_bytes(std::span(values))));
     return values;
   }
+  // The shape of a tensor, or of the parameter that a flat shard is of.
+  const Shape& whole_shape(std::string_view name) const;
+  // The elements that a tensor holds, of whole_shape(): all, or those of a flat shard.
+  FlatRange range_of(std::string_view name) const;
   NamedTensor& operator[](std::string_view name);
+  const NamedTensor& operator[](std::string_view name) const;
   NamedTensor* find(std::string_view name);
+  const NamedTensor* find(std::string_view name) const;
   std::int64_t bytes(ir::TensorKind kind) const;
   const std::map<std::string, NamedTensor, std::less<>>& all() const { return tensors_; }
 
@@ -63,6 +75,8 @@ class TensorStore {
   template <class Copy>
   Status stage(const NamedTensor& tensor, std::size_t offset, std::size_t bytes, const Copy& copy) const;
 
+  mesh::Mesh mesh_;
+  int rank_ = 0;
   std::unique_ptr<Staging> staging_;
   bool reserve_only_ = false;
   std::vector<Block> blocks_;

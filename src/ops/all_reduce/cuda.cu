@@ -1,17 +1,39 @@
+#include "ops/flat_shards/device_exchange.h"
 #include "spans.h"
 
 namespace lancet::ops {
 namespace {
 
+// As on the CPU.
+Kernel bind_rounded(const KernelArgs& args) {
+  using namespace device;
+  const PackedTensors values = packed(args.results, args.attributes);
+  const DeviceShardExchange<bf16> exchange(args, ranks_of_shards(args, true), length_of(values));
+  const auto tables = std::make_shared<const std::vector<PackedTable>>(tables_of(values));
+  return [=]() -> Status {
+    return exchange.rounds([&](std::int64_t from, std::int64_t to) -> Status {
+      LANCET_TRY(exchange.sum(*tables, *tables, exchange.place(), true, from, to));
+      return exchange.gather<float>(*tables, from, to);
+    });
+  };
+}
+
 Kernel bind(const KernelArgs& args) {
   if (!args.group.device_comm || args.group.size == 1) return [] { return Status{}; };
+  if (message_type(args.attributes) == DType::bf16) return bind_rounded(args);
   return [comm = args.group.device_comm, stream = args.stream, spans = merge(args.results)]() -> Status {
     for (std::span<float> values : spans) LANCET_TRY(comm->all_reduce_sum(*stream, values));
     return {};
   };
 }
 
-const DeviceKernel table[] = {{"all_reduce", bind, nullptr, false}};
+std::size_t workspace(const KernelArgs& args) {
+  if (message_type(args.attributes) == DType::f32) return 0;
+  const std::int64_t length = length_of(packed(args.results, args.attributes));
+  return device::DeviceShardExchange<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
+}
+
+const DeviceKernel table[] = {{"all_reduce", bind, workspace, false}};
 
 }  // namespace
 

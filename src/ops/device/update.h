@@ -6,6 +6,7 @@
 
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
+#include "ops/updated_range.h"
 #include "tensor_table.h"
 
 namespace lancet::ops::device {
@@ -29,6 +30,7 @@ struct Update {
   const float *gradient, *numbers;
   Settings settings;
   std::int64_t n;
+  std::int64_t first;  // the index of the first weight in the whole tensor, of which these may be a shard
 
   std::int64_t pieces() const { return divide_up(n, piece_elements); }
 
@@ -85,8 +87,8 @@ struct Update {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       const Bf16Pair nearest = rounded_pair(w.v[i], w.v[i + 1]);
-      half.v[i] = exact ? nearest.v[0] : round_stochastically(w.v[i], bits(start + i));
-      half.v[i + 1] = exact ? nearest.v[1] : round_stochastically(w.v[i + 1], bits(start + i + 1));
+      half.v[i] = exact ? nearest.v[0] : round_stochastically(w.v[i], bits(first + start + i));
+      half.v[i + 1] = exact ? nearest.v[1] : round_stochastically(w.v[i + 1], bits(first + start + i + 1));
     }
     if (wide && part.whole<float>()) {
       *reinterpret_cast<Half*>(p) = half;
@@ -122,16 +124,18 @@ Update<Settings, states> make_update(const KernelArgs& args, const Settings& set
   const bool master = args.has(states + 3);
   Update<Settings, states> update{};
   const bool rounded = operands[0].type.dtype == DType::bf16;
+  const FlatRange range = updated_range(args);
   update.exact = master    ? operands[states + 3].template as<float>()
                  : rounded ? nullptr
-                           : operands[0].template as<float>();
-  update.rounded = rounded ? operands[0].template as<bf16>() : nullptr;
+                           : operands[0].template as<float>() + range.begin;
+  update.rounded = rounded ? operands[0].template as<bf16>() + range.begin : nullptr;
   update.seed = std::uint32_t(args.attributes.integer("rounding_seed", 0));
   for (int k = 0; k < states; ++k) update.state[k] = operands[std::size_t(1 + k)].template as<float>();
   update.gradient = operands[states + 1].template as<float>();
   update.numbers = operands[states + 2].template as<float>();
   update.settings = settings;
-  update.n = operands[0].elements();
+  update.n = range.size();
+  update.first = range.begin;
   update.clipped = operands[states + 2].elements() == schedule::clipped;
   update.wide =
       aligned(update.exact, update.gradient, update.state[0], update.state[states - 1]) && aligned(update.rounded);

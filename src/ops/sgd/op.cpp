@@ -1,5 +1,5 @@
 // SGD with momentum, in place: v = momentum * v + (gradient + weight_decay * w); w -= lr * v.
-// sgd(&w, &v, gradient, schedule [, &master]); schedule and master as in adamw.
+// sgd(&w, &v, gradient, schedule [, &master]); schedule, master and shards as in adamw.
 #include "ops/update.h"
 
 namespace lancet::ops {
@@ -8,7 +8,7 @@ namespace {
 Inferred infer(const OpInput& in) { return infer_update(in, 1); }
 
 Work work(const OpInput& in) {
-  const double elements = double(in.operands[0].shape.elements());
+  const double elements = double(in.operands[1].shape.elements());
   const bool master = in.operands.size() > 4, stochastic = in.attributes.has("rounding_seed");
   return {5 * elements, elements * (master ? 22 : stochastic ? 16 : 20)};
 }
@@ -25,7 +25,9 @@ const OpDef table[] = {
      .writes = {0, 1, 4},
      .samples = {{{f32({9, 7}), f32({9, 7}), f32({9, 7}), f32({5}, Fill::positive)}, sample_attributes},
                  {{bf16({40}), f32({40}), f32({40}), f32({4}, Fill::positive), f32({40})}, sample_attributes},
-                 {{bf16({40}), f32({40}), f32({40}), f32({5}, Fill::positive)}, rounded_attributes}}},
+                 {{bf16({40}), f32({40}), f32({40}), f32({5}, Fill::positive)}, rounded_attributes},
+                 {{f32({9, 7}), f32({64}), f32({64}), f32({4}, Fill::positive)},
+                  {{"momentum", 0.9}, {"weight_decay", 0.01}, {"shards", 1}}}}},
 };
 
 }  // namespace

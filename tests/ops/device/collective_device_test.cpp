@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "ops/references/collective_cases.h"
+#include "ops/references/flat_shard_cases.h"
 #include "run_emulated.h"
 
 using namespace lancet;
@@ -29,6 +30,25 @@ class HostMemoryCommunicator final : public comm::DeviceCommunicator {
 };
 
 }  // namespace
+
+TEST_CASE("device kernels of flat shards give every rank the values and bits that the CPU's do") {
+  const RunOp run_op = [](const ops::OpDef& op, const std::vector<GuardedTensor>& operands,
+                          const ir::Attributes& attributes, comm::Communicator& world) {
+    const ops::DeviceKernel* kernel = find_emulated_kernel(op.name);
+    HostMemoryCommunicator on_device(world);
+    HostDevice device;
+    HostStream stream;
+    return run(op, operands, attributes,
+               {kernel->bind, kernel->workspace, 1, comm::group_of(on_device), &device, &stream});
+  };
+  for (const int ranks : {1, 2, 3}) {
+    on_ranks(ranks, [&](comm::Communicator& comm) { return check_scattered(run_op, comm, false); });
+    on_ranks(ranks, [&](comm::Communicator& comm) { return check_scattered(run_op, comm, true); });
+    on_ranks(ranks, [&](comm::Communicator& comm) { return check_gathered<float>(run_op, comm); });
+    on_ranks(ranks, [&](comm::Communicator& comm) { return check_gathered<bf16>(run_op, comm); });
+    if (ranks > 1) on_ranks(ranks, [&](comm::Communicator& comm) { return check_rounded_all_reduce(run_op, comm); });
+  }
+}
 
 TEST_CASE("device collectives give every rank the bits of the CPU's") {
   for (const int ranks : {1, 2, 3})

@@ -356,12 +356,13 @@ double round_stochastically(double x, std::uint32_t bits) {
   return part + (bits >> 16) >= 65536 ? low + std::copysign(step, x) : low;
 }
 
-// The exact weights: the master copy if there is one; w follows.
+// The exact weights: the master copy if there is one; w follows. A shard of all of w ends in padding that stays.
 template <class F>
 void update_weights(ReferenceCall& c, std::size_t master, F f) {
   DoubleTensor& w = c.has(master) ? c.operands[master] : c.operands[0];
-  for (Index i = 0; i < Index(w.values.size()); ++i) w[i] = f(i, w[i]);
-  c.operands[0].values = w.values;
+  const Index n = Index(c.operands[0].values.size());
+  for (Index i = 0; i < n; ++i) w[i] = f(i, w[i]);
+  std::copy_n(w.values.begin(), n, c.operands[0].values.begin());
   if (!c.attributes.has("rounding_seed")) return;
   const RoundingBits bits(std::uint32_t(c.attributes.integer("rounding_seed")),
                           std::uint32_t(c.operands[master - 1][3]));
@@ -417,6 +418,18 @@ void all_reduce(ReferenceCall& c) {  // of one rank
   for (std::size_t i = 0; i < c.operands.size(); ++i) c.results[i].values = c.operands[i].values;
 }
 
+// Of one rank: the tensor with its padding, or a range of it.
+void reduce_scatter_flat(ReferenceCall& c) {
+  const bool rounded = c.attributes.has("message");
+  const Index begin = c.attributes.integer("begin", 0);
+  for (std::size_t i = 0; i < c.operands.size(); ++i)
+    for (Index k = 0; k < Index(c.results[i].values.size()); ++k) {
+      const bool padding = begin + k >= Index(c.operands[i].values.size());
+      const double x = padding ? 0 : c.operands[i][begin + k];
+      c.results[i][k] = rounded ? double(to_f32(from_f32<bf16>(float(x)))) : x;
+    }
+}
+
 void of_one_rank(ReferenceCall& c) { c.results[0].values = c.operands[0].values; }
 
 // Shard 0 of dimension `axis` of `blocks` blocks.
@@ -440,6 +453,7 @@ std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
                                               {"add_layer_norm", add_layer_norm},
+                                              {"all_gather_flat", all_reduce},
                                               {"all_gather", of_one_rank},
                                               {"all_reduce", all_reduce},
                                               {"attention", attention},
@@ -461,6 +475,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"loss_of_stats", loss_of_stats},
                                               {"one_summand", of_one_rank},
                                               {"position_dw", position_dw},
+                                              {"reduce_scatter_flat", reduce_scatter_flat},
                                               {"reduce_scatter", of_one_rank},
                                               {"router", linear},
                                               {"router_dw", linear_dw},

@@ -1,0 +1,58 @@
+#include "device_exchange.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+using Tables = std::vector<PackedTable>;
+
+template <class Wire>
+Kernel bind_sums_as(const KernelArgs& args) {
+  const PackedTensors values = packed(args.operands, args.attributes);
+  const std::int64_t ranks = ranks_of_shards(args, args.group.device_comm != nullptr);
+  const DeviceShardExchange<Wire> exchange(args, ranks, length_of(values));
+  const auto from_tables = std::make_shared<const Tables>(tables_of(values));
+  const auto to_tables = std::make_shared<const Tables>(tables_of(packed_shards(args.results)));
+  return [=]() -> Status {
+    return exchange.rounds(
+        [&](std::int64_t from, std::int64_t to) { return exchange.sum(*from_tables, *to_tables, 0, false, from, to); });
+  };
+}
+
+template <class T>
+Kernel bind_gather_as(const KernelArgs& args) {
+  const PackedTensors tensors = packed(args.operands, args.attributes);
+  const std::int64_t ranks = ranks_of_shards(args, args.group.device_comm != nullptr);
+  const DeviceShardExchange<T> exchange(args, ranks, length_of(tensors));
+  const auto tables = std::make_shared<const Tables>(tables_of(tensors));
+  return [=]() -> Status {
+    return exchange.rounds(
+        [&](std::int64_t from, std::int64_t to) { return exchange.template gather<T>(*tables, from, to); });
+  };
+}
+
+std::size_t workspace(const KernelArgs& args, DType type) {
+  const std::int64_t length = length_of(packed(args.operands, args.attributes));
+  const std::int64_t ranks = args.attributes.integer("shards");
+  return type == DType::bf16 ? DeviceShardExchange<bf16>::workspace_bytes(ranks, length)
+                             : DeviceShardExchange<float>::workspace_bytes(ranks, length);
+}
+
+Kernel bind_sums(const KernelArgs& args) {
+  return message_type(args.attributes) == DType::bf16 ? bind_sums_as<bf16>(args) : bind_sums_as<float>(args);
+}
+std::size_t sums_workspace(const KernelArgs& args) { return workspace(args, message_type(args.attributes)); }
+
+Kernel bind_gather(const KernelArgs& args) {
+  return args.operands[0].dtype() == DType::bf16 ? bind_gather_as<bf16>(args) : bind_gather_as<float>(args);
+}
+std::size_t gather_workspace(const KernelArgs& args) { return workspace(args, args.operands[0].dtype()); }
+
+const DeviceKernel table[] = {{"reduce_scatter_flat", bind_sums, sums_workspace, false},
+                              {"all_gather_flat", bind_gather, gather_workspace, false}};
+
+}  // namespace
+
+std::span<const DeviceKernel> flat_shards_cuda() { return table; }
+
+}  // namespace lancet::ops
