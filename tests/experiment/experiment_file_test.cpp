@@ -62,7 +62,8 @@ TEST_CASE("errors of an experiment name the field and the fault") {
   CHECK(files.refused(with_grid(replaced(grid, "\"small\"", "\"huge\"")))
             .find("grids[0].models: expected some of small, found 'huge'") != std::string::npos);
   CHECK(files.refused(with_grid(replaced(grid, files.machine, "pdp-11"))).find("found 'pdp-11'") != std::string::npos);
-  CHECK(files.refused(with_grid(replaced(grid, "[2, 4]", "[2, 3]"))).find("grids[0] (3 ranks)") != std::string::npos);
+  CHECK(files.refused(with_grid(replaced(grid, "[2, 4]", R"([2, 3], "set": ["mesh.expert=2"])")))
+            .find("grids[0] (3 ranks)") != std::string::npos);
   CHECK(files.refused(with_grid(replaced(grid, "[2, 4]", "[0]"))).find("expected integers from 1 to 65536, found 0") !=
         std::string::npos);
   CHECK(files.refused(with_grid(replaced(grid, "[\"switch\"]", "[\"router\"]"))).find("model.router") !=
