@@ -20,7 +20,7 @@ TEST_CASE("partitioned programs: planned and executed by ranks that are threads"
     INFO(to_string(mesh) << ", " << c.vocabulary_blocks << " blocks of columns");
     const ir::Program logical = DenseGpt2().make(2, mesh, false, false, false, c.vocabulary_blocks),
                       local = partitioned(logical, mesh);
-    const ir::Plan plan = planner::make_forward_plan(local, 1);
+    const ir::Plan plan = planner::make_forward_plan(local, mesh::Mesh{});
     require_sound(ir::verify(plan));
     const Values values = random_values(logical, DenseGpt2::vocabulary, 21);
     std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
