@@ -191,7 +191,8 @@ TEST_CASE("a profile of another device is used if --profile names it") {
            "hosts"});
   refused("--ranks 2 --hosts 2 --set threads=3 --profile " + files.profile, {"2 hosts of 3 threads each"});
   refused("--ranks 2 --hosts 3 --profile " + files.profile, {"--hosts: expected at most the 2 ranks, found 3"});
-  refused("--ranks 3 --hosts 3 --profile " + files.profile, {"num_local_experts"});
+  refused("--ranks 3 --hosts 3 --profile " + files.profile, {"measured with 3 ranks on 3 hosts of 1 thread each"});
+  refused("--ranks 3 --hosts 3 --set mesh.expert=3", {"mesh.expert: expected a divisor of the 4 experts"});
   refused("--ranks 2 --profile " + (files.folder / "none.json"), {"none.json: expected a profile"});
 
   const auto outcome = lancet("plan " + files.config + files.for_two);
