@@ -9,8 +9,8 @@ namespace lancet::ops {
 // Checks the types of update(&w, &state..., gradient, schedule [, &master]) with `states` tensors of state. State,
 // gradient and master are f32 of w's shape. A bf16 w has either a master copy, of which it is the rounding to nearest,
 // or the attribute `rounding_seed`, by which it is rounded stochastically (base/rounding.h). An update has no results.
-// The attribute `shards` makes it an update of this rank's flat shard of w (base/flat_shard.h) among so many ranks:
-// state, gradient and master are f32 of a shard's size, and w is whole.
+// The attribute `shards` makes it an update of this rank's flat shard of w (base/flat_shard.h), one of that number of
+// shards: state, gradient and master are f32 of a shard's size, and w is whole.
 inline Inferred infer_update(const OpInput& in, std::size_t states) {
   const TensorType& w = in.operands[0];
   const std::int64_t shards = in.attributes.integer("shards", 1);

@@ -1,6 +1,6 @@
 // A token draws a uniform number by its place in the rank's micro batch, so a part of a micro batch draws what the
 // whole draws. The experts divide [0, 1) among them by their shares, and the token chooses the expert in whose share
-// its number lies. All other experts have the score 0. The score of the chosen expert differs from token to token,
+// its number is. All other experts have the score 0. The score of the chosen expert differs from token to token,
 // because batch-prioritized gates order tokens by score.
 #include "drawn_routing.h"
 

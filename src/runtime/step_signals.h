@@ -1,7 +1,7 @@
 // StepSignals: numbers the steps of a plan for its signals, and keeps the signals below the number of the step that
 // begins. Kernels set a signal to the number of their step, so nothing clears it from step to step. Its memory is
 // undefined before the plan's first step, and after steps of another plan in the same arena: then it is zeroed before
-// any stream goes on. Until then a peer that is ahead must set no signal and write no rows, because their memory may
+// any stream continues. Until then a peer that is ahead must set no signal and write no rows, because their memory may
 // still hold other tensors. A kernel therefore writes rows of a peer, and sets its signals, only after it has heard
 // from the same kernel of that peer in the same step.
 #pragma once
