@@ -70,6 +70,19 @@ TEST_CASE("groups are opened by stream and axes, once; all ranks and single rank
   if (!status.ok()) FAIL(status.error().message);
 }
 
+TEST_CASE("shards over all ranks fit every mesh of as many ranks") {
+  const ir::Program program = parsed(R"(program shards
+state @x : f32[8]
+%0 : f32[2] = take_shard(@x) {shards=4, axis=0}  # compute forward a
+output y = %0
+)");
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(world::Streams streams, world::Streams::make({}, world, nullptr));
+    return streams.open_groups({{1, 2, 2, 1}}, program);
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
 TEST_CASE("a plan for another mesh of as many ranks is a config error") {
   const ir::Program program = parsed(R"(program shards
 input @x : f32[4]
