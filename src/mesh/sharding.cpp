@@ -120,7 +120,8 @@ Status check(const Shape& shape, const Sharding& sharding) {
 std::int64_t shards(const Split& split, const Mesh& mesh) { return mesh.size(axes_of(split)); }
 
 bool divides(const Dimension& dimension, const Mesh& mesh) {
-  return dimension.extent % (dimension.split.blocks * shards(dimension.split, mesh)) == 0;
+  const std::int64_t blocks = dimension.split.blocks;
+  return dimension.extent % blocks == 0 && dimension.extent / blocks % shards(dimension.split, mesh) == 0;
 }
 
 Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Mesh& mesh) {

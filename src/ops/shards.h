@@ -26,8 +26,9 @@ struct ShardedDimension {
 
   // The shape of all shards together, and that of one of them; empty if the dimension does not divide.
   std::optional<Shape> whole(Shape shard, std::int64_t shards) const {
-    if (!fits(shard, 1)) return {};
-    shard.set(int(axis), shard[int(axis)] * shards);
+    std::int64_t extent = 0;
+    if (!fits(shard, 1) || shards < 1 || __builtin_mul_overflow(shard[int(axis)], shards, &extent)) return {};
+    shard.set(int(axis), extent);
     return shard;
   }
   std::optional<Shape> shard(Shape whole, std::int64_t shards) const {
@@ -36,15 +37,18 @@ struct ShardedDimension {
     return whole;
   }
   ShardLayout layout(const Shape& whole, std::int64_t shards) const {
-    ShardLayout layout{shards, blocks, whole[int(axis)] / (blocks * shards)};
+    ShardLayout layout{shards, blocks, whole[int(axis)] / blocks / shards};
     for (int i = 0; i < int(axis); ++i) layout.rows *= whole[i];
     for (int i = int(axis) + 1; i < whole.rank(); ++i) layout.run *= whole[i];
     return layout;
   }
 
  private:
+  // A plan's text may name any numbers, so their products are not formed.
   bool fits(const Shape& shape, std::int64_t shards) const {
-    return axis >= 0 && axis < shape.rank() && blocks >= 1 && shards >= 1 && shape[int(axis)] % (blocks * shards) == 0;
+    if (axis < 0 || axis >= shape.rank() || blocks < 1 || shards < 1) return false;
+    const std::int64_t extent = shape[int(axis)];
+    return extent % blocks == 0 && extent / blocks % shards == 0 && (blocks == 1 || blocks <= extent);
   }
 };
 

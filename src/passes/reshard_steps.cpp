@@ -5,9 +5,12 @@
 // tensor if both ends do. Slices that cost nothing come first by themselves: what follows moves less.
 #include "lancet/passes/reshard_steps.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 
 #include "lancet/base/check.h"
 
@@ -230,6 +233,25 @@ Sharding restrict(Sharding sharding, Axes axes) {
     if (split.axes.empty()) split.blocks = 1;
   }
   return sharding;
+}
+
+Status check_sharding(const TensorType& type, const Sharding& sharding, const Mesh& mesh) {
+  LANCET_TRY(shard_shape(type.shape, sharding, mesh));
+  const Sharding spread = restrict(sharding, mesh.wide());
+  if (spread.used().has(Axis::stage))
+    return config_error("expected a sharding over data, expert or tensor, found one over stage");
+  if (!spread.partial.empty() && type.dtype != DType::f32 && type.dtype != DType::bf16)
+    return config_error(fmt::format("expected a tensor of f32 or bf16 where it is partial over {}, found {}",
+                                    to_string(spread.partial), name(type.dtype)));
+  return {};
+}
+
+int ReshardSteps::collectives() const {
+  return int(std::ranges::count_if(steps, [](const Reshard& step) { return !is_local(step.kind); }));
+}
+
+bool is_less(const ReshardSteps& a, const ReshardSteps& b) {
+  return std::tuple(a.cost, a.collectives(), a.steps.size()) < std::tuple(b.cost, b.collectives(), b.steps.size());
 }
 
 std::string_view name(Reshard::Kind kind) {

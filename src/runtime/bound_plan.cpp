@@ -99,7 +99,10 @@ Result<comm::Group> find_group(const ExecutorOptions& options, const ir::Instruc
   const comm::Groups& groups = options.groups[static_cast<std::size_t>(instruction.stream)];
   const std::string_view axes = ir::axes_text(instruction);
   if (const auto found = groups.find(axes); found != groups.end()) return found->second;
-  if (axes.empty()) return comm::Group();
+  if (axes.empty() && (groups.empty() || instruction.stream == ir::Stream::compute)) return comm::Group();
+  if (axes.empty())
+    return internal_error(fmt::format("{} at {} goes over all ranks, a group that is not open on the stream {}",
+                                      instruction.op, instruction.label, ir::name(instruction.stream)));
   return internal_error(fmt::format("{} at {} goes over the ranks along {}, a group that is not open on the stream {}",
                                     instruction.op, instruction.label, axes, ir::name(instruction.stream)));
 }

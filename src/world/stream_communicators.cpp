@@ -9,6 +9,18 @@
 #include "lancet/ir/groups.h"
 
 namespace lancet::world {
+namespace {
+
+// The attribute `shards` is the size of the instruction's group, on which the shapes of its tensors rest.
+Status check_shards(const mesh::Mesh& mesh, const ir::Instruction& at) {
+  if (!at.attributes.has("shards")) return {};
+  const std::int64_t shards = at.attributes.integer("shards"), ranks = mesh.size(ir::group_of(at));
+  if (shards == ranks) return {};
+  return config_error(fmt::format("{} at {}: expected as many shards as ranks along {} of the mesh {}, {}, found {}",
+                                  at.op, at.label, ir::axes_text(at), to_string(mesh), ranks, shards));
+}
+
+}  // namespace
 
 Result<Streams> Streams::make(const config::Config& config, comm::Communicator& world,
                               runtime::Accelerator* accelerator, const std::string& purpose) {
@@ -55,6 +67,7 @@ Status Streams::open_groups(const mesh::Mesh& mesh, const ir::Program& program) 
   const int ranks = groups_[0].find("")->second.group.size;
   if (mesh.ranks() != ranks)
     return config_error(fmt::format("mesh: expected {} ranks, found {}", ranks, mesh::to_string(mesh)));
+  for (const ir::Instruction& at : program.instructions) LANCET_TRY(check_shards(mesh, at));
   const auto used = ir::used_axes(program);
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
     for (const mesh::Axes axes : used[stream]) {

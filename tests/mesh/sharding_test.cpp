@@ -79,6 +79,7 @@ TEST_CASE("sharding: shapes of shards") {
   CHECK(shape({12}, sharding_of({"3x4{tensor}"}, {mesh::Axis::data})) == "6");
   CHECK(shape({}, Sharding::whole(0)) == "");
   CHECK(shape({7}, sharding_of({"7{stage}"})) == "7");  // one stage
+  CHECK(shape({0}, sharding_of({"4611686018427387904x0{data,tensor}"})) == "0");
 }
 
 TEST_CASE("sharding: errors name the dimension, the axes and the numbers") {

@@ -46,6 +46,14 @@ TEST_CASE("collectives refuse types and attributes that do not fit") {
         "expected a tensor of f32 or bf16");
   CHECK(refused("take_shard", x, {{"axes", "data"}, {"shards", 5}, {"axis", 0}}) ==
         "expected the attribute axes and a dimension whose blocks the shards divide");
+  const std::int64_t huge = std::int64_t{1} << 32;  // its square is 0 in 64 bits
+  for (const std::int64_t blocks : {huge, huge << 30})
+    for (const ir::TensorType& type : {x, ir::TensorType{DType::f32, {0, 4}}}) {
+      const ir::Attributes attributes{{"axes", "data"}, {"shards", huge}, {"axis", 0}, {"blocks", blocks}};
+      CHECK(refused("reduce_scatter", type, attributes) == divides);
+      CHECK(refused("all_gather", type, attributes) == divides);
+    }
+  CHECK(refused("all_gather", x, {{"axes", "data"}, {"shards", huge << 30}, {"axis", 0}}) == divides);
   CHECK(refused("one_summand", x, {}) == "expected the attribute axes, a group of ranks");
 }
 

@@ -277,15 +277,112 @@ TEST_CASE("partition_spmd: the Program's size does not depend on the sizes of th
 }
 
 TEST_CASE("partition_spmd: gradients that are summed in states") {
-  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2)}) {
-    const ir::Program logical = DenseGpt2().make(1, mesh, true);
-    const ir::Program local = partitioned(logical, mesh);
-    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
-    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
-    for (const ir::Output& output : local.outputs)
-      if (output.kind == ir::OutputKind::gradient)
-        CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2), mesh_with(1, 1, 2)})
+    for (const bool sequence_parallel : {false, true}) {
+      const ir::Program logical = DenseGpt2().make(1, mesh, true, sequence_parallel);
+      const ir::Program local = partitioned(logical, mesh);
+      INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+      CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+      for (const ir::Output& output : local.outputs)
+        if (output.kind == ir::OutputKind::gradient)
+          CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+    }
+}
+
+TEST_CASE("partition_spmd: weights that are split over the batch's axes, between a split sequence, and not in states") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh, false, true, true);
+  CHECK(difference(logical, partitioned(logical, mesh), mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+  for (const bool sequence_parallel : {false, true}) {
+    const auto result = passes::partition_spmd(DenseGpt2().make(1, mesh, true, sequence_parallel, true), mesh);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().message.find("expected the sum of its gradients split like the parameter") !=
+          std::string::npos);
   }
+}
+
+TEST_CASE("partition_spmd: after an update in place no reader sees a copy from before it") {
+  const char* states = R"(program states
+state @s : f32[8,4] whole
+state @g : f32[8,4] partial{data}
+input @x : f32[8{data},4]
+input @dy : f32[8{data},8]
+%0 : f32[8{data},4] = gelu(@s)  # compute forward a
+%1 : f32[8,4] whole = gelu(@g)  # compute forward b
+zero(&@s)  # compute forward c
+%2 : f32[8{data},4] = gelu(@s)  # compute forward d
+%3 : f32[8,4] partial{data} in @g = linear_dw(@dy, @x, @g)  # compute dw e
+%4 : f32[8,4] whole = gelu(@g)  # compute forward f
+%5 : f32[8,4] whole = gelu(%3)  # compute forward g
+output before = %0
+output sum_before = %1
+output after = %2
+output sum_after = %4
+output sum = %5
+)";
+  const ir::Program logical = program(states), local = partitioned(logical, mesh_with(2, 1, 1));
+  INFO(ir::print(local));
+  CHECK(difference(logical, local, mesh_with(2, 1, 1), random_values(logical, 2, 3)) == "");
+}
+
+TEST_CASE("partition_spmd: a state is updated in its own memory only") {
+  auto error = [](const char* first, const mesh::Mesh& mesh = mesh_with(2, 1, 1)) {
+    const std::string text = fmt::format(
+        "state @s : f32[8{{data}},4]\n{}zero(&@s)  # compute forward b\n%9 : f32[8{{data}},4] = gelu(@s)  # compute "
+        "forward c\noutput y = %9\n",
+        first);
+    const auto result = passes::partition_spmd(program(text), mesh);
+    return result.ok() ? "none" : result.error().message;
+  };
+  const char* expected =
+      "b: expected a way to split zero over data that leaves what it updates in place as it is sharded, found none";
+  CHECK(error("") == expected);
+  // A whole copy is at hand.
+  CHECK(error("%0 : f32[1] whole = squared_norm(@s)  # compute forward a\n") == expected);
+}
+
+TEST_CASE("partition_spmd: only versions that something reads are made, each once, from the nearest one") {
+  CHECK(text_of(partitioned(program(R"(program unread
+input @x : f32[8{data},4]
+%0 : f32[8,4] whole = gelu(@x)  # compute forward a
+%1 : f32[8{data},4] = gelu(%0)  # compute forward b
+output y = %1
+)"),
+                            mesh_with(2, 1, 1))) == R"(program unread
+input @x : f32[4,4]
+%0 : f32[4,4] = gelu(@x)  # compute forward a
+%1 : f32[4,4] = gelu(%0)  # compute forward b
+output y = %1
+)");
+  CHECK(text_of(partitioned(program(R"(program nearest
+input @x : f32[8,4] whole
+%0 : f32[8{data},4] = gelu(@x)  # compute forward a
+%1 : f32[8{data},4{tensor}] = gelu(@x)  # compute forward b
+%2 : f32[8{data},4{tensor}] = gelu(@x)  # compute forward c
+output y = %0
+output z = %1
+output w = %2
+)"),
+                            mesh_with(2, 1, 2))) == R"(program nearest
+input @x : f32[8,4]
+%0 : f32[4,4] = take_shard(@x) {axes=data, shards=2, axis=0}  # compute forward a.take_shard
+%1 : f32[4,4] = gelu(%0)  # compute forward a
+%2 : f32[4,2] = take_shard(%0) {axes=tensor, shards=2, axis=1}  # compute forward b.take_shard
+%3 : f32[4,2] = gelu(%2)  # compute forward b
+%4 : f32[4,2] = gelu(%2)  # compute forward c
+output y = %1
+output z = %3
+output w = %4
+)");
+}
+
+TEST_CASE("partition_spmd: an output that no instruction makes") {
+  const ir::Program logical = program("program named\nparameter @x : f32[8{data},4]\noutput loss = @x\n");
+  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 1))) == R"(program named
+parameter @x : f32[4,4] local
+%0 : f32[8,4] = all_gather(@x) {axes=data, shards=2, axis=0}  # expert forward loss.all_gather
+output loss = %0
+)");
 }
 
 TEST_CASE("partition_spmd: what each rank has of its own is local") {
@@ -309,6 +406,11 @@ TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
   };
   CHECK(error("input @x : f32[6{data},8]\n%0 : f32[6{data},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
               mesh_with(4, 1, 1)) == "@x: dimension 0: expected a multiple of 4, the ranks along data, found 6");
+  CHECK(error("input @t : i32[4,6] partial{data}\ninput @x : f32[8,8] whole\n%0 : f32[8,8] whole = gelu(@x)  # compute "
+              "forward a\noutput y = %0\n",
+              mesh_with(2, 1, 1)) == "@t: expected a tensor of f32 or bf16 where it is partial over data, found i32");
+  CHECK(error("state @x : f32[8{stage},8]\n%0 : f32[8{stage},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
+              mesh::Mesh{{2, 1, 1, 1}}) == "@x: expected a sharding over data, expert or tensor, found one over stage");
   // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
   CHECK(error(R"(input @dy : f32[4,8] whole
 input @x : f32[4,8] whole

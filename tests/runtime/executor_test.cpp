@@ -372,6 +372,10 @@ TEST_CASE("instructions go over the groups of ranks that they name") {
     const std::string why =
         "all_reduce at c goes over the ranks along data, a group that is not open on the stream reduce";
     if (refused.ok() || refused.error().message != why) return internal_error("the missing group");
+    groups.erase("");
+    const auto alone = runtime::Executor::create(plan, store, options);
+    if (alone.ok() || alone.error().message.find("a group that is not open on the stream reduce") == std::string::npos)
+      return internal_error("the missing group of all ranks");
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);

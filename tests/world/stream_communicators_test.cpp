@@ -70,6 +70,26 @@ TEST_CASE("groups are opened by stream and axes, once; all ranks and single rank
   if (!status.ok()) FAIL(status.error().message);
 }
 
+TEST_CASE("a plan for another mesh of as many ranks is a config error") {
+  const ir::Program program = parsed(R"(program shards
+input @x : f32[4]
+%0 : f32[2] = take_shard(@x) {axes=data, shards=2, axis=0}  # compute forward a
+output y = %0
+)");
+  const auto opened = [&](const mesh::Mesh& mesh) {
+    return comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(world::Streams streams, world::Streams::make({}, world, nullptr));
+      return streams.open_groups(mesh, program);
+    });
+  };
+  CHECK(opened({{1, 2, 1, 2}}).ok());
+  const Status status = opened({{1, 4, 1, 1}});
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(status.error().message ==
+        "take_shard at a: expected as many shards as ranks along data of the mesh data 4, 4, found 2");
+}
+
 TEST_CASE("a mesh of another number of ranks is a config error") {
   const ir::Program program = parsed(two_groups);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {

@@ -28,8 +28,8 @@ namespace lancet::runtime {
 
 struct ExecutorOptions {
   int threads = 1;  // of the compute stream
-  // By stream: the ranks that its instructions go over. On the compute stream they have no communicators. Without a
-  // group of all ranks, the rank is alone. The communicators outlive the executor.
+  // By stream: the ranks that its instructions go over. On the compute stream they have no communicators. On a
+  // stream without groups, the rank is alone. The communicators outlive the executor.
   std::array<comm::Groups, ir::stream_count> groups{};
   // Memory of at least plan.arena_bytes, on the accelerator if there is one; executors that never run at the same time
   // may share it. If start is null, the executor allocates its own.
