@@ -1,8 +1,9 @@
 // A search for the shortest path over shardings (Dijkstra). The neighbours of a sharding are those that one collective
-// leads to. Several axes go in one collective if they are a run at the inner end of a dimension and stand in the mesh's
-// order, since the ranks of a group do. Only what brings the target nearer is tried: a dimension loses the axes beyond
-// those with which the target begins, too, and gains the target's next ones; so each sharding on the way divides the
-// tensor if both ends do. Slices that cost nothing come first by themselves: what follows moves less.
+// leads to. Several axes go in one collective if they are the innermost ones of a dimension and in the mesh's order,
+// which is that of the ranks in a group. Only steps towards the target are tried: a dimension keeps the outermost axes
+// that the target has there, too, loses the others, and gains the target's next ones. So each sharding on the way
+// divides the tensor if both ends do. Slices that cost nothing come first without a rule for it, since what follows
+// moves less.
 #include "lancet/passes/reshard_steps.h"
 
 #include <fmt/format.h>
@@ -145,7 +146,7 @@ class Search {
     }
   }
 
-  // True if the target has these axes in dimension d right after those that stand there now.
+  // True if the target has these axes in dimension d right after those that it has there now.
   bool continues(const Sharding& here, int d, std::span<const Axis> run) const {
     const Split &now = here.dimensions[std::size_t(d)], &target = to_.dimensions[std::size_t(d)];
     const std::size_t before = now.axes.size();

@@ -96,6 +96,78 @@ int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
   return int(shardings.size() * shardings.size());
 }
 
+// What remains of b's axes after those of a, if a's are the first of them in the same blocks and the rest is in the
+// mesh's order, as the ranks of a group are.
+std::optional<std::vector<Axis>> gained(const mesh::Split& a, const mesh::Split& b) {
+  if (a.axes.size() > b.axes.size() || !std::equal(a.axes.begin(), a.axes.end(), b.axes.begin())) return std::nullopt;
+  if (!a.axes.empty() && a.blocks != b.blocks) return std::nullopt;
+  std::vector<Axis> run(b.axes.begin() + std::ptrdiff_t(a.axes.size()), b.axes.end());
+  return std::ranges::is_sorted(run) ? std::optional(run) : std::nullopt;
+}
+
+// The step that alone leads from one sharding to another, by the definitions of the ops, if there is one.
+std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const Mesh& mesh) {
+  std::vector<std::vector<Axis>> in, out;
+  for (std::size_t d = 0; d < from.dimensions.size(); ++d) {
+    if (from.dimensions[d] == to.dimensions[d]) continue;
+    const auto more = gained(from.dimensions[d], to.dimensions[d]), less = gained(to.dimensions[d], from.dimensions[d]);
+    if (!more && !less) return std::nullopt;
+    (more ? in : out).push_back(more ? *more : *less);
+  }
+  std::vector<Axis> summed, made;
+  for (const Axis axis : mesh::all_axes) {
+    if (from.partial.has(axis) && !to.partial.has(axis)) summed.push_back(axis);
+    if (!from.partial.has(axis) && to.partial.has(axis)) made.push_back(axis);
+  }
+  const bool gathers = out.size() == 1, splits = in.size() == 1;
+  if (in.size() > 1 || out.size() > 1 || int(gathers) + int(!summed.empty()) + int(!made.empty()) > 1)
+    return std::nullopt;
+  Reshard step;
+  auto is = [&](Reshard::Kind kind, const std::vector<Axis>& axes) {
+    step.kind = kind;
+    for (const Axis axis : axes) step.axes.add(axis);
+    step.ranks = mesh.size(step.axes);
+    return step;
+  };
+  if (gathers && splits) return in == out ? std::optional(is(Reshard::Kind::swap_shards, in[0])) : std::nullopt;
+  if (gathers) return is(Reshard::Kind::all_gather, out[0]);
+  if (!summed.empty() && splits)
+    return in[0] == summed ? std::optional(is(Reshard::Kind::reduce_scatter, summed)) : std::nullopt;
+  if (!summed.empty()) return is(Reshard::Kind::sum_shards, summed);
+  if (!made.empty()) return splits ? std::nullopt : std::optional(is(Reshard::Kind::one_summand, made));
+  return is(Reshard::Kind::take_shard, in[0]);
+}
+
+// Compares the cost of every pair's way with that of the shortest path over all shardings (Floyd-Warshall); the number
+// of pairs for which it is dearer.
+int dearer_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
+  const auto shardings = AllShardings(shape, mesh, blocks).found;
+  const std::size_t n = shardings.size();
+  std::vector<double> least(n * n, 1e300);
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      if (a == b) least[a * n + b] = 0;
+      if (auto step = a == b ? std::nullopt : one_step(shardings[a], shardings[b], mesh)) {
+        step->before = {DType::f32, shard_shape(shape, shardings[a], mesh).value()};
+        least[a * n + b] = passes::bytes_sent(*step);
+      }
+    }
+  for (std::size_t k = 0; k < n; ++k)
+    for (std::size_t a = 0; a < n; ++a)
+      for (std::size_t b = 0; b < n; ++b)
+        least[a * n + b] = std::min(least[a * n + b], least[a * n + k] + least[k * n + b]);
+  int dearer = 0;
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      const auto way = passes::reshard_steps({DType::f32, shape}, shardings[a], shardings[b], mesh, passes::bytes_sent);
+      if (std::abs(way.cost - least[a * n + b]) < 1e-6) continue;
+      if (++dearer == 1)
+        WARN(fmt::format("{} from {} to {}: cost {}, least {}", to_string(mesh), to_string(shape, shardings[a]),
+                         to_string(shape, shardings[b]), way.cost, least[a * n + b]));
+    }
+  return dearer;
+}
+
 // The steps between two shardings on data 2, expert 2, tensor 2: "reduce_scatter tensor 0; all_gather data 1".
 std::string steps(const Shape& shape, const Sharding& from, const Sharding& to) {
   const Mesh mesh = mesh_of(2, 2, 2);
@@ -118,6 +190,15 @@ TEST_CASE("reshard steps: every pair of shardings, by values") {
   CHECK(check_all_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 16 * 16);
   CHECK(check_all_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 92 * 92);
   CHECK(check_all_pairs({16}, mesh_of(2, 2, 2), 2) > 300);
+}
+
+TEST_CASE("reshard steps: no way is cheaper") {
+  CHECK(dearer_pairs({8, 16}, mesh_of(1, 1, 2), 4) == 0);
+  CHECK(dearer_pairs({12, 6}, mesh_of(2, 1, 3), 1) == 0);
+  CHECK(dearer_pairs({2, 4, 2}, mesh_of(1, 2, 2), 1) == 0);
+  CHECK(dearer_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 0);
+  CHECK(dearer_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 0);
+  CHECK(dearer_pairs({16}, mesh_of(2, 2, 2), 2) == 0);
 }
 
 TEST_CASE("reshard steps: one collective where there is one, slices first, gathers last") {

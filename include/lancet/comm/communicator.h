@@ -5,8 +5,8 @@
 // which sleeps; they return a communication error when a rank has not arrived within the timeout, when a peer is gone,
 // when the ranks' calls do not match, or after abort(). A communicator that returned an error is broken: every later
 // call returns that error again. The data of the failed call is undefined, and its buffers must live on until the
-// process ends (a peer may still be reading or writing them). Order: all ranks call the same operations of one
-// communicator in the same order.
+// process ends (a peer may still be reading or writing them).
+// Order: all ranks call the same operations of one communicator in the same order.
 #pragma once
 #include <chrono>
 #include <cstddef>

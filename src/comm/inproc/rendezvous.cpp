@@ -116,7 +116,7 @@ std::shared_ptr<Rendezvous> Rendezvous::group_of(int rank) {
   return groups_[static_cast<std::size_t>(rank)];
 }
 
-// Each rank's group is made when its first member comes by.
+// Makes each group once, at its first member, and gives it to all members.
 void Rendezvous::make_groups() {
   const std::string name = fmt::format("{}.{}", name_, ++splits_);
   groups_.assign(ranks_.size(), nullptr);

@@ -134,8 +134,9 @@ Status MpiCommunicator::check_all_groups(std::span<const int> members) {
   return check_groups(members_of);
 }
 
-// The exchange of members names missing ranks. After it all ranks are about to split, so MPI's own call, which blocks
-// the progress thread, is short.
+// After check_all_groups(), which names missing ranks, all ranks are about to split, so MPI's own call is short. It
+// blocks the progress thread without a deadline: if a rank ends between the two, wait() still returns an error, but the
+// thread stays in MPI, and only abort_job() ends the process.
 Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::span<const int> members) {
   LANCET_TRY(check_members(members, rank(), size()));
   LANCET_TRY(check_all_groups(members));
