@@ -63,7 +63,7 @@ TEST_CASE("partitioned programs: planned and executed by ranks that are threads"
   for (const mesh::Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(2, 1, 2), mesh_with(1, 1, 4)}) {
     INFO(to_string(mesh) << (accumulate ? ", gradients add up" : ""));
     const ir::Program logical = DenseGpt2().make(2, mesh, accumulate), local = partitioned(logical, mesh);
-    const ir::Plan plan = planner::make_forward_plan(local, 1);
+    const ir::Plan plan = planner::make_forward_plan(local, mesh);
     require_sound(ir::verify(plan));
     const Values values = random_values(logical, DenseGpt2::vocabulary, 21);
     std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));

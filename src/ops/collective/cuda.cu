@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "exchange.h"
+#include "messages.h"
 #include "lancet/backend/copy_list.h"
 #include "ops/device/copy_shards.h"
 
