@@ -96,11 +96,15 @@ int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
   return int(shardings.size() * shardings.size());
 }
 
-// What remains of b's axes after those of a, if a's are the first of them in the same blocks and the rest is in the
-// mesh's order, as the ranks of a group are.
+// True if a's axes are the outermost ones of b, in the same blocks.
+bool is_outer(const mesh::Split& a, const mesh::Split& b) {
+  return a.axes.size() <= b.axes.size() && std::equal(a.axes.begin(), a.axes.end(), b.axes.begin()) &&
+         (a.axes.empty() || a.blocks == b.blocks);
+}
+
+// The axes of b inside those of a, if they are in the mesh's order, as the ranks of a group are.
 std::optional<std::vector<Axis>> gained(const mesh::Split& a, const mesh::Split& b) {
-  if (a.axes.size() > b.axes.size() || !std::equal(a.axes.begin(), a.axes.end(), b.axes.begin())) return std::nullopt;
-  if (!a.axes.empty() && a.blocks != b.blocks) return std::nullopt;
+  if (!is_outer(a, b)) return std::nullopt;
   std::vector<Axis> run(b.axes.begin() + std::ptrdiff_t(a.axes.size()), b.axes.end());
   return std::ranges::is_sorted(run) ? std::optional(run) : std::nullopt;
 }
@@ -142,7 +146,7 @@ std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const 
 // is partial in one of them is partial.
 bool is_between(const Sharding& sharding, const Sharding& from, const Sharding& to) {
   for (std::size_t d = 0; d < sharding.dimensions.size(); ++d)
-    if (!gained(sharding.dimensions[d], from.dimensions[d]) && !gained(sharding.dimensions[d], to.dimensions[d]))
+    if (!is_outer(sharding.dimensions[d], from.dimensions[d]) && !is_outer(sharding.dimensions[d], to.dimensions[d]))
       return false;
   return std::ranges::all_of(mesh::all_axes, [&](Axis axis) {
     return !sharding.partial.has(axis) || from.partial.has(axis) || to.partial.has(axis);

@@ -60,8 +60,8 @@ bool is_less(const ReshardSteps& a, const ReshardSteps& b);
 
 // The cheapest way from one sharding of a tensor to another, of equal ones that of fewest steps. Shardings on the way
 // split each dimension by the outermost of the axes that one of the two has there: a slice of another dimension, taken
-// back later, could make a sum cheaper, and is not tried. type: of the whole tensor. Both shardings fit the type and name
-// axes of several coordinates only (mesh::shard_shape checks the former).
+// back later, could make a sum cheaper, and is not tried. type: of the whole tensor. Both shardings fit the type and
+// name axes of several coordinates only (mesh::shard_shape checks the former).
 ReshardSteps reshard_steps(const ir::TensorType& type, const mesh::Sharding& from, const mesh::Sharding& to,
                            const mesh::Mesh& mesh, const ReshardCost& cost);
 
