@@ -216,9 +216,10 @@ TEST_CASE("the partitioned mixture of experts is the Program that the model make
   for (const int ranks : {2, 4})
     for (const config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized}) {
       const MoeCase c{.mesh = mesh_with(1, ranks, 1), .router = router};
-      const ir::Program of_rank = passes::autodiff(model::build_forward(
-          moe_model(c),
-          {.mesh = mesh::of_experts(ranks), .batch = moe_batch / ranks, .sequence = moe_sequence, .groups = c.groups / ranks}));
+      const ir::Program of_rank = passes::autodiff(model::build_forward(moe_model(c), {.mesh = mesh::of_experts(ranks),
+                                                                                       .batch = moe_batch / ranks,
+                                                                                       .sequence = moe_sequence,
+                                                                                       .groups = c.groups / ranks}));
       CHECK(text_without_places(partitioned(logical_step(c, false), c.mesh)) == text_without_places(of_rank));
     }
 }
