@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/print.h"
@@ -133,6 +134,20 @@ bool is_divided(const ir::Instruction& instruction, std::string_view attribute) 
   return found && std::ranges::any_of(found->partition, [&](const PartitionRow& row) {
            return row.in_time() && std::ranges::count(row.divided, attribute) > 0;
          });
+}
+
+bool has_one_extent(std::span<const TensorType> operands, std::span<const TensorType> results,
+                    const PartitionRow& row) {
+  std::set<std::int64_t> extents;
+  auto add = [&](std::span<const TensorType> types, std::span<const Axis> entries) {
+    for (std::size_t i = 0; i < std::min(types.size(), entries.size()); ++i) {
+      const int d = is_split(entries[i]) ? index_of(entries[i], types[i].shape.rank()) : -1;
+      if (d >= 0 && d < types[i].shape.rank()) extents.insert(types[i].shape[d]);
+    }
+  };
+  add(operands, row.operands);
+  add(results, row.results);
+  return extents.size() == 1;
 }
 
 Attributes attributes_of_share(const PartitionRow& row, const Attributes& attributes, std::int64_t n) {

@@ -66,19 +66,22 @@ void for_each_entry(const ShardedInstruction& at, const ops::PartitionRow& row, 
 // The numbers of blocks in which a row may split its dimension: those in which some tensor is split now. Only a
 // dimension that is the same in all tensors has others than the row's, and no placed row does: its shares are ranges.
 std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, mesh::Axis axis) {
-  std::set<std::int64_t> blocks{1}, extents;
+  std::set<std::int64_t> blocks{1};
   if (row.placed) return blocks;
+  std::vector<ir::TensorType> operands, results;
+  for (const ShardedOperand& operand : at.operands) operands.push_back(operand.type);
+  for (const ShardedOperand& result : at.results) results.push_back(result.type);
+  if (!ops::has_one_extent(operands, results, row)) return blocks;
   for_each_entry(at, row, [&](const ShardedOperand& operand, ops::Axis entry) {
     if (!ops::is_split(entry)) return;
     const int d = ops::index_of(entry, operand.type.shape.rank());
     if (d < 0 || d >= operand.type.shape.rank()) return;
-    extents.insert(operand.type.shape[d]);
     for (const Sharding& sharding : operand.shardings) {
       const Split& split = sharding.dimensions[std::size_t(d)];
       if (std::ranges::count(split.axes, axis) > 0) blocks.insert(split.blocks);
     }
   });
-  return extents.size() == 1 ? blocks : std::set<std::int64_t>{1};
+  return blocks;
 }
 
 // One more axis of the mesh is among those whose ranks have the shares. Axes come outermost first, as in a sharding.
@@ -140,7 +143,7 @@ Result<Share> RowChooser::choose(const ShardedInstruction& at) {
     share.results.push_back(Sharding::whole(std::size_t(result.type.shape.rank())));
   Axes axes;
   for (const mesh::Axis axis : mesh::all_axes) {
-    if (mesh_[axis] == 1 || axis == mesh::Axis::stage) continue;
+    if (mesh_[axis] == 1 || axis == mesh::Axis::stage) continue;  // no tensor is split over stages: check_sharding()
     axes.add(axis);
     Share best = share;
     auto least = price(at, share, axes);
@@ -202,8 +205,7 @@ const RowChooser::Price& RowChooser::price_of(const ShardedOperand& operand, con
   if (is_new) {
     const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_,
                                            [&](const Reshard& step) { return step_cost(operand.slots, step, cost_); });
-    const auto locals = std::ranges::count_if(way.steps, [](const Reshard& step) { return is_local(step.kind); });
-    entry->second = {way.cost, int(way.steps.size()) - int(locals), false, int(way.steps.size())};
+    entry->second = {way.cost, way.collectives(), false, int(way.steps.size())};
   }
   return entry->second;
 }

@@ -1,7 +1,10 @@
 // The share of an instruction that each rank executes: one row of the op table for each axis of the mesh, or none, in
 // which case all ranks along the axis do the same. The choice is the one whose changes of sharding cost least: of the
 // operands, from the shardings in which they are at hand, and of the results, to those that the Program says (GShard,
-// section 3.3, which has an order of cases for einsums in place of costs).
+// section 3.3, which has an order of cases for einsums in place of costs). What the instruction computes has no price:
+// of equal costs, the choice is a row before the same computation on all ranks. So `cost` must price local steps,
+// take_shard and one_summand, at 0, as bytes_sent() does; a price for them may cost less on all ranks alike, and that
+// multiplies the computation by the ranks of the axis.
 #pragma once
 #include <map>
 #include <optional>

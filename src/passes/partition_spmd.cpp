@@ -1,13 +1,18 @@
-// Walks the logical Program and emits what one rank executes of each instruction. Every tensor of it has the versions
-// that exist of it on the ranks: the one that its maker made, the one with the sharding that the Program says, and
-// those that readers took; each is made once and read by all later readers. choose_rows.h picks the row of the op table
-// by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
-// results. What is about experts' slots changes its sharding by the irregular all-to-all (ragged.h), right before it is
-// read.
+// Walks the logical Program and emits what one rank executes of each instruction. A tensor of it has several versions
+// on the ranks, one for each sharding: the one that its maker made, the one with the sharding that the Program says,
+// and those that readers took. Each is made once, when the first reader takes it or something that is made from it, and
+// is kept for all later readers: a gather of the forward pass also serves the backward pass, at the price of its memory
+// in between. choose_rows.h picks the row of the op table by which the ranks share an instruction, from the versions at
+// hand to the sharding that the Program says of the results. What is about experts' slots changes its sharding by the
+// irregular all-to-all (ragged.h), and only as readers need it, since not every sharding can be reached.
+//
+// An update in place changes one version of the tensor. The other versions of everything in that memory are stale then,
+// and are dropped. What is in the memory of a parameter or a state is only updated there, never in a copy.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "choose_rows.h"
 #include "lancet/base/check.h"
@@ -44,7 +49,7 @@ class PartitionSpmd {
  private:
   struct Version {
     Sharding sharding;
-    TensorId id;  // in the rank's Program
+    TensorId id = {};  // in the rank's Program; invalid until a reader takes it
   };
 
   Status read_shardings() {
@@ -54,18 +59,19 @@ class PartitionSpmd {
       LANCET_CHECK(tensor.sharding, "{} has no sharding", shown);
       LANCET_CHECK(tensor.kind != ir::TensorKind::view, "{} is a view", shown);
       shardings_.push_back(restrict(*tensor.sharding, mesh_.wide()));
-      if (const auto shard = shard_shape(tensor.type.shape, shardings_[i], mesh_); !shard.ok())
-        return config_error(fmt::format("{}: {}", shown, shard.error().message));
+      if (const Status status = ragged_.check_sharding({std::int32_t(i)}, tensor.type, *tensor.sharding, mesh_);
+          !status.ok())
+        return config_error(fmt::format("{}: {}", shown, status.error().message));
     }
     return {};
   }
 
   void find_readers() {
     is_read_.resize(logical_.tensors.size());
-    labels_.resize(logical_.tensors.size());
+    makers_.resize(logical_.tensors.size());
     for (const Instruction& instruction : logical_.instructions) {
       for (const TensorId id : instruction.operands) is_read_[id.index()] = true;
-      for (const TensorId id : instruction.results) labels_[id.index()] = instruction.label;
+      for (const TensorId id : instruction.results) makers_[id.index()] = &instruction;
     }
   }
 
@@ -107,7 +113,7 @@ class PartitionSpmd {
   Sharding leaving(TensorId id) const {
     const Sharding& made = versions_[id.index()][0].sharding;
     if (leaving_[id.index()]) return left_partial(*leaving_[id.index()], made.partial);
-    return adds_up_[id.index()] || ragged_.use(id).kind != SlotUse::Kind::none ? made : sharding(id);
+    return adds_up_[id.index()] || is_of_slots(id) ? made : sharding(id);
   }
 
   std::string shown(TensorId id, const Sharding& sharding) const {
@@ -130,6 +136,11 @@ class PartitionSpmd {
   // True if the tensor is in the memory of a parameter or a state.
   bool is_pinned(TensorId id) const { return logical_[logical_.root(id)].number < 0; }
 
+  // True if the version is in the memory of the parameter or state itself, not in that of a copy.
+  bool is_in_place(TensorId id, const Version& version) const {
+    return version.id.valid() && result_.root(version.id) == versions_[logical_.root(id).index()].front().id;
+  }
+
   // Operands that the instruction updates in place.
   bool is_updated(const Instruction& instruction, TensorId operand) const {
     return instruction.writes_operand(operand) || std::ranges::any_of(instruction.results, [&](TensorId result) {
@@ -141,7 +152,8 @@ class PartitionSpmd {
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
       ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id)};
-      for (const Version& version : versions_[id.index()]) operand.shardings.push_back(version.sharding);
+      for (const Version& version : versions_[id.index()])
+        if (!operand.pinned || is_in_place(id, version)) operand.shardings.push_back(version.sharding);
       at.operands.push_back(std::move(operand));
     }
     for (const TensorId id : instruction.results) {
@@ -158,47 +170,75 @@ class PartitionSpmd {
     for (const TensorId id : instruction.operands) send_counts(id, instruction);
     std::vector<TensorId> operands;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i)
-      operands.push_back(version(instruction.operands[i], share.operands[i], instruction));
+      operands.push_back(version(instruction.operands[i], share.operands[i], instruction.role, instruction.label));
     const auto results =
         ops::append(result_, instruction.op, operands, share.attributes, instruction.role, instruction.label);
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      if (instruction.writes_operand(instruction.operands[i])) drop_copies(instruction.operands[i], operands[i]);
     for (std::size_t r = 0; r < results.size(); ++r) {
       const TensorId id = instruction.results[r];
-      versions_[id.index()] = {{share.results[r], results[r]}};
-      if (leaves(id)) version(id, leaving(id), instruction);
-      if (is_read_[id.index()] && ragged_.use(id).kind == SlotUse::Kind::none) version(id, sharding(id), instruction);
+      drop_copies(logical_[id].storage, results[r]);
+      std::vector<Version>& versions = versions_[id.index()];
+      versions = {{share.results[r], results[r]}};
+      if (is_read_[id.index()] && !is_of_slots(id) && share.results[r] != sharding(id))
+        versions.push_back({sharding(id)});
+      if (leaves(id)) version(id, leaving(id), instruction.role, instruction.label);
     }
   }
 
-  // The cheapest way from a version of a tensor to that sharding.
-  struct Way {
-    Version from;
-    ReshardSteps steps;
-  };
-  Way way_to(TensorId id, const Sharding& wanted) const {
-    std::optional<Way> best;
-    const auto price = [&](const Reshard& step) { return step_cost(ragged_.use(id), step, cost_); };
-    for (const Version& version : versions_[id.index()]) {
-      ReshardSteps steps = reshard_steps(logical_.type(id), version.sharding, wanted, mesh_, price);
-      if (!best || steps.cost < best->steps.cost || steps.steps.empty()) best = Way{version, std::move(steps)};
-      if (best->steps.steps.empty()) break;
-    }
-    return std::move(*best);
+  // Keeps, of a tensor of the logical Program and of those in whose memory it is, the versions in the memory that
+  // `written`, of the rank's Program, has overwritten.
+  void drop_copies(TensorId id, TensorId written) {
+    const TensorId memory = result_.root(written);
+    for (; id.valid(); id = logical_[id].storage)
+      std::erase_if(versions_[id.index()],
+                    [&](const Version& version) { return !version.id.valid() || result_.root(version.id) != memory; });
   }
 
-  // The version of a tensor with that sharding, made from the nearest one if there is none.
-  TensorId version(TensorId id, const Sharding& wanted, const Instruction& near) {
-    const Way way = way_to(id, wanted);
-    LANCET_CHECK(!std::isinf(way.steps.cost), "{}: no way from {} to {}", logical_.display(id),
-                 shown(id, way.from.sharding), shown(id, wanted));
-    Version made = way.from;
-    for (const Reshard& step : way.steps.steps) {
-      made = {step.sharding, take_step(id, made, step, near)};
-      versions_[id.index()].push_back(made);
+  // The version of a tensor with that sharding, made from the nearest one if no reader took it before. The role and the
+  // label are of the instruction, or output, that takes it.
+  TensorId version(TensorId id, const Sharding& wanted, ir::Role role, const std::string& label) {
+    std::vector<Version>& versions = versions_[id.index()];
+    const auto there = std::ranges::find(versions, wanted, &Version::sharding);
+    const bool is_said = there != versions.end();  // by the Program, unless it is made
+    if (is_said && there->id.valid()) return there->id;
+    const std::optional<Way> way = way_to(id, wanted);
+    LANCET_CHECK(way, "{}: no way from a version at hand to {}", logical_.display(id), shown(id, wanted));
+    if (!way->from.id.valid()) {  // readers of what the Program says have been priced as if it were made
+      version(id, way->from.sharding, role, label);
+      return version(id, wanted, role, label);
+    }
+    if (is_said) versions.erase(there);
+    const Instruction* maker = makers_[id.index()];
+    const ir::Role of_steps = is_said && maker ? maker->role : role;
+    Version made = way->from;
+    for (const Reshard& step : way->steps.steps) {
+      made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label)};
+      versions.push_back(made);
     }
     return made.id;
   }
 
-  TensorId take_step(TensorId id, const Version& from, const Reshard& step, const Instruction& near) {
+  // The least steps to a sharding from a version of a tensor, none from a made one that has it; no value if no version
+  // has a way there.
+  struct Way {
+    Version from;
+    ReshardSteps steps;
+  };
+  std::optional<Way> way_to(TensorId id, const Sharding& wanted) const {
+    const auto price = [&](const Reshard& step) { return step_cost(ragged_.use(id), step, cost_); };
+    std::optional<Way> best;
+    for (const Version& version : versions_[id.index()]) {
+      if (version.sharding == wanted && !version.id.valid()) continue;
+      ReshardSteps steps = reshard_steps(logical_.type(id), version.sharding, wanted, mesh_, price);
+      if (std::isinf(steps.cost)) continue;
+      if (!best || is_less(steps, best->steps)) best = Way{version, std::move(steps)};
+    }
+    return best;
+  }
+
+  // One step from a version of a tensor. The role is that of the instruction, the label the beginning of its label.
+  TensorId take_step(TensorId id, const Version& from, const Reshard& step, ir::Role role, const std::string& label) {
     std::string_view op = name(step.kind);
     std::vector<TensorId> operands{from.id};
     ir::Attributes attributes = passes::attributes(step);
@@ -212,15 +252,16 @@ class PartitionSpmd {
       const TensorId counts = ragged_.counts(id);
       const Sharding &of_tokens = there ? from.sharding : step.sharding,
                      &of_experts = there ? step.sharding : from.sharding;
-      operands.push_back(version(counts, sharding_of_counts(of_tokens), near));
-      operands.push_back(version(counts, sharding_of_counts(of_experts), near));
+      operands.push_back(version(counts, sharding_of_counts(of_tokens), role, label));
+      operands.push_back(version(counts, sharding_of_counts(of_experts), role, label));
       attributes = {{"axes", mesh::to_string(step.axes)}};
       if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
     }
-    const std::string& label = labels_[id.index()].empty() ? near.label : labels_[id.index()];
-    return ops::append(result_, op, std::move(operands), std::move(attributes), near.role,
+    return ops::append(result_, op, std::move(operands), std::move(attributes), role,
                        fmt::format("{}.{}", label, op))[0];
   }
+
+  bool is_of_slots(TensorId id) const { return ragged_.use(id).kind != SlotUse::Kind::none; }
 
   // The shards that a buffer's experts and slots make together.
   std::int64_t shards_of(const Sharding& buffer) const {
@@ -231,19 +272,15 @@ class PartitionSpmd {
   void send_counts(TensorId id, const Instruction& near) {
     for (const TensorId buffer : ragged_.buffers(id)) {
       const Sharding wanted = sharding_of_counts(sharding(buffer));
-      if (!std::isinf(way_to(id, wanted).steps.cost)) version(id, wanted, near);
+      if (way_to(id, wanted)) version(id, wanted, near.role, near.label);
     }
   }
 
   void add_outputs() {
     for (const ir::Output& output : logical_.outputs) {
-      const std::size_t at = output.tensor.index();
       const Sharding there = leaving(output.tensor);
-      const auto version = std::ranges::find(versions_[at], there, &Version::sharding);
-      LANCET_CHECK(version != versions_[at].end(), "output {} was not made as {}", output.name,
-                   shown(output.tensor, there));
-      const TensorId id = version->id;
-      const mesh::Axes summed = adds_up_[at] ? there.used() : there.partial;
+      const TensorId id = version(output.tensor, there, ir::Role::forward, output.name);
+      const mesh::Axes summed = adds_up_[output.tensor.index()] ? there.used() : there.partial;
       if (!summed.empty()) result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), summed);
       result_.add_output(output.name, id);
     }
@@ -259,7 +296,7 @@ class PartitionSpmd {
   std::vector<bool> is_read_;
   std::vector<std::optional<Sharding>> leaving_;  // of gradients: how they are split as outputs
   std::vector<bool> adds_up_;                     // losses and loads, whose shards add up as well as their summands
-  std::vector<std::string> labels_;               // of the makers; empty for what has none
+  std::vector<const Instruction*> makers_;        // null for what has none
   std::vector<std::vector<Version>> versions_;
 };
 

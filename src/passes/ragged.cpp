@@ -87,6 +87,16 @@ void RaggedTensors::add_buffer(TensorId buffer, TensorId counts) {
   buffers_[counts.index()].push_back(buffer);
 }
 
+Status RaggedTensors::check_sharding(TensorId id, const ir::TensorType& type, const Sharding& sharding,
+                                     const mesh::Mesh& mesh) const {
+  LANCET_TRY(passes::check_sharding(type, sharding, mesh));
+  const mesh::Axes partial = restrict(sharding, mesh.wide()).partial;
+  if (partial.empty() || type.dtype == DType::f32 || type.dtype == DType::bf16 || use(id).kind == Use::counts)
+    return {};
+  return config_error(fmt::format("expected a tensor of f32 or bf16 where it is partial over {}, found {}",
+                                  mesh::to_string(partial), name(type.dtype)));
+}
+
 Status RaggedTensors::check(const ir::Program& program, const std::vector<Sharding>& shardings) const {
   for (const ir::Instruction& at : program.instructions)
     for (const auto* tensors : {&at.operands, &at.results})

@@ -45,6 +45,11 @@ class RaggedTensors {
   // The expected number of filled slots on all ranks; 0: all may be.
   std::int64_t tokens(ir::TensorId counts) const { return tokens_[counts.index()]; }
 
+  // check_sharding() of reshard_steps.h. Further errors (ExitCode::config): a partial sum of integers other than
+  // counts, which all_to_all_counts sums; no other collective sums integers.
+  Status check_sharding(ir::TensorId id, const ir::TensorType& type, const mesh::Sharding& sharding,
+                        const mesh::Mesh& mesh) const;
+
   // Errors (ExitCode::config): experts that are split over several axes, or tokens of a gate over `tensor`.
   Status check(const ir::Program& program, const std::vector<mesh::Sharding>& shardings) const;
 

@@ -1,13 +1,15 @@
 // A search for the shortest path over shardings (Dijkstra). The neighbours of a sharding are those that one collective
-// leads to. Several axes go in one collective if they are a run at the inner end of a dimension and stand in the mesh's
-// order, since the ranks of a group do. Only what brings the target nearer is tried: a dimension loses the axes beyond
-// those with which the target begins, too, and gains the target's next ones; so each sharding on the way divides the
-// tensor if both ends do. Slices that cost nothing come first by themselves: what follows moves less.
+// leads to. Several axes go in one collective if they are the innermost ones of a dimension and in the mesh's order,
+// which is that of the ranks in a group. Only steps towards the target are tried: a dimension keeps the outermost axes
+// that the target has there, too, loses the others, and gains the target's next ones. So each sharding on the way
+// divides the tensor if both ends do. Slices that cost nothing come first without a rule for it, since what follows
+// moves less.
 #include "lancet/passes/reshard_steps.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 
 #include "lancet/base/check.h"
 
@@ -142,7 +144,7 @@ class Search {
     }
   }
 
-  // True if the target has these axes in dimension d right after those that stand there now.
+  // True if the target has these axes in dimension d right after those that it has there now.
   bool continues(const Sharding& here, int d, std::span<const Axis> run) const {
     const Split &now = here.dimensions[std::size_t(d)], &target = to_.dimensions[std::size_t(d)];
     const std::size_t before = now.axes.size();
@@ -230,6 +232,22 @@ Sharding restrict(Sharding sharding, Axes axes) {
     if (split.axes.empty()) split.blocks = 1;
   }
   return sharding;
+}
+
+Status check_sharding(const TensorType& type, const Sharding& sharding, const Mesh& mesh) {
+  LANCET_TRY(shard_shape(type.shape, sharding, mesh));
+  const Sharding spread = restrict(sharding, mesh.wide());
+  if (spread.used().has(Axis::stage))
+    return config_error("expected a sharding over data, expert or tensor, found one over stage");
+  return {};
+}
+
+int ReshardSteps::collectives() const {
+  return int(std::ranges::count_if(steps, [](const Reshard& step) { return !is_local(step.kind); }));
+}
+
+bool is_less(const ReshardSteps& a, const ReshardSteps& b) {
+  return std::tuple(a.cost, a.collectives(), a.steps.size()) < std::tuple(b.cost, b.collectives(), b.steps.size());
 }
 
 std::string_view name(Reshard::Kind kind) {

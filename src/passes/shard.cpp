@@ -16,6 +16,7 @@
 
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
+#include "ragged.h"
 
 namespace lancet::passes {
 namespace {
@@ -49,9 +50,11 @@ class Spreading {
     for (const Instruction& at : program_.instructions) rules_.push_back(rules_of(at));
   }
 
-  ir::Program run() {
+  Result<ir::Program> run() {
     for (int level = 0; level < levels; ++level)
       for (bool changes = true; changes;) changes = sweep(level);
+    for (std::size_t i = 0; i < rules_.size(); ++i)
+      for (const Rule& rule : rules_[i]) LANCET_TRY(check_divided(program_.instructions[i], rule));
     return std::move(program_);
   }
 
@@ -66,13 +69,21 @@ class Spreading {
   struct Rule {
     const PartitionRow* row;
     int level;
+    bool in_blocks;  // tensors may share blocks beside the row's own
   };
   std::vector<Rule> rules_of(const Instruction& at) const {
     const ops::OpDef& op = ops::op(at.op);
     std::vector<Rule> rules;
     for (const PartitionRow& row : op.partition)
-      if (row.in_space() && ops::has_shares(program_, at, row, 1)) rules.push_back({&row, level_of(op, row)});
+      if (row.in_space() && ops::has_shares(program_, at, row, 1))
+        rules.push_back({&row, level_of(op, row), ops::has_one_extent(types(at.operands), types(at.results), row)});
     return rules;
+  }
+
+  std::vector<ir::TensorType> types(const std::vector<TensorId>& tensors) const {
+    std::vector<ir::TensorType> types;
+    for (const TensorId id : tensors) types.push_back(program_.type(id));
+    return types;
   }
 
   // True if something changed.
@@ -80,30 +91,35 @@ class Spreading {
     bool changed = false;
     auto visit = [&](std::size_t i, auto step) {
       for (const Rule& rule : rules_[i])
-        if (rule.level <= level) changed |= (this->*step)(program_.instructions[i], *rule.row);
+        if (rule.level <= level) changed |= (this->*step)(program_.instructions[i], rule);
     };
     for (std::size_t i = 0; i < rules_.size(); ++i) visit(i, &Spreading::forward);
     for (std::size_t i = rules_.size(); i-- > 0;) visit(i, &Spreading::backward);
     return changed;
   }
 
-  bool forward(const Instruction& at, const PartitionRow& row) {
+  bool forward(const Instruction& at, const Rule& rule) {
+    const PartitionRow& row = *rule.row;
     const std::vector<Entry> from = split_entries(at.operands, row.operands);
-    const mesh::Split split = finest(from);
+    const mesh::Split split = finest(from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& to : split_entries(at.results, row.results)) changed |= refine(at, row, to, split);
-    const Axes summed = axes_in_common(at, row, from);
-    for (std::size_t r = 0; r < at.results.size(); ++r)
+    const Axes summed = axes_in_common(at, rule, from);
+    for (std::size_t r = 0; r < at.results.size(); ++r) {
       if (sums(row.results[r])) changed |= add_partial(at.results[r], summed);
+      if (is_in_state(at.results[r]))
+        changed |= add_partial(at.results[r], sharding(program_[at.results[r]].storage).partial);
+    }
     return changed;
   }
 
-  bool backward(const Instruction& at, const PartitionRow& row) {
+  bool backward(const Instruction& at, const Rule& rule) {
+    const PartitionRow& row = *rule.row;
     const std::vector<Entry> to = split_entries(at.operands, row.operands);
     std::vector<Entry> from = split_entries(at.results, row.results);
     from.insert(from.end(), to.begin(), to.end());
-    const mesh::Split split = finest(from);
+    const mesh::Split split = finest(from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& entry : to) changed |= refine(at, row, entry, split);
@@ -124,19 +140,19 @@ class Spreading {
   }
 
   // How the row's index is split in the entry's tensor: blocks are those beside the ones that the row itself names.
-  mesh::Split split_of(const Entry& entry) {
+  mesh::Split split_of(const Entry& entry, const Rule& rule) {
     mesh::Split split = sharding(entry.tensor).dimensions[index(entry)];
     const std::int64_t blocks = ops::blocks_of(entry.axis);
     if (split.blocks % blocks != 0) return {};
     split.blocks /= blocks;
-    return split;
+    return split.blocks == 1 || rule.in_blocks ? split : mesh::Split{};
   }
 
   // The split into the most axes, of equals the first.
-  mesh::Split finest(const std::vector<Entry>& entries) {
+  mesh::Split finest(const std::vector<Entry>& entries, const Rule& rule) {
     mesh::Split best;
     for (const Entry& entry : entries)
-      if (mesh::Split split = split_of(entry); split.axes.size() > best.axes.size()) best = std::move(split);
+      if (mesh::Split split = split_of(entry, rule); split.axes.size() > best.axes.size()) best = std::move(split);
     return best;
   }
 
@@ -165,15 +181,15 @@ class Spreading {
   }
 
   // The axes along which every operand that has the row's index is split alike.
-  Axes axes_in_common(const Instruction& at, const PartitionRow& row, const std::vector<Entry>& operands) {
+  Axes axes_in_common(const Instruction& at, const Rule& rule, const std::vector<Entry>& operands) {
     if (operands.empty()) return {};
-    mesh::Split common = split_of(operands[0]);
+    mesh::Split common = split_of(operands[0], rule);
     for (const Entry& entry : operands) {
-      const mesh::Split other = split_of(entry);
+      const mesh::Split other = split_of(entry, rule);
       if (other.blocks != common.blocks) return {};
       while (!begins_with(other.axes, common.axes)) common.axes.pop_back();
     }
-    while (!common.axes.empty() && !ops::has_shares(program_, at, row, mesh::shards(common, mesh_)))
+    while (!common.axes.empty() && !ops::has_shares(program_, at, *rule.row, mesh::shards(common, mesh_)))
       common.axes.pop_back();
     Axes axes;
     for (const mesh::Axis axis : common.axes) axes.add(axis);
@@ -191,11 +207,37 @@ class Spreading {
     return added;
   }
 
-  // A state in whose memory a sum is made, such as accumulated gradients, keeps each rank's share.
+  // The sums that several instructions make in the memory of one state, such as accumulated gradients, are partial over
+  // the same axes, since this memory cannot change its sharding. So the axes of each sum are given to the next one, by
+  // forward(), and to what it adds up in, the previous sum or the state, by this function.
   bool share_with_state(TensorId result) {
-    const TensorId state = program_[result].storage;
-    return state.valid() && program_[state].kind == ir::TensorKind::state &&
-           add_partial(state, sharding(result).partial);
+    return is_in_state(result) && add_partial(program_[result].storage, sharding(result).partial);
+  }
+
+  bool is_in_state(TensorId id) const {
+    return program_[id].storage.valid() && program_[program_.root(id)].kind == ir::TensorKind::state;
+  }
+
+  // Error: a tensor of attention is split along the row's index, but the row has no such shares since an attribute, the
+  // heads, does not divide. All ranks would compute the products of all heads then. Other ops, such as a gate whose
+  // groups do not divide, cost little next to the products and stay whole.
+  Status check_divided(const Instruction& at, const Rule& rule) {
+    if (ops::op(at.op).kind != ops::Kind::attention) return {};
+    const PartitionRow& row = *rule.row;
+    std::vector<Entry> entries = split_entries(at.operands, row.operands);
+    const std::vector<Entry> results = split_entries(at.results, row.results);
+    entries.insert(entries.end(), results.begin(), results.end());
+    for (const Entry& entry : entries) {
+      const std::int64_t n = mesh::shards(split_of(entry, rule), mesh_);
+      if (ops::has_shares(program_, at, row, n)) continue;
+      for (const std::string_view attribute : row.divided)
+        if (const std::int64_t value = at.attributes.integer(attribute, 0); value % n != 0)
+          return config_error(fmt::format("{} at {}: expected a multiple of {} {}, since {} is {}, found {}", at.op,
+                                          at.label, n, attribute, program_.display(entry.tensor),
+                                          mesh::to_string(program_.type(entry.tensor).shape, sharding(entry.tensor)),
+                                          value));
+    }
+    return {};
   }
 
   ir::Program program_;
@@ -208,6 +250,7 @@ class Spreading {
 
 Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
   ir::Program program = logical;
+  const RaggedTensors ragged(logical);
   std::vector<bool> fixed(program.tensors.size());
   for (std::size_t i = 0; i < program.tensors.size(); ++i) {
     Tensor& tensor = program.tensors[i];
@@ -216,8 +259,9 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
       tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
       continue;
     }
-    if (auto fits = mesh::shard_shape(tensor.type.shape, *tensor.sharding, mesh); !fits.ok())
-      return config_error(fmt::format("{}: {}", program.display({static_cast<std::int32_t>(i)}), fits.error().message));
+    const TensorId id{std::int32_t(i)};
+    if (const Status fits = ragged.check_sharding(id, tensor.type, *tensor.sharding, mesh); !fits.ok())
+      return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
     tensor.sharding = restrict(std::move(*tensor.sharding), mesh.wide());
   }
   return Spreading(std::move(program), std::move(fixed), mesh).run();

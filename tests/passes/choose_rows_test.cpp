@@ -70,6 +70,31 @@ TEST_CASE("choose rows: what costs nothing") {
         "[4,8 whole] [2x4{tensor},8] -> [4,2x4{tensor}]");
 }
 
+TEST_CASE("choose rows: several versions at hand, memory that keeps its sharding, two axes") {
+  const Sharding whole = Sharding::whole(2), rows{{{{Axis::tensor}}, {}}, {}}, columns{{{}, {{Axis::tensor}}}, {}};
+  const Sharding both{{{{Axis::data}}, {{Axis::tensor}}}, {}};
+  const ir::Program gelu = program("input @x : f32[8,4]\n%0 : f32[8,4] = gelu(@x)  # compute forward a\n");
+  const ir::Program zero = program("state @x : f32[8,4]\nzero(&@x)  # compute forward a\n");
+  const ir::TensorType type{DType::f32, {8, 4}};
+  auto taken = [&](const ir::Program& of, passes::ShardedOperand x, std::vector<passes::ShardedOperand> results) {
+    passes::RowChooser chooser(mesh::Mesh{{1, 2, 1, 2}}, passes::bytes_sent);
+    const auto share = chooser.choose({of.instructions[0], {std::move(x)}, std::move(results)});
+    return share.ok() ? to_string(type.shape, share->operands[0]) : share.error().message;
+  };
+  // The version that needs no step.
+  CHECK(taken(gelu, {type, {columns, rows}}, {{type, {rows}}}) == "8{tensor},4");
+  CHECK(taken(gelu, {type, {rows, columns}}, {{type, {columns}}}) == "8,4{tensor}");
+  // A version that is whole costs nothing to split.
+  CHECK(taken(gelu, {type, {columns, whole}}, {{type, {rows}}}) == "8{tensor},4");
+  CHECK(taken(gelu, {type, {whole}}, {{type, {both}}}) == "8{data},4{tensor}");
+  // A result that nothing reads has no price: the operand stays as it is.
+  CHECK(taken(gelu, {type, {both}}, {{type, {}}}) == "8{data},4{tensor}");
+  CHECK(taken(zero, {type, {whole}, {}, true}, {}) == "8,4 whole");
+  CHECK(taken(zero, {type, {rows}, {}, true}, {}) ==
+        "a: expected a way to split zero over tensor that leaves what it updates in place as it is sharded, found "
+        "none");
+}
+
 TEST_CASE("choose rows: attributes and packed heads go with the row") {
   auto attention = [](int heads) {
     return fmt::format(

@@ -1,5 +1,5 @@
 // The ranks of a mesh in lock step: each instruction of the rank's Program on all of them, by its reference in double;
-// changes of sharding by definition.
+// changes of sharding by definition. Tensors in one memory are one value: an update in place is seen by all readers.
 #pragma once
 #include <map>
 #include <string>
@@ -42,19 +42,19 @@ class LockStep {
 
   // Fills an input, a parameter or a state.
   void set(const std::string& name, const DoubleTensor& whole, const mesh::Sharding& sharding) {
-    values_[program_.find(name).value] = spread(whole, passes::restrict(sharding, mesh_.wide()), mesh_);
+    of_memory(program_.find(name)) = spread(whole, passes::restrict(sharding, mesh_.wide()), mesh_);
   }
 
   void run() {
     for (const ir::Instruction& at : program_.instructions)
       if (const auto step = reshard_of(program_, at, mesh_))
-        values_[at.results[0].value] = apply(*step, of(at.operands[0]), mesh_);
+        of_memory(at.results[0]) = apply(*step, of(at.operands[0]), mesh_);
       else
         compute(at);
   }
 
   // What each rank holds.
-  const std::vector<DoubleTensor>& of(ir::TensorId id) const { return values_.at(id.value); }
+  const std::vector<DoubleTensor>& of(ir::TensorId id) const { return values_.at(program_.root(id).value); }
 
  private:
   // Which share of the instruction a rank computes.
@@ -64,18 +64,26 @@ class LockStep {
     return {mesh_.place(rank, axes), mesh_.size(axes)};
   }
 
+  std::vector<DoubleTensor>& of_memory(ir::TensorId id) { return values_[program_.root(id).value]; }
+
   void compute(const ir::Instruction& at) {
     for (int rank = 0; rank < mesh_.ranks(); ++rank) {
       std::vector<DoubleTensor> operands;
       for (const ir::TensorId id : at.operands) operands.push_back(of(id)[std::size_t(rank)]);
       const ReferenceCall call = run_reference(ops::op(at.op), std::move(operands), at.attributes, share_of(at, rank));
-      for (std::size_t r = 0; r < at.results.size(); ++r) values_[at.results[r].value].push_back(call.results[r]);
+      auto set = [&](ir::TensorId id, const DoubleTensor& value) {
+        of_memory(id).resize(std::size_t(mesh_.ranks()));
+        of_memory(id)[std::size_t(rank)] = value;
+      };
+      for (std::size_t i = 0; i < at.operands.size(); ++i)
+        if (at.writes_operand(at.operands[i])) set(at.operands[i], call.operands[i]);
+      for (std::size_t r = 0; r < at.results.size(); ++r) set(at.results[r], call.results[r]);
     }
   }
 
   const ir::Program& program_;
   mesh::Mesh mesh_;
-  std::map<std::int32_t, std::vector<DoubleTensor>> values_;  // by tensor and rank
+  std::map<std::int32_t, std::vector<DoubleTensor>> values_;  // by the tensor whose memory it is, and rank
 };
 
 }  // namespace lancet::test

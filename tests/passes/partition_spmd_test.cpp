@@ -66,12 +66,12 @@ ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const op
   return program;
 }
 
-// The number of rows of samples that were compared, on n ranks along an axis.
-int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n) {
-  int checked = 0;
+// Compares each row that fits the sample, on n ranks along an axis, and counts it in `checked`, by row.
+void check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n, std::vector<int>& checked) {
   Mesh mesh;
   mesh[axis] = n;
-  for (const ops::PartitionRow& row : op.partition) {
+  for (std::size_t r = 0; r < op.partition.size(); ++r) {
+    const ops::PartitionRow& row = op.partition[r];
     if (!row.in_space() || sample.operands.size() > row.operands.size()) continue;
     if (splits_slots(row, op)) continue;  // shards of slots are no slices: tests/ops/partition_test.cpp
     const ir::Program logical = program_of(op, sample, row, axis);
@@ -84,9 +84,8 @@ int check_rows(const ops::OpDef& op, const ops::Sample& sample, Axis axis, int n
     INFO(ir::print(logical) << ir::print(local));
     CHECK(difference(logical, local, mesh, values) == "");
     for (const ir::Instruction& at : local.instructions) CHECK((at.op == op.name || at.op == "one_summand"));
-    ++checked;
+    ++checked[r];
   }
-  return checked;
 }
 
 // ---- random Programs
@@ -143,14 +142,18 @@ output y = %6
 }
 
 TEST_CASE("partition_spmd: every row of the table, by the row's shardings and without communication") {
-  int checked = 0;
-  for (const ops::OpDef* op : ops::all_ops())
+  for (const ops::OpDef* op : ops::all_ops()) {
+    std::vector<int> checked(op->partition.size());
     for (const ops::Sample& sample : op->samples)
       for (const int n : {2, 4}) {
         INFO(op->name);
-        checked += check_rows(*op, sample, n == 2 ? Axis::tensor : Axis::data, n);
+        check_rows(*op, sample, n == 2 ? Axis::tensor : Axis::data, n, checked);
       }
-  CHECK(checked > 60);
+    for (std::size_t r = 0; r < checked.size(); ++r) {
+      INFO("row " << r << " of " << op->name << " fits no sample");
+      CHECK((checked[r] > 0 || !op->partition[r].in_space() || splits_slots(op->partition[r], *op)));
+    }
+  }
 }
 
 TEST_CASE("partition_spmd: random steps with random shardings of all tensors") {
@@ -166,6 +169,30 @@ TEST_CASE("partition_spmd: random steps with random shardings of all tensors") {
     INFO("seed " << seed << " on " << to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
     REQUIRE(difference(logical, local, mesh, random_values(logical, 16, seed)) == "");
   }
+}
+
+TEST_CASE("partition_spmd: random steps with random annotations of some tensors, which shard spreads") {
+  const Mesh meshes[] = {mesh_with(2, 1, 2), mesh_with(1, 4, 1), mesh_with(2, 2, 2)};
+  int compared = 0;
+  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
+    RandomProgram random(seed);
+    ir::Program annotated = random.make();
+    const Mesh& mesh = meshes[seed % std::size(meshes)];
+    random.shard(annotated, mesh);
+    std::minstd_rand kept(seed);
+    for (ir::Tensor& tensor : annotated.tensors)
+      if (kept() % 4 != 0) tensor.sharding.reset();
+    const auto logical = passes::shard(annotated, mesh);
+    if (!logical.ok()) {  // heads of attention
+      REQUIRE(logical.error().message.find("heads, since") != std::string::npos);
+      continue;
+    }
+    const ir::Program local = partitioned(*logical, mesh);
+    INFO("seed " << seed << " on " << to_string(mesh) << "\n" << ir::print(*logical) << ir::print(local));
+    REQUIRE(difference(*logical, local, mesh, random_values(*logical, 16, seed)) == "");
+    ++compared;
+  }
+  CHECK(compared > 40);
 }
 
 TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {
@@ -196,6 +223,30 @@ TEST_CASE("partition_spmd: the comparison notices planted faults") {
     at->op = at->op == "sum_shards" ? "one_summand" : "sum_shards";
     CHECK(difference(logical, local, mesh, values) != "");
   }
+  ir::Program local = partitioned(logical, mesh);  // a sum over another axis of as many ranks
+  std::ranges::find(local.instructions, "sum_shards", &ir::Instruction::op)->attributes.set("axes", "data");
+  CHECK(difference(logical, local, mesh, values) != "");
+}
+
+TEST_CASE("partition_spmd: the comparison notices sums that are left out and blocks that are taken for one") {
+  const Mesh mesh = mesh_with(1, 1, 2);
+  const ir::Program step = DenseGpt2().make(1, mesh, false, true);
+  ir::Program local = partitioned(step, mesh);
+  for (ir::Instruction& at : local.instructions) {  // each rank keeps its shard of its own summand
+    if (at.op != "reduce_scatter") continue;
+    at.op = "take_shard";
+    break;
+  }
+  CHECK(difference(step, local, mesh, random_values(step, DenseGpt2::vocabulary, 7)) != "");
+  const ir::Program blocks = program(
+      "parameter @w : f32[3x4{tensor}]\n%0 : f32[12] whole = gelu(@w)  # compute forward a\n"
+      "%1 : f32[12{tensor}] = gelu(@w)  # compute forward b\noutput y = %0\noutput z = %1\n");
+  local = partitioned(blocks, mesh);
+  CHECK(difference(blocks, local, mesh, random_values(blocks, 2, 7)) == "");
+  const auto gather = std::ranges::find(local.instructions, "all_gather", &ir::Instruction::op);
+  REQUIRE(gather != local.instructions.end());
+  gather->attributes.set("blocks", std::int64_t(1));
+  CHECK(difference(blocks, local, mesh, random_values(blocks, 2, 7)) != "");
 }
 
 TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no others") {
@@ -291,7 +342,8 @@ TEST_CASE("partition_spmd: the loss of blocks of columns is that of whole rows")
 }
 
 TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ranks, are right all the same") {
-  for (const Mesh& mesh : {mesh_with(2, 1, 1), mesh_with(1, 2, 1)}) {
+  for (const Mesh& mesh :
+       {mesh_with(2, 1, 1), mesh_with(1, 2, 1), mesh_with(2, 1, 2), mesh_with(1, 1, 4), mesh_with(1, 2, 2)}) {
     ir::Program forward = model(1);
     const Sharding rows{{{{Axis::data, Axis::expert}}, {}}, {}};
     for (const char* name : {"tokens", "targets"}) forward[forward.find(name)].sharding = rows;
@@ -299,6 +351,8 @@ TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ran
       if (tensor.local) {
         tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
         tensor.sharding->dimensions[0].axes = {Axis::expert};
+        if (tensor.name.ends_with("c_fc.weight")) tensor.sharding->dimensions[1].axes = {Axis::tensor};
+        if (tensor.name.ends_with("c_proj.weight")) tensor.sharding->dimensions[2].axes = {Axis::tensor};
       }
     const auto logical = passes::shard(passes::autodiff(forward), mesh);
     REQUIRE(logical.ok());
@@ -306,7 +360,7 @@ TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ran
     INFO(ir::print(*logical) << ir::print(local));
     CHECK(difference(*logical, local, mesh, random_values(*logical, 67, 3)) == "");
     const ir::TensorId experts = local.find("h.0.moe.experts.c_fc.weight");
-    CHECK(local[experts].local == (mesh[Axis::expert] > 1));
+    CHECK(local[experts].local == (mesh[Axis::expert] * mesh[Axis::tensor] > 1));
     CHECK(local.type(experts).shape[0] == 4 / mesh[Axis::expert]);
   }
 }
@@ -323,15 +377,109 @@ TEST_CASE("partition_spmd: the Program's size does not depend on the sizes of th
 }
 
 TEST_CASE("partition_spmd: gradients that are summed in states") {
-  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2)}) {
-    const ir::Program logical = DenseGpt2().make(1, mesh, true);
-    const ir::Program local = partitioned(logical, mesh);
-    INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
-    CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
-    for (const ir::Output& output : local.outputs)
-      if (output.kind == ir::OutputKind::gradient)
-        CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+  for (const Mesh& mesh : {mesh_with(2, 1, 2), mesh_with(2, 2, 2), mesh_with(1, 1, 2)})
+    for (const bool sequence_parallel : {false, true}) {
+      const ir::Program logical = DenseGpt2().make(1, mesh, true, sequence_parallel);
+      const ir::Program local = partitioned(logical, mesh);
+      INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
+      CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+      for (const ir::Output& output : local.outputs)
+        if (output.kind == ir::OutputKind::gradient)
+          CHECK(local[local.root(output.tensor)].kind == ir::TensorKind::state);
+    }
+}
+
+TEST_CASE("partition_spmd: weights that are split over the batch's axes, between a split sequence, and not in states") {
+  const Mesh mesh = mesh_with(2, 1, 2);
+  const ir::Program logical = DenseGpt2().make(1, mesh, false, true, true);
+  CHECK(difference(logical, partitioned(logical, mesh), mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
+  for (const bool sequence_parallel : {false, true}) {
+    const auto result = passes::partition_spmd(DenseGpt2().make(1, mesh, true, sequence_parallel, true), mesh);
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().message.find("expected the sum of its gradients split like the parameter") !=
+          std::string::npos);
   }
+}
+
+TEST_CASE("partition_spmd: after an update in place no reader sees a copy from before it") {
+  const char* states = R"(program states
+state @s : f32[8,4] whole
+state @g : f32[8,4] partial{data}
+input @x : f32[8{data},4]
+input @dy : f32[8{data},8]
+%0 : f32[8{data},4] = gelu(@s)  # compute forward a
+%1 : f32[8,4] whole = gelu(@g)  # compute forward b
+zero(&@s)  # compute forward c
+%2 : f32[8{data},4] = gelu(@s)  # compute forward d
+%3 : f32[8,4] partial{data} in @g = linear_dw(@dy, @x, @g)  # compute dw e
+%4 : f32[8,4] whole = gelu(@g)  # compute forward f
+%5 : f32[8,4] whole = gelu(%3)  # compute forward g
+output before = %0
+output sum_before = %1
+output after = %2
+output sum_after = %4
+output sum = %5
+)";
+  const ir::Program logical = program(states), local = partitioned(logical, mesh_with(2, 1, 1));
+  INFO(ir::print(local));
+  CHECK(difference(logical, local, mesh_with(2, 1, 1), random_values(logical, 2, 3)) == "");
+}
+
+TEST_CASE("partition_spmd: a state is updated in its own memory only") {
+  auto error = [](const char* first, const mesh::Mesh& mesh = mesh_with(2, 1, 1)) {
+    const std::string text = fmt::format(
+        "state @s : f32[8{{data}},4]\n{}zero(&@s)  # compute forward b\n%9 : f32[8{{data}},4] = gelu(@s)  # compute "
+        "forward c\noutput y = %9\n",
+        first);
+    const auto result = passes::partition_spmd(program(text), mesh);
+    return result.ok() ? "none" : result.error().message;
+  };
+  const char* expected =
+      "b: expected a way to split zero over data that leaves what it updates in place as it is sharded, found none";
+  CHECK(error("") == expected);
+  // A whole copy is at hand.
+  CHECK(error("%0 : f32[1] whole = squared_norm(@s)  # compute forward a\n") == expected);
+}
+
+TEST_CASE("partition_spmd: only versions that something reads are made, each once, from the nearest one") {
+  CHECK(text_of(partitioned(program(R"(program unread
+input @x : f32[8{data},4]
+%0 : f32[8,4] whole = gelu(@x)  # compute forward a
+%1 : f32[8{data},4] = gelu(%0)  # compute forward b
+output y = %1
+)"),
+                            mesh_with(2, 1, 1))) == R"(program unread
+input @x : f32[4,4]
+%0 : f32[4,4] = gelu(@x)  # compute forward a
+%1 : f32[4,4] = gelu(%0)  # compute forward b
+output y = %1
+)");
+  CHECK(text_of(partitioned(program(R"(program nearest
+input @x : f32[8,4] whole
+%0 : f32[8{data},4] = gelu(@x)  # compute forward a
+%1 : f32[8{data},4{tensor}] = gelu(@x)  # compute forward b
+%2 : f32[8{data},4{tensor}] = gelu(@x)  # compute forward c
+output y = %0
+output z = %1
+output w = %2
+)"),
+                            mesh_with(2, 1, 2))) == R"(program nearest
+input @x : f32[8,4]
+%0 : f32[4,4] = take_shard(@x) {axes=data, shards=2, axis=0}  # compute forward a.take_shard
+%1 : f32[4,4] = gelu(%0)  # compute forward a
+%2 : f32[4,2] = take_shard(%0) {axes=tensor, shards=2, axis=1}  # compute forward b.take_shard
+%3 : f32[4,2] = gelu(%2)  # compute forward b
+%4 : f32[4,2] = gelu(%2)  # compute forward c
+output y = %1
+output z = %3
+output w = %4
+)");
+}
+
+TEST_CASE("partition_spmd: an output that no instruction makes leaves as it is sharded") {
+  const ir::Program logical = program("program named\nparameter @x : f32[8{data},4]\noutput y = @x\n");
+  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 1))) ==
+        "program named\nparameter @x : f32[4,4] local\noutput y = @x\n");
 }
 
 TEST_CASE("partition_spmd: what each rank has of its own is local") {
@@ -355,6 +503,11 @@ TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
   };
   CHECK(error("input @x : f32[6{data},8]\n%0 : f32[6{data},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
               mesh_with(4, 1, 1)) == "@x: dimension 0: expected a multiple of 4, the ranks along data, found 6");
+  CHECK(error("input @t : i32[4,6] partial{data}\ninput @x : f32[8,8] whole\n%0 : f32[8,8] whole = gelu(@x)  # compute "
+              "forward a\noutput y = %0\n",
+              mesh_with(2, 1, 1)) == "@t: expected a tensor of f32 or bf16 where it is partial over data, found i32");
+  CHECK(error("state @x : f32[8{stage},8]\n%0 : f32[8{stage},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
+              mesh::Mesh{{2, 1, 1, 1}}) == "@x: expected a sharding over data, expert or tensor, found one over stage");
   // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
   CHECK(error(R"(input @dy : f32[4,8] whole
 input @x : f32[4,8] whole

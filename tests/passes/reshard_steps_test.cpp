@@ -96,6 +96,103 @@ int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
   return int(shardings.size() * shardings.size());
 }
 
+// True if a's axes are the outermost ones of b, in the same blocks.
+bool is_outer(const mesh::Split& a, const mesh::Split& b) {
+  return a.axes.size() <= b.axes.size() && std::equal(a.axes.begin(), a.axes.end(), b.axes.begin()) &&
+         (a.axes.empty() || a.blocks == b.blocks);
+}
+
+// The axes of b inside those of a, if they are in the mesh's order, as the ranks of a group are.
+std::optional<std::vector<Axis>> gained(const mesh::Split& a, const mesh::Split& b) {
+  if (!is_outer(a, b)) return std::nullopt;
+  std::vector<Axis> run(b.axes.begin() + std::ptrdiff_t(a.axes.size()), b.axes.end());
+  return std::ranges::is_sorted(run) ? std::optional(run) : std::nullopt;
+}
+
+// The step that alone leads from one sharding to another, by the definitions of the ops, if there is one.
+std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const Mesh& mesh) {
+  std::vector<std::vector<Axis>> in, out;
+  for (std::size_t d = 0; d < from.dimensions.size(); ++d) {
+    if (from.dimensions[d] == to.dimensions[d]) continue;
+    const auto more = gained(from.dimensions[d], to.dimensions[d]), less = gained(to.dimensions[d], from.dimensions[d]);
+    if (!more && !less) return std::nullopt;
+    (more ? in : out).push_back(more ? *more : *less);
+  }
+  std::vector<Axis> summed, made;
+  for (const Axis axis : mesh::all_axes) {
+    if (from.partial.has(axis) && !to.partial.has(axis)) summed.push_back(axis);
+    if (!from.partial.has(axis) && to.partial.has(axis)) made.push_back(axis);
+  }
+  const bool gathers = out.size() == 1, splits = in.size() == 1;
+  if (in.size() > 1 || out.size() > 1 || int(gathers) + int(!summed.empty()) + int(!made.empty()) > 1)
+    return std::nullopt;
+  Reshard step;
+  auto is = [&](Reshard::Kind kind, const std::vector<Axis>& axes) {
+    step.kind = kind;
+    for (const Axis axis : axes) step.axes.add(axis);
+    step.ranks = mesh.size(step.axes);
+    return step;
+  };
+  if (gathers && splits) return in == out ? std::optional(is(Reshard::Kind::swap_shards, in[0])) : std::nullopt;
+  if (gathers) return is(Reshard::Kind::all_gather, out[0]);
+  if (!summed.empty() && splits)
+    return in[0] == summed ? std::optional(is(Reshard::Kind::reduce_scatter, summed)) : std::nullopt;
+  if (!summed.empty()) return is(Reshard::Kind::sum_shards, summed);
+  if (!made.empty()) return splits ? std::nullopt : std::optional(is(Reshard::Kind::one_summand, made));
+  return is(Reshard::Kind::take_shard, in[0]);
+}
+
+// True if each dimension has the outermost of the axes that it has in one of the two shardings, or none, and only what
+// is partial in one of them is partial.
+bool is_between(const Sharding& sharding, const Sharding& from, const Sharding& to) {
+  for (std::size_t d = 0; d < sharding.dimensions.size(); ++d)
+    if (!is_outer(sharding.dimensions[d], from.dimensions[d]) && !is_outer(sharding.dimensions[d], to.dimensions[d]))
+      return false;
+  return std::ranges::all_of(mesh::all_axes, [&](Axis axis) {
+    return !sharding.partial.has(axis) || from.partial.has(axis) || to.partial.has(axis);
+  });
+}
+
+// The number of pairs of shardings for which the way is dearer than the shortest path over all shardings between them
+// (Bellman-Ford).
+int dearer_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
+  const auto all = AllShardings(shape, mesh, blocks).found;
+  const std::size_t n = all.size();
+  constexpr double none = 1e300;
+  std::vector<double> edge(n * n, none);
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b)
+      if (auto step = a == b ? std::nullopt : one_step(all[a], all[b], mesh)) {
+        step->before = {DType::f32, shard_shape(shape, all[a], mesh).value()};
+        edge[a * n + b] = passes::bytes_sent(*step);
+      }
+  auto shortest = [&](std::size_t from, std::size_t to) {
+    std::vector<std::size_t> between;
+    for (std::size_t i = 0; i < n; ++i)
+      if (i == from || i == to || is_between(all[i], all[from], all[to])) between.push_back(i);
+    std::vector<double> least(n, none);
+    least[from] = 0;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const std::size_t a : between)
+        for (const std::size_t b : between)
+          if (least[a] + edge[a * n + b] < least[b]) least[b] = least[a] + edge[a * n + b], changed = true;
+    }
+    return least[to];
+  };
+  int dearer = 0;
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      const double least = shortest(a, b);
+      const auto way = passes::reshard_steps({DType::f32, shape}, all[a], all[b], mesh, passes::bytes_sent);
+      if (std::abs(way.cost - least) < 1e-6) continue;
+      if (++dearer == 1)
+        WARN(fmt::format("{} from {} to {}: cost {}, least {}", to_string(mesh), to_string(shape, all[a]),
+                         to_string(shape, all[b]), way.cost, least));
+    }
+  return dearer;
+}
+
 // The steps between two shardings on data 2, expert 2, tensor 2: "reduce_scatter tensor 0; all_gather data 1".
 std::string steps(const Shape& shape, const Sharding& from, const Sharding& to) {
   const Mesh mesh = mesh_of(2, 2, 2);
@@ -118,6 +215,15 @@ TEST_CASE("reshard steps: every pair of shardings, by values") {
   CHECK(check_all_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 16 * 16);
   CHECK(check_all_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 92 * 92);
   CHECK(check_all_pairs({16}, mesh_of(2, 2, 2), 2) > 300);
+}
+
+TEST_CASE("reshard steps: no way over shardings between the two is cheaper") {
+  CHECK(dearer_pairs({8, 16}, mesh_of(1, 1, 2), 4) == 0);
+  CHECK(dearer_pairs({12, 6}, mesh_of(2, 1, 3), 1) == 0);
+  CHECK(dearer_pairs({2, 4, 2}, mesh_of(1, 2, 2), 1) == 0);
+  CHECK(dearer_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 0);
+  CHECK(dearer_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 0);
+  CHECK(dearer_pairs({16}, mesh_of(2, 2, 2), 2) == 0);
 }
 
 TEST_CASE("reshard steps: one collective where there is one, slices first, gathers last") {

@@ -229,21 +229,24 @@ TEST_CASE("shard: heads of attention are split in blocks, if the axes divide the
   const auto text = [](const char* qkv, const char* out, const char* lse, int heads) {
     return fmt::format(
         "program \ninput @qkv : f32[2,4,{}]\n%0 : f32[2,4,{}], %1 : f32[2,{},4] = attention(@qkv) {{heads={}}}  "
-        "# compute forward\noutput y = %0\n",
+        "# compute forward a\noutput y = %0\n",
         qkv, out, lse, heads);
   };
   for (const auto& open :
        {text("3x8{tensor}", "8", "2", 2), text("24", "8{tensor}", "2", 2), text("24", "8", "2{tensor}", 2)})
     CHECK(sharded(open).find("@qkv : f32[2,4,3x8{tensor}]\n%0 : f32[2,4,8{tensor}], %1 : f32[2,2{tensor},4] =") !=
           std::string::npos);
-  // Two heads have two shards, not four.
-  CHECK(sharded(text("3x8{expert,tensor}", "8", "2", 2), data2_expert2_tensor2)
-            .find("%0 : f32[2,4,8{expert}], %1 : f32[2,2{expert},4] =") != std::string::npos);
-  // One head has no two shards, and 24{tensor} would part queries from keys.
-  CHECK(sharded(text("3x8{tensor}", "8", "1", 1)).find("%0 : f32[2,4,8] whole, %1 : f32[2,1,4] whole") !=
-        std::string::npos);
-  CHECK(sharded(text("24{tensor}", "8", "2", 2)).find("%0 : f32[2,4,8] whole, %1 : f32[2,2,4] whole") !=
-        std::string::npos);
+  // 24{tensor} would part queries from keys, and 6x4{tensor} the features of a head.
+  for (const char* qkv : {"24{tensor}", "6x4{tensor}"})
+    CHECK(sharded(text(qkv, "8", "2", 2)).find("%0 : f32[2,4,8] whole, %1 : f32[2,2,4] whole") != std::string::npos);
+  // Two heads have two shards, not four; one head has no two.
+  auto error = [](const std::string& program_text) {
+    return passes::shard(program(program_text), data2_expert2_tensor2).error().message;
+  };
+  CHECK(error(text("3x8{expert,tensor}", "8", "2", 2)) ==
+        "attention at a: expected a multiple of 4 heads, since @qkv is 2,4,3x8{expert,tensor}, found 2");
+  CHECK(error(text("24", "8{tensor}", "1", 1)) ==
+        "attention at a: expected a multiple of 2 heads, since %0 is 2,4,8{tensor}, found 1");
 }
 
 TEST_CASE("shard: a tensor of two axes has no sequence") {
@@ -385,11 +388,17 @@ TEST_CASE("shard: errors name the tensor, the dimension, the axes and the number
   twice.tensors[0].sharding->partial.add(mesh::Axis::data);
   CHECK(passes::shard(twice, data2_tensor2).error().message ==
         "@x: dimension 1: expected each axis once in a sharding, found data again");
+  const mesh::Mesh stages{{2, 1, 1, 1}};
+  CHECK(passes::shard(program("input @x : f32[8{stage}]\n%0 : f32[8] = gelu(@x)  # compute forward\n"), stages)
+            .error()
+            .message == "@x: expected a sharding over data, expert or tensor, found one over stage");
+  CHECK(shard_error("input @t : i32[4,6] partial{data}\ninput @x : f32[4,6]\n%0 : f32[4,6] = gelu(@x)  # compute "
+                    "forward\n") == "@t: expected a tensor of f32 or bf16 where it is partial over data, found i32");
 }
 
 TEST_CASE("shard: random annotations of random models spread and stay") {
   std::mt19937 random(7);
-  int spread = 0;
+  int spread = 0, refused = 0;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     ir::Program step = passes::autodiff(RandomModel(seed).make(), seed % 2 == 0);
     const mesh::Mesh mesh{{1, 1 + int(random() % 2), 1 + int(random() % 4), 1 + int(random() % 2)}};
@@ -398,7 +407,7 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
       mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(tensor.type.shape.rank()));
       for (const mesh::Axis axis : mesh::all_axes) {
         mesh::Sharding finer = sharding;
-        if (random() % 8 == 0)
+        if (random() % 8 == 0 && tensor.type.dtype != DType::i32)
           finer.partial.add(axis);
         else if (random() % 2 == 0)
           finer.dimensions[random() % finer.dimensions.size()].axes.push_back(axis);
@@ -407,7 +416,11 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
       tensor.sharding = sharding;
     }
     const auto result = passes::shard(step, mesh);
-    REQUIRE(result.ok());
+    if (!result.ok()) {
+      REQUIRE(result.error().message.find("heads, since") != std::string::npos);
+      ++refused;
+      continue;
+    }
     REQUIRE(ir::print(passes::shard(*result, mesh).value()) == text_of(*result));
     for (std::size_t i = 0; i < step.tensors.size(); ++i) {
       const ir::Tensor &before = step.tensors[i], &after = result->tensors[i];
@@ -423,4 +436,5 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
     }
   }
   CHECK(spread > 1000);
+  CHECK(refused < 10);
 }

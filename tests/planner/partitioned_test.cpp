@@ -12,13 +12,16 @@ using namespace lancet::test;
 TEST_CASE("partitioned programs: planned and executed by ranks that are threads") {
   struct Case {
     mesh::Mesh mesh;
+    bool accumulate = false;
     std::int64_t vocabulary_blocks = 0;  // 0: the vocabulary is whole
   };
   for (const Case& c :
-       {Case{mesh_with(2, 1, 1)}, Case{mesh_with(2, 1, 2)}, Case{mesh_with(1, 1, 4)}, Case{mesh_with(2, 1, 2), 2}}) {
+       {Case{mesh_with(2, 1, 1)}, Case{mesh_with(2, 1, 2)}, Case{mesh_with(1, 1, 4)}, Case{mesh_with(2, 1, 2), true},
+        Case{mesh_with(1, 1, 4), true}, Case{mesh_with(2, 1, 2), false, 2}}) {
     const mesh::Mesh& mesh = c.mesh;
-    INFO(to_string(mesh) << ", " << c.vocabulary_blocks << " blocks of columns");
-    const ir::Program logical = DenseGpt2().make(2, mesh, false, false, false, c.vocabulary_blocks),
+    INFO(to_string(mesh) << ", " << c.vocabulary_blocks << " blocks of columns"
+                         << (c.accumulate ? ", gradients add up" : ""));
+    const ir::Program logical = DenseGpt2().make(2, mesh, c.accumulate, false, false, c.vocabulary_blocks),
                       local = partitioned(logical, mesh);
     const ir::Plan plan = planner::make_forward_plan(local, mesh::Mesh{});
     require_sound(ir::verify(plan));
@@ -31,7 +34,7 @@ TEST_CASE("partitioned programs: planned and executed by ranks that are threads"
       for (std::size_t rank = 0; rank < shards.size(); ++rank)
         of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
     }
-    whole.run();
+    for (int step = 0; step < 2; ++step) whole.run();
     std::vector<std::map<std::string, DoubleTensor>> outputs(of_ranks.size());
     require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
       const auto rank = std::size_t(world.rank());

@@ -212,6 +212,17 @@ TEST_CASE("a gate whose groups cannot be shared decides on all ranks alike") {
   check_case({.mesh = mesh_with(2, 2, 1), .groups = 2}, false);
 }
 
+TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, though they are integers") {
+  const MoeCase c{.mesh = mesh_with(2, 2, 1)};
+  const ir::Program step = logical_step(c, true);
+  CHECK(std::ranges::any_of(step.tensors, [](const ir::Tensor& tensor) {
+    return tensor.type.dtype == DType::i32 && !tensor.sharding->partial.empty();
+  }));
+  const auto again = passes::shard(step, c.mesh);
+  REQUIRE(again.ok());
+  CHECK(ir::print(*again) == ir::print(step));
+}
+
 TEST_CASE("the partitioned mixture of experts is the Program that the model makes for one of several ranks") {
   for (const int ranks : {2, 4})
     for (const config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized}) {

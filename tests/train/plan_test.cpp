@@ -189,6 +189,19 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     const std::string edited = test::match_replaced(file.text, "beta1=0.9", "beta1=0.8");
     CHECK(has(file.error_of(edited, config), "beta1=0.9"));
   }
+  SECTION("other heads of attention, in all its instructions") {
+    ir::Plan plan = file.planned.plan;
+    const std::int64_t heads = config.model.n_head;
+    for (ir::Instruction& at : plan.program.instructions) {
+      if (!at.attributes.has("heads")) continue;
+      at.attributes.set("heads", heads / 2);
+      for (const auto& ids : {at.operands, at.results})
+        for (const ir::TensorId id : ids)
+          if (Shape& shape = plan.program[id].type.shape; shape.rank() == 3 && shape[1] == heads)
+            shape.set(1, heads / 2);
+    }
+    CHECK(has(file.error_of(ir::print(plan), config), fmt::format("heads={}", heads)));
+  }
   SECTION("an output is removed") {
     CHECK(has(file.error_of(test::match_replaced(file.text, "output grad_norm[^\n]*\n", ""), config),
               "output grad_norm"));

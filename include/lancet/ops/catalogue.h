@@ -29,6 +29,10 @@ inline bool is_of_experts(const ir::Instruction& instruction) {
 // True if some row of the instruction's op divides this attribute among parts in time.
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute);
 
+// True if the row's index has the same extent in all tensors, so that they can be split in the same blocks beside those
+// that the row itself names. False for attention's heads, which are 12 of one tensor and 12 x 64 features of another.
+bool has_one_extent(std::span<const TensorType> operands, std::span<const TensorType> results, const PartitionRow& row);
+
 // The attributes of each of n equal parts, in time or in space, that a row makes of an instruction with `attributes`.
 // Those that the row divides are rounded down, since some are expected numbers (tokens).
 Attributes attributes_of_share(const PartitionRow& row, const Attributes& attributes, std::int64_t n);

@@ -17,19 +17,24 @@ ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 
 // Gives each tensor of a logical Program a sharding: that which annotations imply by the partition rows of the ops
 // between them, or whole (GShard, sections 3.2 and 3.3.2). Annotated tensors keep theirs; of others, a dimension only
-// gets axes that divide it. Axes of one coordinate are left out. Errors (ExitCode::config) name the annotated tensor
-// whose sharding names an axis twice or does not divide its shape, with dimension, axes and numbers.
+// gets axes that divide it. Axes of one coordinate are left out. Sums in the memory of one state are partial over the
+// same axes. Errors (ExitCode::config): an annotated tensor that the mesh cannot hold so (check_sharding), or a partial
+// sum of integers other than counts of slots, with its name; an axis that reaches attention and does not divide its
+// heads, with instruction, tensor, heads and ranks.
 Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 
 // One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
 // (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards, and are local if ranks have
-// different ones. Where an instruction needs another sharding than its operand has, or makes another than its result
-// has, the steps between the two stand before or after it. Gradients leave split as their parameters are, and losses
-// whole; the axes over which they are still partial are named by the sharding of the output's tensor, and are for
-// `sync` to resolve. `cost` prices each step; equal steps cost the same. Runs after autodiff. The number of
-// instructions does not depend on the sizes of axes of more than one coordinate.
-// Errors (ExitCode::config): an axis that does not divide a dimension, with tensor, axis and numbers; a state whose
-// sharding does not let its update run in place, or is another than that of the parameter whose gradients it sums.
+// different ones; the attribute `ranks`, where there is one, becomes the mesh's. The steps from one sharding to another
+// precede an instruction that needs another sharding than its operand has, and follow one that makes another than its
+// result has, if something reads that. Gradients leave split as their parameters are, losses and loads as they were
+// made; the axes over which they still add up are named by the sharding of the output's tensor, and are for `sync` to
+// resolve. All other outputs leave as the logical Program says, so each rank has its shard of them. `cost` prices each
+// step; equal steps cost the same. Runs after autodiff. The number of instructions does not depend on the sizes of axes
+// of more than one coordinate. Errors (ExitCode::config): a tensor that the mesh cannot hold as its sharding says
+// (check_sharding), or a partial sum of integers as in shard(), with its name; a state or parameter whose sharding does
+// not let its update run in place; a state whose sharding is another than that of the parameter whose gradients it
+// sums, as where data splits a weight. InternalError: a tensor without a sharding, or a view.
 Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 

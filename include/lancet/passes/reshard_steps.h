@@ -21,6 +21,10 @@ namespace lancet::passes {
 // The axes of a sharding that are among `axes`; those of one coordinate (all but Mesh::wide()) split nothing.
 mesh::Sharding restrict(mesh::Sharding sharding, mesh::Axes axes);
 
+// Success if ranks of the mesh can hold the tensor so. Errors (ExitCode::config): those of mesh::shard_shape(), with
+// dimension, axes and numbers; a sharding over pipeline stages, which share no tensor.
+Status check_sharding(const ir::TensorType& type, const mesh::Sharding& sharding, const mesh::Mesh& mesh);
+
 struct Reshard {
   enum class Kind : std::uint8_t { take_shard, one_summand, swap_shards, reduce_scatter, sum_shards, all_gather };
   Kind kind = Kind::take_shard;
@@ -40,7 +44,8 @@ inline bool is_local(Reshard::Kind kind) {
 // The attributes of the op.
 ir::Attributes attributes(const Reshard& step);
 
-// What one step costs, at least 0; in any unit, the same for all.
+// What one step costs, at least 0; in any unit, the same for all. It is asked for every step that a search may take, so
+// it is a cheap function of the step alone.
 using ReshardCost = std::function<double(const Reshard&)>;
 // The bytes that one rank sends, for planning without a network in mind.
 double bytes_sent(const Reshard& step);
@@ -48,10 +53,15 @@ double bytes_sent(const Reshard& step);
 struct ReshardSteps {
   std::vector<Reshard> steps = {};  // in order; none if the shardings are equal
   double cost = 0;
+  int collectives() const;
 };
+// The order in which ways are preferred: less cost, then fewer collectives, then fewer steps.
+bool is_less(const ReshardSteps& a, const ReshardSteps& b);
 
-// The cheapest way from one sharding of a tensor to another, of equal ones that of fewest steps. type: of the whole
-// tensor. Both shardings fit the type and name axes of several coordinates only (mesh::shard_shape checks the former).
+// The cheapest way from one sharding of a tensor to another, of equal ones that of fewest steps. Shardings on the way
+// split each dimension by the outermost of the axes that one of the two has there: a slice of another dimension, taken
+// back later, could make a sum cheaper, and is not tried. type: of the whole tensor. Both shardings fit the type and
+// name axes of several coordinates only (mesh::shard_shape checks the former).
 ReshardSteps reshard_steps(const ir::TensorType& type, const mesh::Sharding& from, const mesh::Sharding& to,
                            const mesh::Mesh& mesh, const ReshardCost& cost);
 

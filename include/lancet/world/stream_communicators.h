@@ -23,8 +23,8 @@ class Streams {
                               runtime::Accelerator* accelerator, const std::string& purpose = "");
 
   // Collective, before a plan of the program runs, while no stream carries traffic: opens the groups that the program's
-  // instructions name and that are not open yet. All ranks have the same mesh and program. Config error: the mesh is
-  // not one of all ranks.
+  // instructions name and that are not open yet. All ranks have the same mesh and program. Config errors:
+  // the mesh is not one of all ranks; an instruction's `shards` are not the ranks of its group on this mesh.
   Status open_groups(const mesh::Mesh& mesh, const ir::Program& program);
 
   // Options for an executor of this rank, which has its own arena. This object outlives the executor.

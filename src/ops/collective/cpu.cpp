@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "exchange.h"
+#include "messages.h"
 #include "ops/cpu_shards.h"
 
 namespace lancet::ops {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "exchange.h"
 #include "lancet/backend/copy_list.h"
+#include "messages.h"
 #include "ops/device/copy_shards.h"
 
 namespace lancet::ops {
