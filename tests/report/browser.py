@@ -53,6 +53,16 @@ def starts(chromium):
         return "<p>shown</p>" in shown.stdout
 
 
+def shown_by(command):
+    """Runs the browser, and again if it hangs, as it does in rare cases, on any page."""
+    for timeout in (120, 240):
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired as hung:
+            last = hung
+    raise last
+
+
 def browse(chromium, page, probe, width, height=1000, screenshot=None, dark=False):
     """Returns (the probe's findings, the browser's console). probe: a script that sends its findings to the parent."""
     probed, framed = page.with_suffix(".probe.html"), page.with_suffix(".frame.html")
@@ -63,9 +73,9 @@ def browse(chromium, page, probe, width, height=1000, screenshot=None, dark=Fals
                                                    "--virtual-time-budget=4000", "--timeout=60000"]
         if dark:
             options.append("--blink-settings=preferredColorScheme=0")
-        dumped = subprocess.run(options + ["--dump-dom", framed.as_uri()], capture_output=True, text=True, timeout=240)
+        dumped = shown_by(options + ["--dump-dom", framed.as_uri()])
         if screenshot:
-            subprocess.run(options + [f"--screenshot={screenshot}", framed.as_uri()], capture_output=True, timeout=240)
+            shown_by(options + [f"--screenshot={screenshot}", framed.as_uri()])
     found = re.search(r'<pre id="seen">(.*?)</pre>', dumped.stdout, re.S)
     if not found:
         sys.exit(f"the probe did not run: {dumped.stdout[-500:]}\n{dumped.stderr[-2000:]}")
