@@ -51,12 +51,7 @@ Axes Mesh::wide() const {
   return axes;
 }
 
-bool Mesh::has_groups() const {
-  const Axes axes = wide();
-  for (const Axis axis : all_axes)
-    if (axes.has(axis) && axes != Axes{axis}) return true;
-  return false;
-}
+bool Mesh::has_groups() const { return wide().count() > 1; }
 
 int Mesh::coordinate(int rank, Axis axis) const {
   for (std::size_t inner = axis_count - 1; inner > std::size_t(axis); --inner) rank /= sizes[inner];

@@ -8,12 +8,6 @@
 namespace lancet::mesh {
 namespace {
 
-Axes axes_of(const Split& split) {
-  Axes axes;
-  for (const Axis axis : split.axes) axes.add(axis);
-  return axes;
-}
-
 // "data,expert", in the order of the split.
 std::string axis_list(const Split& split) {
   std::string text;
@@ -53,8 +47,7 @@ bool Sharding::is_whole() const { return used().empty(); }
 
 Axes Sharding::used() const {
   Axes axes = partial;
-  for (const Split& split : dimensions)
-    for (const Axis axis : split.axes) axes.add(axis);
+  for (const Split& split : dimensions) axes = axes | Axes(split.axes);
   return axes;
 }
 
@@ -117,7 +110,7 @@ Status check(const Shape& shape, const Sharding& sharding) {
   return {};
 }
 
-std::int64_t shards(const Split& split, const Mesh& mesh) { return mesh.size(axes_of(split)); }
+std::int64_t shards(const Split& split, const Mesh& mesh) { return mesh.size(Axes(split.axes)); }
 
 bool divides(const Dimension& dimension, const Mesh& mesh) {
   const std::int64_t blocks = dimension.split.blocks;

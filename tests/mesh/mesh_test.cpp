@@ -40,6 +40,22 @@ TEST_CASE("mesh: each rank's place is its index in its group, on every mesh of u
         }
 }
 
+TEST_CASE("mesh: sets of axes") {
+  constexpr Axes a{Axis::data, Axis::expert}, b{Axis::expert, Axis::tensor};
+  CHECK((a | b) == Axes{Axis::data, Axis::expert, Axis::tensor});
+  CHECK((a & b) == Axes{Axis::expert});
+  CHECK(a - b == Axes{Axis::data});
+  CHECK(a - a == Axes{});
+  CHECK(a.intersects(b));
+  CHECK_FALSE((a - b).intersects(b));
+  CHECK(Axes{}.count() == 0);
+  CHECK((a | b).count() == 3);
+  CHECK(Axes(mesh::all_axes).count() == mesh::axis_count);
+  CHECK(mesh::holders(false) == Axes(mesh::all_axes));
+  CHECK(mesh::holders(true) == Axes{Axis::stage, Axis::data, Axis::tensor});
+  CHECK(Axes(std::vector{Axis::tensor, Axis::data}) == Axes{Axis::data, Axis::tensor});
+}
+
 TEST_CASE("mesh: texts of axes and meshes") {
   CHECK(to_string(Axes{Axis::expert, Axis::data}) == "data,expert");
   CHECK(mesh::parse_axes("data,expert") == Axes{Axis::data, Axis::expert});

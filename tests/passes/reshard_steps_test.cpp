@@ -129,7 +129,7 @@ std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const 
   Reshard step;
   auto is = [&](Reshard::Kind kind, const std::vector<Axis>& axes) {
     step.kind = kind;
-    for (const Axis axis : axes) step.axes.add(axis);
+    step.axes = mesh::Axes(axes);
     step.ranks = mesh.size(step.axes);
     return step;
   };
@@ -148,9 +148,7 @@ bool is_between(const Sharding& sharding, const Sharding& from, const Sharding& 
   for (std::size_t d = 0; d < sharding.dimensions.size(); ++d)
     if (!is_outer(sharding.dimensions[d], from.dimensions[d]) && !is_outer(sharding.dimensions[d], to.dimensions[d]))
       return false;
-  return std::ranges::all_of(mesh::all_axes, [&](Axis axis) {
-    return !sharding.partial.has(axis) || from.partial.has(axis) || to.partial.has(axis);
-  });
+  return (sharding.partial - (from.partial | to.partial)).empty();
 }
 
 // The number of pairs of shardings for which the way is dearer than the shortest path over all shardings between them

@@ -5,8 +5,10 @@
 // expert 2, tensor 2, rank 5 = 4 + 1 has the coordinates data 1, expert 0, tensor 1.
 #pragma once
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,17 +27,29 @@ std::optional<Axis> parse_axis(std::string_view text);
 class Axes {
  public:
   constexpr Axes() = default;
-  constexpr Axes(std::initializer_list<Axis> axes) {
+  constexpr Axes(std::initializer_list<Axis> axes) : Axes(std::span(axes.begin(), axes.size())) {}
+  constexpr explicit Axes(std::span<const Axis> axes) {
     for (const Axis axis : axes) add(axis);
   }
   constexpr bool has(Axis axis) const { return (bits_ >> int(axis) & 1) != 0; }
   constexpr void add(Axis axis) { bits_ |= std::uint8_t(1 << int(axis)); }
   constexpr void remove(Axis axis) { bits_ &= std::uint8_t(~(1 << int(axis))); }
   constexpr bool empty() const { return bits_ == 0; }
+  constexpr int count() const { return std::popcount(bits_); }
+  constexpr bool intersects(Axes other) const { return (bits_ & other.bits_) != 0; }
+  // The axes that are in a or b, in both, in a but not in b.
+  friend constexpr Axes operator|(Axes a, Axes b) { return of(a.bits_ | b.bits_); }
+  friend constexpr Axes operator&(Axes a, Axes b) { return of(a.bits_ & b.bits_); }
+  friend constexpr Axes operator-(Axes a, Axes b) { return of(a.bits_ & ~b.bits_); }
   friend constexpr bool operator==(Axes, Axes) = default;
   friend constexpr auto operator<=>(Axes, Axes) = default;
 
  private:
+  static constexpr Axes of(int bits) {
+    Axes axes;
+    axes.bits_ = std::uint8_t(bits);
+    return axes;
+  }
   std::uint8_t bits_ = 0;
 };
 std::string to_string(Axes axes);                       // "data,expert", outermost first
@@ -44,9 +58,8 @@ std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writ
 // The axes along which ranks hold the same tensor: all, or for a tensor of which each rank along `expert` has its own
 // (ir::Tensor::local), all but that one.
 constexpr Axes holders(bool local) {
-  Axes axes{Axis::stage, Axis::data, Axis::expert, Axis::tensor};
-  if (local) axes.remove(Axis::expert);
-  return axes;
+  const Axes all(all_axes);
+  return local ? all - Axes{Axis::expert} : all;
 }
 
 struct Mesh {
@@ -54,7 +67,7 @@ struct Mesh {
 
   int operator[](Axis axis) const { return sizes[std::size_t(axis)]; }
   int& operator[](Axis axis) { return sizes[std::size_t(axis)]; }
-  int ranks() const { return size({Axis::stage, Axis::data, Axis::expert, Axis::tensor}); }
+  int ranks() const { return size(Axes(all_axes)); }
   int size(Axes axes) const;  // the ranks of one group of these axes
   Axes wide() const;          // the axes that have more than one coordinate
   bool has_groups() const;    // whether some axes make groups that are neither single ranks nor all of them
