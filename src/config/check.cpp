@@ -68,7 +68,7 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   };
   std::vector<Size> sizes = {
       {"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * ranks)",
-       tokens * double(t.gradient_accumulation_steps) * mesh.ranks()},
+       tokens * double(t.gradient_accumulation_steps) * mesh.size(mesh::batch_axes)},
       {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
       {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
       {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},

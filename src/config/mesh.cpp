@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <vector>
 
 #include "lancet/base/check.h"
 #include "lancet/config/config.h"
@@ -12,11 +13,28 @@ namespace {
 
 using mesh::Axis;
 
-// Axes over which no pass splits a Program yet.
-Status check_supported(const MeshSizes& sizes) {
-  for (const auto& [name, size] : {std::pair{"tensor", sizes.tensor}, std::pair{"stage", sizes.stage}})
-    if (size != 1)
-      return config_error(fmt::format("config: mesh.{0}: expected 1 ({0} is not supported), found {1}", name, size));
+Status check_stage(const MeshSizes& sizes) {
+  if (sizes.stage == 1) return {};
+  return config_error(
+      fmt::format("config: mesh.stage: expected 1 (pipeline stages are not supported), found {}", sizes.stage));
+}
+
+// What Program tensors the axis splits, and their extents.
+Status check_tensor(const Config& config) {
+  const Model& model = config.model;
+  const std::int64_t tensor = config.mesh.tensor;
+  struct Dimension {
+    const char *what, *tensors;
+    std::int64_t extent;
+  };
+  std::vector<Dimension> split{{"heads (model.n_head)", "h.*.attn.c_attn", model.n_head},
+                               {"features (model.n_inner)", "h.*.c_fc", model.inner()}};
+  if (config.train.sequence_parallel)
+    split.push_back({"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len});
+  for (const Dimension& dimension : split)
+    if (dimension.extent % tensor != 0)
+      return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
+                                      dimension.extent, dimension.what, dimension.tensors, tensor));
   return {};
 }
 
@@ -50,7 +68,8 @@ Status check_expert(const Model& model, std::int64_t expert) {
 
 Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   const MeshSizes& sizes = config.mesh;
-  LANCET_TRY(check_supported(sizes));
+  LANCET_TRY(check_stage(sizes));
+  LANCET_TRY(check_tensor(config));
   const std::int64_t given = sizes.data.value_or(1) * sizes.expert.value_or(1) * sizes.tensor * sizes.stage;
   if (ranks % given != 0) return wrong_product(sizes, ranks);
   std::int64_t rest = ranks / given;

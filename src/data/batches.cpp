@@ -115,28 +115,32 @@ Result<TokenizerId> tokenizer_of_training(const config::Config& config) {
 
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
                                                   int ranks, std::int64_t sample_offset) {
-  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, rank));
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  const int place = mesh.place(rank, mesh::batch_axes), shares = mesh.size(mesh::batch_axes);
+  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, place));
   LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.train));
-  const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
+  const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * shares;
   LANCET_ASSIGN(Sampler sampler, Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
                                                                  .global_batch = rows,
                                                                  .seed = static_cast<std::uint64_t>(config.train.seed),
                                                                  .offset = sample_offset}));
-  return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), rank, ranks));
+  return std::unique_ptr<Batches>(std::make_unique<FileBatches>(std::move(sampler), place, shares));
 }
 
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
                                                      int rank, int ranks) {
   if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
   LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.eval));
-  const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * ranks;
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  const int place = mesh.place(rank, mesh::batch_axes), shares = mesh.size(mesh::batch_axes);
+  const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * shares;
   LANCET_ASSIGN(Sampler sampler,
                 Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
   Evaluation evaluation;
   evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
   evaluation.batches =
-      std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, rank, ranks);
+      std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, place, shares);
   return std::optional<Evaluation>(std::move(evaluation));
 }
 

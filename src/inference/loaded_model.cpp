@@ -48,8 +48,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
   };
   LANCET_TRY(run::load_newest(from, world, load));
   LANCET_ASSIGN(world::Streams streams, world::Streams::make(model->config_, world, model->accelerator_));
-  const model::BuildOptions build = planning::build_options(model->config_, model::Mode::generate, world.size());
-  LANCET_TRY(streams.open_groups(build.mesh, model::build_forward(model->config_.model, build)));
+  const mesh::Mesh mesh = config::mesh_of(model->config_, world.size());
+  for (const model::Mode mode : {model::Mode::generate, model::Mode::evaluate}) {
+    LANCET_ASSIGN(const ir::Program program, planning::rank_forward(model->config_, mode, world.size()));
+    LANCET_TRY(streams.open_groups(mesh, program));
+  }
   model->streams_ = std::make_unique<world::Streams>(std::move(streams));
   return model;
 }
@@ -81,8 +84,7 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
 }
 
 Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks) {
-  const ir::Program program =
-      model::build_forward(config_.model, planning::build_options(config_, model::Mode::generate, world.size()));
+  LANCET_ASSIGN(const ir::Program program, planning::rank_forward(config_, model::Mode::generate, world.size()));
   LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
   store_ = {};
   if (accelerator_) store_.place_on(accelerator_->device());
@@ -112,7 +114,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   build.keep_all = true;
   LANCET_ASSIGN(
       const ir::Plan plan,
-      planning::share_plan(world, planner::make_forward_plan(model::build_forward(config.model, build), build.mesh)));
+      planning::share_plan(world, planning::plan_forward(config, build, world.size())));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);
@@ -120,7 +122,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   };
   const float* loss = executor->output("loss").as<float>();
   // A plan's loss is divided by the tokens of a full batch.
-  const double batch = double(config.train.micro_batch_size * config.train.seq_len) * world.size();
+  const double batch = double(config.train.micro_batch_size * config.train.seq_len) * config::batch_ranks(config, world.size());
   double sum = 0;
   for (std::int64_t i = 0; i < evaluation.count; ++i) {
     LANCET_TRY(world::agree(world, evaluation.batches->fill(i, 0, ids("tokens"), ids("targets"))));

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "lancet/base/check.h"
-#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::model {
@@ -14,12 +13,18 @@ namespace {
 
 using ir::TensorId;
 using ir::TensorKind;
+using mesh::Axis;
+using mesh::Split;
+
+// Annotations: how a dimension is split, on any mesh.
+const Split whole{}, over_tensor{{Axis::tensor}}, over_experts{{Axis::expert}}, over_batch{{Axis::data, Axis::expert}};
+const Split qkv_over_tensor{{Axis::tensor}, 3};  // queries, keys and values, each for itself
 
 class Builder {
  public:
   Builder(const config::Model& model, const BuildOptions& options) : model_(model), options_(options) {
     program_.name = "gpt2-moe";
-    program_.attributes = {{"ranks", std::int64_t(options.mesh.ranks())}};
+    program_.attributes = {{"ranks", std::int64_t(1)}};
   }
 
   std::vector<Parameter> parameters() && {
@@ -29,19 +34,21 @@ class Builder {
 
   ir::Program build() {
     const std::int64_t d = model_.n_embd, batch = options_.batch, sequence = options_.sequence;
-    tokens_ = program_.add_named(TensorKind::input, "tokens", {DType::i32, {batch, sequence}});
+    tokens_ = input("tokens", {batch, sequence});
     const std::int64_t rows = model_.padded_vocab(options_.vocabulary_shards);
-    const TensorId wte = weight("wte.weight", {rows, d}, deviation_);
+    const TensorId wte = weight("wte.weight", {rows, d}, {over_tensor, whole}, deviation_);
     parameters_.back().unused = (rows - model_.vocab_size) * d;
-    const TensorId wpe = weight("wpe.weight", {model_.n_positions, d}, deviation_);
+    const TensorId wpe = weight("wpe.weight", {model_.n_positions, d}, {whole, whole}, deviation_);
     if (decodes()) cursor_ = program_.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]
                    : emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
+    split_sequence(x_);
     for (std::int64_t i = 0; i < model_.n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
     if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
     const TensorId logits =
         emit("linear", {y, wte}, product_of(program_.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
+    split_features(logits, over_tensor);
     finish(logits);
     return std::move(program_);
   }
@@ -58,43 +65,83 @@ class Builder {
                              std::string label) {
     return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
   }
-  TensorId add(Parameter parameter, DType dtype) {
-    parameters_.push_back(parameter);
-    return program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape}, parameter.local);
+  void annotate(TensorId id, std::vector<Split> dimensions) {
+    program_[id].sharding = mesh::Sharding{std::move(dimensions), {}};
   }
-  // A product's weight, in the activations' type.
-  TensorId weight(const std::string& name, Shape shape, float deviation, bool local = false) {
-    return add({.name = name, .shape = shape, .local = local, .deviation = deviation}, options_.dtype);
+  // Sequences of the batch. All ranks read those that are generated.
+  TensorId input(const char* name, Shape shape) {
+    const TensorId id = program_.add_named(TensorKind::input, name, {DType::i32, shape});
+    if (!gives_logits()) annotate(id, {over_batch, whole});
+    return id;
   }
-  // A bias, or the scale of a layer norm: `value` at first.
-  TensorId constant(const std::string& name, Shape shape, float value, bool local = false) {
-    return add({.name = name, .shape = shape, .local = local, .value = value}, DType::f32);
+  // Under sequence parallelism: what lies between the pairs of products [B,S,D] is split along the sequence, and what a
+  // pair has in its middle along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
+  void split_sequence(TensorId id) {
+    if (splits_sequence()) annotate(id, {over_batch, over_tensor, whole});
+  }
+  void split_features(TensorId id, const Split& features) {
+    if (splits_sequence()) annotate(id, {over_batch, whole, features});
+  }
+  bool splits_sequence() const { return options_.sequence_parallel && !gives_logits(); }
+
+  // Every parameter is annotated, so that all Programs of a model spread it alike.
+  TensorId add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
+    const TensorId id = program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape});
+    annotate(id, std::move(dimensions));
+    parameters_.push_back(std::move(parameter));
+    return id;
+  }
+  // A product's weight, in the activations' type; of three dimensions: of each expert.
+  TensorId weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation) {
+    const bool experts = shape.rank() == 3;
+    return add({.name = name, .shape = shape, .experts = experts, .deviation = deviation}, options_.dtype,
+               std::move(dimensions));
+  }
+  // A bias, or the scale of a layer norm: `value` at first; of two dimensions: of each expert.
+  TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value) {
+    const bool experts = shape.rank() == 2;
+    return add({.name = name, .shape = shape, .experts = experts, .value = value}, DType::f32, std::move(dimensions));
   }
 
-  TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation) {
+  // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,
+  // section 3).
+  TensorId widen(const std::string& name, TensorId x, std::int64_t out, const Split& features = over_tensor) {
+    const TensorId y = linear(name, x, out, deviation_, {features, whole}, features);
+    split_features(y, features);
+    return y;
+  }
+  TensorId narrow(const std::string& name, TensorId x) {
+    return linear(name, x, model_.n_embd, residual_deviation_, {whole, over_tensor}, whole);
+  }
+  TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation, std::vector<Split> of_weight,
+                  const Split& of_bias) {
     const std::int64_t in = program_.type(x).shape.back();
-    const TensorId w = weight(name + ".weight", {out, in}, deviation);
-    const TensorId b = constant(name + ".bias", {out}, 0);
+    const TensorId w = weight(name + ".weight", {out, in}, std::move(of_weight), deviation);
+    const TensorId b = constant(name + ".bias", {out}, {of_bias}, 0);
     return emit("linear", {x, w, b}, product_of(program_.type(x).shape.rows()), name)[0];
   }
 
   // Layer norm of the residual x_, after adding the result of the last sublayer, delta_.
   TensorId norm(const std::string& name) {
-    const TensorId gamma = constant(name + ".weight", {model_.n_embd}, 1);
-    const TensorId beta = constant(name + ".bias", {model_.n_embd}, 0);
+    const TensorId gamma = constant(name + ".weight", {model_.n_embd}, {whole}, 1);
+    const TensorId beta = constant(name + ".bias", {model_.n_embd}, {whole}, 0);
     const ops::Attributes attributes{{"eps", model_.layer_norm_epsilon}};
-    if (!delta_.valid()) return emit("layer_norm", {x_, gamma, beta}, attributes, name)[0];
-    const auto results = emit("add_layer_norm", {x_, delta_, gamma, beta}, attributes, name);
-    x_ = results[0];
-    return results[1];
+    const auto results = delta_.valid() ? emit("add_layer_norm", {x_, delta_, gamma, beta}, attributes, name)
+                                        : emit("layer_norm", {x_, gamma, beta}, attributes, name);
+    if (delta_.valid()) {
+      split_sequence(delta_);
+      split_sequence(x_ = results[0]);
+    }
+    const TensorId y = results[delta_.valid() ? 1 : 0];
+    split_sequence(y);
+    return y;
   }
 
   void block(std::int64_t i) {
     const std::string name = fmt::format("h.{}", i);
-    const std::int64_t d = model_.n_embd;
-    const TensorId qkv = linear(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * d, deviation_);  // [B,S,3D]
-    const TensorId heads = attention(name + ".attn", qkv);
-    delta_ = linear(name + ".attn.c_proj", heads, d, residual_deviation_);
+    const TensorId qkv =
+        widen(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * model_.n_embd, qkv_over_tensor);  // [B,S,3D]
+    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", qkv));
     const TensorId y = norm(name + ".ln_2");
     delta_ = model_.is_moe(i) ? moe(name, y) : mlp(name + ".mlp", y);
   }
@@ -107,34 +154,31 @@ class Builder {
                                {options_.batch, model_.n_head, model_.n_positions, model_.n_embd / model_.n_head}};
     const TensorId keys = program_.add_state(ir::StateKind::keys, name, cache);
     const TensorId values = program_.add_state(ir::StateKind::values, name, cache);
+    for (const TensorId id : {keys, values}) annotate(id, {whole, over_tensor, whole, whole});
     return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
   }
 
   TensorId mlp(const std::string& name, TensorId y) {
-    const TensorId hidden = linear(name + ".c_fc", y, model_.inner(), deviation_);  // [B,S,F]
-    const TensorId active = emit("gelu", {hidden}, {}, name + ".gelu")[0];
-    return linear(name + ".c_proj", active, model_.n_embd, residual_deviation_);
+    const TensorId hidden = widen(name + ".c_fc", y, model_.inner());  // [B,S,F]
+    return narrow(name + ".c_proj", emit("gelu", {hidden}, {}, name + ".gelu")[0]);
   }
 
   TensorId moe(const std::string& layer, TensorId y) {
     const std::string name = layer + ".moe";
-    const std::int64_t d = model_.n_embd, f = model_.inner();
-    const int among = options_.mesh[mesh::Axis::expert];  // ranks that the experts are split among
-    const std::int64_t experts = model_.experts(among), here = model_.experts_on_rank(among);
+    const std::int64_t d = model_.n_embd, f = model_.inner(), experts = model_.experts(1);
     const std::int64_t tokens = options_.batch * options_.sequence;
     const bool keeps_all = gives_logits() || options_.keep_all;
-    const std::int64_t groups = keeps_all ? 1 : options_.groups;
-    const std::int64_t of_group = keeps_all ? tokens : capacity(model_.capacity_factor, tokens / groups, experts);
+    const std::int64_t groups = keeps_all ? options_.loads : options_.groups;
+    const std::int64_t of_group =
+        keeps_all ? tokens / groups : capacity(model_.capacity_factor, tokens / groups, experts);
     const std::int64_t slots = groups * of_group;
 
-    const TensorId gate =
-        add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_}, DType::f32);
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];        // f32[B,S,E]
-    const ops::Attributes rows_here{{"tokens", std::min(tokens, experts * slots)}};  // of this rank, spread evenly
-    ops::Attributes sent_rows = rows_here, counts{{"ranks", std::int64_t(among)}}, expert_product = rows_here;
-    ir::set_group(sent_rows, options_.mesh, {mesh::Axis::expert});
-    ir::set_group(counts, options_.mesh, {mesh::Axis::expert});
-    if (!product_of(tokens * among).items().empty()) expert_product.set("streamed", std::int64_t(1));
+    const TensorId gate = add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_},
+                              DType::f32, {whole, whole});
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];    // f32[B,S,E]
+    const ops::Attributes rows{{"tokens", std::min(tokens, experts * slots)}};  // that the experts get
+    ops::Attributes product = product_of(tokens);
+    product.set("tokens", rows.integer("tokens"));
     const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
     ops::Attributes gate_attributes{{"capacity", of_group}, {"groups", groups}};
     if (const std::int64_t loads = loads_of(groups); loads > 1) gate_attributes.set("load_groups", groups / loads);
@@ -147,24 +191,19 @@ class Builder {
       program_.add_output("filled." + layer, filled);
     }
     if (options_.mode == Mode::train) balance(layer, gated[5], gated[6]);
-    const bool alone = among == 1;  // the slots are the experts' buffers: nothing travels
-    const TensorId rows = alone ? filled : emit("all_to_all_counts", {filled}, counts, name + ".counts")[0];
     const TensorId sent =
         emit("dispatch", {y, expert, slot, filled}, {{"slots", slots}}, name + ".dispatch")[0];  // [E,C,D]
-    const TensorId received =
-        alone ? sent : emit("all_to_all", {sent, filled, rows}, sent_rows, name + ".all_to_all")[0];  // [E/W,W*C,D]
 
-    const TensorId w1 = weight(name + ".experts.c_fc.weight", {here, f, d}, deviation_, true);
-    const TensorId b1 = constant(name + ".experts.c_fc.bias", {here, f}, 0, true);
-    const TensorId w2 = weight(name + ".experts.c_proj.weight", {here, d, f}, residual_deviation_, true);
-    const TensorId b2 = constant(name + ".experts.c_proj.bias", {here, d}, 0, true);
-    const TensorId hidden = emit("expert_linear", {received, w1, b1, rows}, expert_product, name + ".experts.c_fc")[0];
-    const TensorId active = emit("gelu", {hidden, rows}, rows_here, name + ".experts.gelu")[0];
-    const TensorId made = emit("expert_linear", {active, w2, b2, rows}, expert_product, name + ".experts.c_proj")[0];
-    const TensorId back =
-        alone ? made
-              : emit("all_to_all_back", {made, filled, rows}, sent_rows, name + ".all_to_all_back")[0];  // [E,C,D]
-    return emit("combine", {back, expert, slot, probability, filled}, {{"batch", options_.batch}},
+    const TensorId w1 = weight(name + ".experts.c_fc.weight", {experts, f, d}, {over_experts, over_tensor, whole},
+                               deviation_);
+    const TensorId b1 = constant(name + ".experts.c_fc.bias", {experts, f}, {over_experts, over_tensor}, 0);
+    const TensorId w2 = weight(name + ".experts.c_proj.weight", {experts, d, f}, {over_experts, whole, over_tensor},
+                               residual_deviation_);
+    const TensorId b2 = constant(name + ".experts.c_proj.bias", {experts, d}, {over_experts, whole}, 0);
+    const TensorId hidden = emit("expert_linear", {sent, w1, b1, filled}, product, name + ".experts.c_fc")[0];
+    const TensorId active = emit("gelu", {hidden, filled}, rows, name + ".experts.gelu")[0];
+    const TensorId made = emit("expert_linear", {active, w2, b2, filled}, product, name + ".experts.c_proj")[0];
+    return emit("combine", {made, expert, slot, probability, filled}, {{"batch", options_.batch}},
                 name + ".combine")[0];  // [B,S,D]
   }
 
@@ -177,12 +216,10 @@ class Builder {
   }
 
   void balance(const std::string& layer, TensorId probabilities, TensorId load) {
-    const std::int64_t tokens = options_.batch * options_.sequence, ranks = options_.mesh.ranks();
-    const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global && ranks > 1;
-    if (global) load = emit("all_reduce", {load}, {}, layer + ".moe.load")[0];
+    const std::int64_t tokens = options_.batch * options_.sequence;
     const TensorId aux = emit("aux_loss", {probabilities, load},
-                              {{"load_tokens", (global ? tokens * ranks : tokens) * 2 / program_.type(load).shape[0]},
-                               {"total_tokens", tokens * ranks * options_.accumulation},
+                              {{"load_tokens", tokens * 2 / program_.type(load).shape[0]},
+                               {"total_tokens", tokens * options_.accumulation},
                                {"coefficient", model_.router_aux_loss_coef}},
                               layer + ".moe.aux_loss")[0];
     program_.add_output(ir::output_name(ir::OutputKind::aux, layer), aux);
@@ -194,14 +231,14 @@ class Builder {
       program_.add_output("logits", logits);
       return;
     }
-    const TensorId targets = program_.add_named(TensorKind::input, "targets", program_.type(tokens_));
+    const TensorId targets = input("targets", program_.type(tokens_).shape);
     program_.add_output("loss", loss(logits, targets));
     std::rotate(program_.outputs.begin(), program_.outputs.end() - 1, program_.outputs.end());  // it comes first
   }
 
   // The loss starts the backward pass, also that of blocks of columns.
   TensorId loss(TensorId logits, TensorId targets) {
-    const std::int64_t total = options_.batch * options_.sequence * options_.mesh.ranks() * options_.accumulation;
+    const std::int64_t total = options_.batch * options_.sequence * options_.accumulation;
     const std::int64_t blocks = options_.vocabulary_shards;
     if (blocks == 1) {
       const char* op = options_.mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
@@ -236,16 +273,16 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
-std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh, std::int64_t vocabulary_shards) {
-  return Builder(model, {.mesh = mesh, .vocabulary_shards = vocabulary_shards}).parameters();
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards) {
+  return Builder(model, {.vocabulary_shards = vocabulary_shards}).parameters();
 }
 
-ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& mesh) {
+ParameterCount count_parameters(const config::Model& model) {
   ParameterCount count;
-  for (const Parameter& parameter : parameters(model, mesh)) {
+  for (const Parameter& parameter : parameters(model)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
-    count.total += parameter.local ? elements * mesh[mesh::Axis::expert] : elements;
-    count.active += parameter.local ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
+    count.total += elements;
+    count.active += parameter.experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;
 }

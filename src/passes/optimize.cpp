@@ -1,15 +1,15 @@
 // Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
 // so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
-// every update reads its factor; else the norm comes last, for the metrics alone. Ranks share the dense parameters and
-// own different experts, so only the experts' part of the norm is summed, over the mesh's axis `expert`. Ranks that own
-// the same experts have the same sums, to the bit, and none counts twice.
+// every update reads its factor; else the norm comes last, for the metrics alone. The squares of a gradient are summed
+// over the axes among whose ranks its elements are divided: those that split the parameter and, with ZeRO-1, those of
+// its flat shards. Ranks along the other axes have the same sums, to the bit, and none counts twice.
 //
-// With ZeRO-1 the gradients are flat shards. Each element of a gradient is then on one rank alone (a whole gradient is
-// one whose parameter only this rank holds), so that the norm is one sum over all ranks. A parameter whose shard a rank
-// has updated waits in a bucket, of its group of ranks and its type; a full bucket is closed by an all-gather.
+// With ZeRO-1 a parameter whose shard a rank has updated waits in a bucket, of its group of ranks and its type; a full
+// bucket is closed by an all-gather.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -55,9 +55,10 @@ class Optimize {
  private:
   struct Update {
     TensorId parameter, gradient;
-    // Of a flat shard: the group of ranks that share the parameter, and their number. Else empty.
+    // Of a flat shard: the group of ranks among which the elements are divided, and their number. Else empty.
+    mesh::Axes group = {};
     ops::Attributes sharing = {};
-    bool sharded() const { return sharing.has("shards"); }
+    bool sharded() const { return !group.empty(); }
   };
   // Updated parameters of one group and type that wait for their all-gather.
   struct Bucket {
@@ -80,8 +81,8 @@ class Optimize {
     for (Update& update : updates_) {
       const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
       if (ops::kind(maker) != ops::Kind::flat_reduce_scatter) continue;
-      if (const std::string_view axes = ir::axes_text(maker); !axes.empty())
-        update.sharing.set(ir::axes_attribute, std::string(axes));
+      update.group = ir::axes_text(maker).empty() ? options_.mesh.wide() : ir::group_of(maker);
+      ir::set_group(update.sharing, options_.mesh, update.group);
       update.sharing.set("shards", maker.attributes.integer("shards"));
     }
   }
@@ -94,32 +95,25 @@ class Optimize {
     bucket_bytes_ = std::min(options_.bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
   }
 
-  // Shared gradients are the same on all ranks and count once; those of experts are summed over the axis `expert`.
-  TensorId clip_scale() {
-    std::vector<TensorId> shared, local, sums;
-    if (std::ranges::any_of(updates_, &Update::sharded)) {
-      std::vector<TensorId> all;
-      for (const Update& update : updates_) all.push_back(update.gradient);
-      const TensorId sum = ops::append(program_, "squared_norm", all, {}, Role::update, "norm.shards")[0];
-      return clip_scale(ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.shards"));
-    }
-    for (const Update& update : updates_)
-      (program_[update.parameter].local ? local : shared).push_back(update.gradient);
-    if (!local.empty()) {
-      TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
-      if (options_.mesh[mesh::Axis::expert] > 1) {
-        ops::Attributes attributes;
-        ir::set_group(attributes, options_.mesh, {mesh::Axis::expert});
-        sum = ops::append(program_, "all_reduce", {sum}, attributes, Role::sync, "norm.experts")[0];
-      }
-      sums.push_back(sum);
-    }
-    if (!shared.empty())
-      sums.push_back(ops::append(program_, "squared_norm", shared, {}, Role::update, "norm.shared")[0]);
-    return clip_scale(sums);
+  // The axes among whose ranks the elements of the gradient are divided.
+  mesh::Axes divided(const Update& update) const {
+    const auto& sharding = program_[update.parameter].sharding;
+    return update.group | (sharding ? sharding->used() : mesh::Axes{});
   }
 
-  TensorId clip_scale(const std::vector<TensorId>& sums) {
+  // Sums that wait for an all-reduce come first.
+  TensorId clip_scale() {
+    std::map<mesh::Axes, std::vector<TensorId>, std::greater<>> gradients;
+    for (const Update& update : updates_) gradients[divided(update)].push_back(update.gradient);
+    std::vector<TensorId> sums;
+    for (const auto& [group, all] : gradients) {
+      const std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
+      sums.push_back(ops::append(program_, "squared_norm", all, {}, Role::update, label)[0]);
+      if (group.empty()) continue;
+      ops::Attributes attributes;
+      ir::set_group(attributes, options_.mesh, group);
+      sums.back() = ops::append(program_, "all_reduce", {sums.back()}, attributes, Role::sync, label)[0];
+    }
     const TensorId clip =
         ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
     program_.add_output("grad_norm", clip);
@@ -129,8 +123,9 @@ class Optimize {
   // A state of the gradient's shape, which is that of the parameter or of its flat shard.
   TensorId state(const Update& update, ir::StateKind kind) {
     const ir::Tensor source = program_[update.parameter];  // a copy: the table grows
-    const TensorId id = program_.add_state(kind, source.name, program_.type(update.gradient), source.local);
-    program_[id].flat_shard = update.sharded();
+    const auto sharding = update.sharded() ? std::nullopt : source.sharding;
+    const TensorId id = program_.add_state(kind, source.name, program_.type(update.gradient), sharding);
+    program_[id].flat_shard = update.group;
     return id;
   }
 

@@ -1,9 +1,8 @@
-// Copies the program and inserts all-reduces. The gradient of a parameter is summed over the ranks that hold the same
-// parameter: all ranks or, for experts, a group of the mesh. The gradients of a group fill a bucket in the order in
+// Copies the program and inserts all-reduces. A gradient is summed over the axes that it is partial over: those along
+// which ranks hold the same parameter and other tokens. The gradients of a group fill a bucket in the order in
 // which they are made; a full bucket is closed by an all-reduce, or with ZeRO-1 by a reduce-scatter, right after
 // the instruction that completes it, so that it can run beside the rest of the backward pass. At the end one more
-// all-reduce sums the loss, aux and load outputs, except those that an all-reduce of the forward pass has summed. The
-// outputs become the results.
+// all-reduce of each group sums the loss, aux and load outputs. The outputs become the results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +19,6 @@ namespace {
 using ir::TensorId;
 using mesh::Axes;
 
-constexpr Axes all_ranks = mesh::holders(false);
-
 class Sync {
  public:
   Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
@@ -33,8 +30,8 @@ class Sync {
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
       const ir::Output& output = program.outputs[i];
       if (output.kind != ir::OutputKind::gradient) continue;
-      const Axes group = holders_of(output.parameter);
-      if (mesh.size(group) == 1) continue;
+      const Axes group = partial_axes(output);
+      if (group.empty()) continue;
       gradients_[output.tensor.value] = {i, group};
       total[group] += ir::bytes(program.type(output.tensor));
     }
@@ -48,7 +45,6 @@ class Sync {
     for (const ir::Instruction& instruction : source_.instructions) {
       result_.instructions.push_back(instruction);
       for (TensorId id : instruction.results) {
-        if (instruction.stream == ir::Stream::reduce) reduced_.push_back(id);
         if (const auto it = gradients_.find(id.value); it != gradients_.end()) add_to_bucket(it->second);
       }
     }
@@ -67,11 +63,9 @@ class Sync {
     std::vector<std::size_t> outputs;
   };
 
-  // The axes along which the ranks hold the same parameter. Those of a group that is all ranks are `all_ranks`, so that
-  // experts that every rank holds share the buckets of the other parameters.
-  Axes holders_of(TensorId parameter) const {
-    const Axes axes = mesh::holders(source_[parameter].local);
-    return mesh_.size(axes) == mesh_.ranks() ? all_ranks : axes;
+  Axes partial_axes(const ir::Output& output) const {
+    const auto& sharding = source_[output.tensor].sharding;
+    return sharding ? sharding->partial : Axes{};
   }
 
   void add_to_bucket(const Gradient& gradient) {
@@ -89,12 +83,11 @@ class Sync {
   }
 
   void reduce_shares() {
-    std::vector<std::size_t> shares;
-    for (std::size_t i = 0; i < result_.outputs.size(); ++i)
-      if (ir::is_share(result_.outputs[i].kind) &&
-          std::find(reduced_.begin(), reduced_.end(), result_.outputs[i].tensor) == reduced_.end())
-        shares.push_back(i);
-    if (!shares.empty()) reduce(shares, all_ranks, "metrics", {});
+    std::map<Axes, std::vector<std::size_t>> shares;
+    for (std::size_t i = 0; i < source_.outputs.size(); ++i)
+      if (const Axes group = partial_axes(source_.outputs[i]); ir::is_share(source_.outputs[i].kind) && !group.empty())
+        shares[group].push_back(i);
+    for (const auto& [group, outputs] : shares) reduce(outputs, group, "metrics", {});
   }
 
   // One all-reduce, or reduce-scatter, of these outputs; they become its results.
@@ -117,7 +110,6 @@ class Sync {
   ir::Program result_;
   std::unordered_map<std::int32_t, Gradient> gradients_;  // by tensor; looked up only, never walked
   std::map<Axes, Bucket> buckets_;                        // by group
-  std::vector<TensorId> reduced_;
   int closed_ = 0;
 };
 
@@ -125,7 +117,6 @@ class Sync {
 
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
                  const GradientSums& sums) {
-  if (mesh.ranks() == 1) return program;
   return Sync(program, mesh, bucket_bytes, gradients, sums).run();
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lancet/base/result.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/pass_run.h"
 #include "lancet/schedule/candidate.h"
@@ -20,17 +21,22 @@ class Pipeline {
       : skip_(std::move(skip)), keep_texts_(keep_texts) {}
 
   // The Program that the passes start with, as the first record.
-  void begin(const ir::Program& program) { record("forward", 0, program); }
+  void begin(const ir::Program& program) { record("logical", 0, program); }
 
   // Returns pass(state), or `state` if the pass is skipped. A result that fails verification is a broken invariant; the
-  // error names the pass. State: ir::Program, schedule::Candidate or ir::Plan.
+  // error names the pass. State: ir::Program, schedule::Candidate or ir::Plan; a pass may return a Result of it.
   template <class State, class F>
   auto run(std::string_view name, State state, F pass) -> decltype(pass(std::move(state))) {
     if constexpr (std::is_same_v<decltype(pass(std::move(state))), State>)
       if (skips(name)) return state;
     const auto start = std::chrono::steady_clock::now();
     auto result = pass(std::move(state));
-    record(name, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(), result);
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if constexpr (std::is_same_v<decltype(result), Result<State>>) {
+      if (result.ok()) record(name, ms, *result);
+    } else {
+      record(name, ms, result);
+    }
     return result;
   }
 

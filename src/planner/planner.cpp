@@ -1,4 +1,4 @@
-// A plan is made in three steps. The step passes turn the forward Program into a training step. The passes of the
+// A plan is made in three steps. The step passes turn the logical Program into a rank's training step. The passes of the
 // requested policy schedule it, as do those of the policies that it starts from or is compared with. The last
 // pass, plan_memory, gives every value its offset in memory. All of them run in one Pipeline.
 #include "lancet/planner/planner.h"
@@ -39,10 +39,19 @@ void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
     log::info("plan: {} of {} instructions; this may take minutes", policy, instructions);
 }
 
-ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipeline& pipeline) {
-  pipeline.begin(forward);
-  ir::Program program =
-      pipeline.run("autodiff", forward, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
+// One rank's Program.
+Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline) {
+  LANCET_ASSIGN(ir::Program sharded, pipeline.run("shard", std::move(logical),
+                                                  [&](const ir::Program& p) { return passes::shard(p, mesh); }));
+  return pipeline.run("partition_spmd", std::move(sharded),
+                      [&](const ir::Program& p) { return passes::partition_spmd(p, mesh); });
+}
+
+Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline) {
+  pipeline.begin(logical);
+  ir::Program whole =
+      pipeline.run("autodiff", logical, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
+  LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
   if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
     return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update, request.gradient_sums);
@@ -54,7 +63,7 @@ ir::Program step_of(const ir::Program& forward, const PlanRequest& request, Pipe
 }
 
 // The passes that a plan cannot do without.
-constexpr std::string_view required[] = {"autodiff", "sync", "optimize", "plan_memory"};
+constexpr std::string_view required[] = {"autodiff", "shard", "partition_spmd", "sync", "optimize", "plan_memory"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
@@ -187,32 +196,32 @@ Candidate unpredicted(ir::Program program) {
   return candidate;
 }
 
-void set_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const mesh::Mesh& mesh) {
+void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh) {
   plan.header = {{"policy", std::string(policy)},
-                 {"model", hex(hash64(ir::print(forward)))},
+                 {"model", hex(hash64(ir::print(logical)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
   if (ir::uses_groups(plan.program)) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
-void set_step_header(ir::Plan& plan, const ir::Program& forward, std::string_view policy, const PlanRequest& request) {
-  set_header(plan, forward, policy, request.mesh);
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
+  set_header(plan, logical, policy, request.mesh);
   if (request.update) plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
 }
 
-Result<ir::Plan> make_unpredicted_plan(const ir::Program& forward, ir::Program step, const PlanRequest& request,
+Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
   tell_if_slow(request, step.instructions.size());
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_step_header(plan, forward, sequential, request);
+  set_step_header(plan, logical, sequential, request);
   if (report) report->passes = pipeline.runs();
   return plan;
 }
 
-ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const PlanRequest& request,
+ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const PlanRequest& request,
                              const Pipeline& pipeline, PlanReport* report) {
   tell_if_slow(request, step.program().instructions.size());
   Schedules schedules(step, request.overlap, pipeline);
@@ -221,7 +230,7 @@ ir::Plan make_predicted_plan(const ir::Program& forward, const Step& step, const
   made.chosen = policy_table()[chosen.policy].name;
   Pipeline passes = chosen.pipeline;
   ir::Plan plan = plan_of(chosen.candidate, passes);
-  set_step_header(plan, forward, made.chosen, request);
+  set_step_header(plan, logical, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", chosen.candidate.timeline.makespan);
   plan.header.set("exposed_ms", chosen.candidate.timeline.exposed);
@@ -273,30 +282,32 @@ Status check_policy(std::string_view name) {
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
-std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request) {
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
   Pipeline pipeline;
-  return schedule::variants(step_of(forward, request, pipeline), request.overlap);
+  LANCET_ASSIGN(const ir::Program step, step_of(logical, request, pipeline));
+  return schedule::variants(step, request.overlap);
 }
 
-Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report) {
+Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report) {
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   Pipeline pipeline(request.skip, request.keep_texts);
-  ir::Program program = step_of(forward, request, pipeline);
-  if (!request.costs) return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+  LANCET_ASSIGN(ir::Program program, step_of(logical, request, pipeline));
+  if (!request.costs) return make_unpredicted_plan(logical, std::move(program), request, pipeline, report);
   auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
-  if (step.ok()) return make_predicted_plan(forward, *step, request, pipeline, report);
+  if (step.ok()) return make_predicted_plan(logical, *step, request, pipeline, report);
   if (!request.costs_may_lack_ops) return step.error();
-  return make_unpredicted_plan(forward, std::move(program), request, pipeline, report);
+  return make_unpredicted_plan(logical, std::move(program), request, pipeline, report);
 }
 
-ir::Plan make_forward_plan(const ir::Program& forward, const mesh::Mesh& mesh) {
+Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh) {
   Pipeline pipeline;
-  pipeline.begin(forward);
-  ir::Program program = pipeline.run("sync", forward, [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
+  pipeline.begin(logical);
+  LANCET_ASSIGN(ir::Program program, spread(logical, mesh, pipeline));
+  program = pipeline.run("sync", std::move(program), [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
   Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_header(plan, forward, sequential, mesh);
+  set_header(plan, logical, sequential, mesh);
   return plan;
 }
 

@@ -11,17 +11,32 @@ namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks) {
   const bool generate = mode == model::Mode::generate || mode == model::Mode::decode;
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  const std::int64_t shares = generate ? 1 : mesh.size(mesh::batch_axes);
   return {.mode = mode,
-          .mesh = config::mesh_of(config, ranks),
-          .batch = generate ? 1 : config.train.micro_batch_size,
+          .batch = generate ? 1 : shares * config.train.micro_batch_size,
           .sequence = config.train.seq_len,
           .dtype = config.train.dtype,
-          .groups = generate ? 1 : config.train.micro_batch_size / config.group_sequences(),
+          .groups = generate ? 1 : shares * config.train.micro_batch_size / config.group_sequences(),
+          .loads = shares,
           .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
           .inspect = false,
           .keep_all = false,
           .deterministic =
-              mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda};
+              mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda,
+          .vocabulary_shards = mesh[mesh::Axis::tensor],
+          .sequence_parallel = config.train.sequence_parallel};
+}
+
+ir::Program build_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {
+  return model::build_forward(config.model.on(config::mesh_of(config, ranks)), options);
+}
+
+Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks) {
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  LANCET_ASSIGN(const ir::Program sharded,
+                passes::shard(build_forward(config, build_options(config, mode, ranks), ranks), mesh));
+  return passes::partition_spmd(sharded, mesh);
 }
 
 namespace {
@@ -62,9 +77,9 @@ std::string LeastMemory::parts() const {
                      state / 1'000'000, gradients / 1'000'000);
 }
 
-LeastMemory least_memory(const config::Config& config, int ranks) {
+Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
-  const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
+  LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
   const int moments = train.optimizer == config::Optimizer::adamw ? 2 : 1;
   const mesh::Mesh mesh = config::mesh_of(config, ranks);
   LeastMemory least;
@@ -73,7 +88,7 @@ LeastMemory least_memory(const config::Config& config, int ranks) {
     const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
     least.parameters += ir::bytes(tensor.type);
     const std::int64_t elements = tensor.type.shape.elements();
-    const int shards = train.zero > 0 ? mesh.size(mesh::holders(tensor.local)) : 1;
+    const int shards = train.zero > 0 ? mesh.size(mesh::batch_axes & mesh::holders(tensor.sharding)) : 1;
     least.state += 4 * (moments + master) * (shards > 1 ? flat_shard_elements(elements, shards) : elements);
     least.gradients += ir::bytes(tensor.type);
   }
@@ -92,7 +107,7 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   request.optimizer.keep_gradients = options.inspect;
   model::BuildOptions build = build_options(config, model::Mode::train, ranks);
   build.inspect = options.inspect;
-  auto plan = planner::make_plan(model::build_forward(config.model, build), request, report);
+  auto plan = planner::make_plan(build_forward(config, build, ranks), request, report);
   if (report && ranks == 1 && config.overlap.policy != request.overlap.policy) {
     report->requested = config.overlap.policy;
     report->why = fmt::format("{} runs sequential: one rank, nothing to overlap", report->requested);
@@ -100,20 +115,19 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   return plan;
 }
 
-std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update) {
-  const ir::Program forward = model::build_forward(config.model, build_options(config, model::Mode::train, ranks));
-  return planner::programs_to_profile(forward, plan_request(config, ranks, update));
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, bool update) {
+  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
+  return planner::programs_to_profile(build_forward(config, options, ranks), plan_request(config, ranks, update));
 }
 
-ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks) {
-  const model::BuildOptions options = build_options(config, mode, ranks);
-  return planner::make_forward_plan(model::build_forward(config.model, options), options.mesh);
+Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {
+  return planner::make_forward_plan(build_forward(config, options, ranks), config::mesh_of(config, ranks));
 }
 
-ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
+Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
   model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
   options.sequence = rows;
-  return planner::make_forward_plan(model::build_forward(config.model, options), options.mesh);
+  return plan_forward(config, options, ranks);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

@@ -102,7 +102,7 @@ Status check_hosts(const PlanTarget& target) {
 
 // Config error, before planning, which takes long for a large step.
 Status check_memory(const config::Config& config, const PlanTarget& target, double available_gib) {
-  const LeastMemory least = least_memory(config, target.ranks);
+  LANCET_ASSIGN(const LeastMemory least, least_memory(config, target.ranks));
   const double available = available_gib * (1 << 30);
   if (double(least.total()) <= available) return {};
   return config_error(fmt::format("{}: expected {} MB of memory a rank ({}), found {:.0f} MB", target.hardware,

@@ -44,7 +44,8 @@ class Planning {
   // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
   Status find_costs() {
     if (needs_costs_) {
-      LANCET_ASSIGN(auto ensured, ensure_profile(config_, world_, step_programs(config_, world_.size()), request_));
+      LANCET_ASSIGN(const std::vector<ir::Program> programs, step_programs(config_, world_.size()));
+      LANCET_ASSIGN(auto ensured, ensure_profile(config_, world_, programs, request_));
       profile_ = std::make_shared<const cost::Profile>(std::move(ensured));
     } else if (world_.rank() == 0) {
       const cost::Machine machine = machine_of(config_, world_, options_.local_ranks, options_.accelerator);
@@ -99,7 +100,9 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
     LANCET_TRY(Planning(config, world, options, request).plan(plans));
   }
   if (evaluates) {
-    LANCET_ASSIGN(plans.evaluate, share_plan(world, plan_forward(config, model::Mode::evaluate, world.size())));
+    const int ranks = world.size();
+    LANCET_ASSIGN(plans.evaluate,
+                  share_plan(world, plan_forward(config, build_options(config, model::Mode::evaluate, ranks), ranks)));
   }
   return plans;
 }

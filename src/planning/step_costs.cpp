@@ -86,10 +86,11 @@ std::filesystem::path default_profile_path(const std::string& folder, const cost
   return std::filesystem::path(folder) / fmt::format("profile-{}.json", hex(hash64(cost::to_string(of_any_build))));
 }
 
-std::vector<ir::Program> step_programs(const config::Config& config, int ranks) {
-  std::vector<ir::Program> programs = programs_to_profile(config, ranks, true);
-  if (config.train.gradient_accumulation_steps > 1)
-    for (ir::Program& program : programs_to_profile(config, ranks, false)) programs.push_back(std::move(program));
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks) {
+  LANCET_ASSIGN(std::vector<ir::Program> programs, programs_to_profile(config, ranks, true));
+  if (config.train.gradient_accumulation_steps == 1) return programs;
+  LANCET_ASSIGN(std::vector<ir::Program> micro, programs_to_profile(config, ranks, false));
+  for (ir::Program& program : micro) programs.push_back(std::move(program));
   return programs;
 }
 
@@ -194,7 +195,8 @@ Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicat
     LANCET_ASSIGN(accelerator, world::open_accelerator(config, world));
     with_device.accelerator = accelerator.get();
   }
-  MeasuredStep step{step_programs(config, world.size()), {}};
+  MeasuredStep step;
+  LANCET_ASSIGN(step.programs, step_programs(config, world.size()));
   LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
   return step;
 }

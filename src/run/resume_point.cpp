@@ -263,7 +263,7 @@ bool has_mesh(const Manifest& manifest, const mesh::Mesh& mesh) {
 }
 
 std::int64_t rows_of(const config::Config& config, int ranks) {
-  return config.train.micro_batch_size * config.train.gradient_accumulation_steps * ranks;
+  return config.train.micro_batch_size * config.train.gradient_accumulation_steps * config::batch_ranks(config, ranks);
 }
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {

@@ -26,15 +26,16 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
   const config::Model& model = config.model;
   const mesh::Mesh mesh = config::mesh_of(config, ranks);
   const int among = mesh[mesh::Axis::expert];
-  const auto count = model::count_parameters(model, mesh);
+  const auto count = model::count_parameters(model.on(mesh));
   const config::Train& train = config.train;
   std::string text = fmt::format(
       "model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
       model.n_layer, model.moe_layers(), model.experts(among), model.experts_on_rank(among), model.n_embd, model.n_head,
       model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
+  const int shares = mesh.size(mesh::batch_axes);
   text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
-                      ranks * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, ranks,
+                      shares * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, shares,
                       train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
   if (ranks > 1) text += fmt::format("mesh       {}\n", mesh::describe(mesh));
   text += fmt::format("device     {} a rank, {}\n", describe(resources),

@@ -57,7 +57,8 @@ void StepSpeed::set_plans(const planning::StepPlans& plans) {
 
 void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& tally) const {
   const config::Train& train = config_.train;
-  const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) * ranks_;
+  const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) *
+                        config::batch_ranks(config_, ranks_);
   record.step_ms = seconds * 1e3;
   record.predicted_ms = predicted_ms_;
   record.tokens_per_s = tokens / seconds;
@@ -77,7 +78,8 @@ double StepSpeed::kept_share(const StepTally& tally) const {
   if (tally.layers().empty()) return 0;
   const config::Train& train = config_.train;
   const auto layers = double(tally.layers().size()), micro_batches = double(train.gradient_accumulation_steps);
-  const double tokens = double(train.micro_batch_size * train.seq_len) * double(ranks_) * layers * micro_batches;
+  const double tokens = double(train.micro_batch_size * train.seq_len) * double(config::batch_ranks(config_, ranks_)) *
+                        layers * micro_batches;
   return tally.kept() / (even_share(config_, std::int64_t(tally.experts())) * tokens);
 }
 

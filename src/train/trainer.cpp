@@ -117,7 +117,7 @@ class TrainerImpl final : public Trainer {
     const std::optional<data::Evaluation>& evaluation = data_.evaluation();
     if (!evaluation) return std::optional<double>();
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
-    const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * world_.size();
+    const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * config::batch_ranks(config_, world_.size());
     for (std::int64_t i = 0; i < evaluation->count; ++i) {
       LANCET_ASSIGN(const bool stop, interrupted());
       if (stop) return std::optional<double>();
@@ -130,6 +130,9 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
+    const int ranks = world_.size();
+    LANCET_ASSIGN(const ir::Program decoded, planning::rank_forward(config_, model::Mode::decode, ranks));
+    LANCET_TRY(streams_.open_groups(config::mesh_of(config_, ranks), decoded));
     LANCET_ASSIGN(const auto decoder,
                   inference::Decoder::create(config_, world_, memory_.store(), executor_options({})));
     inference::GenerateOptions options{

@@ -52,7 +52,7 @@ Status check_free(std::int64_t needed, const std::string& parts, const RankResou
 }  // namespace
 
 Status check_least_memory(const config::Config& config, int ranks, const RankResources& resources) {
-  const planning::LeastMemory least = planning::least_memory(config, ranks);
+  LANCET_ASSIGN(const planning::LeastMemory least, planning::least_memory(config, ranks));
   return check_free(least.total(), least.parts(), resources);
 }
 

@@ -75,6 +75,13 @@ struct Model {
   std::int64_t experts_on_rank(int expert_coordinates) const {
     return experts(expert_coordinates) / expert_coordinates;
   }
+  // The same model, with num_local_experts in place of experts_per_rank.
+  Model on(const mesh::Mesh& mesh) const {
+    Model model = *this;
+    model.num_local_experts = experts(mesh[mesh::Axis::expert]);
+    model.experts_per_rank.reset();
+    return model;
+  }
   friend bool operator==(const Model&, const Model&) = default;
 };
 
@@ -96,6 +103,7 @@ struct Train {
   bool master_weights = true;       // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
   std::int64_t zero = 0;            // 1: ZeRO-1
   DType reduce_dtype = DType::f32;  // "fp32" or "bf16": gradients on their way between ranks
+  bool sequence_parallel = false;   // activations between products are split over mesh.tensor
   bool tf32 = false;                // on a GPU
   bool fuse_gelu = true;            // on a GPU
   bool deterministic = true;  // on a GPU: false: the backward pass of attention may sum in another order in each run
@@ -210,11 +218,13 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
 // The mesh of a run on `ranks` ranks. If data and expert are null, expert is the largest divisor of a layer's experts
 // that divides the ranks besides tensor and stage, and data is the rest; if one of them is null, it is the rest. With
 // experts_per_rank the experts follow the mesh: expert is as large as it can be. In a dense model expert is 1.
-// Config errors, of one line each: the sizes' product is not the ranks, expert does not divide a layer's experts, an
-// axis is not supported.
+// Config errors, of one line each: the sizes' product is not the ranks, an axis does not divide what it splits, stage is
+// not supported.
 Result<mesh::Mesh> make_mesh(const Config& config, int ranks);
 // The same for a config that passed check() for these ranks.
 mesh::Mesh mesh_of(const Config& config, int ranks);
+// The ranks that the batch is split over: each has train.micro_batch_size sequences of its own.
+inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(mesh::batch_axes); }
 
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.

@@ -15,8 +15,8 @@
 
 namespace lancet::mesh {
 
-// stage: the pipeline stage. data, expert: the batch is split over both, and the experts over `expert`. tensor: dense
-// weights are split over it.
+// stage: the pipeline stage. data, expert: the batch is split over both, and the experts over `expert`. tensor: the
+// weights of products and the vocabulary are split over it.
 enum class Axis : std::uint8_t { stage, data, expert, tensor };
 inline constexpr int axis_count = 4;
 inline constexpr std::array<Axis, axis_count> all_axes = {Axis::stage, Axis::data, Axis::expert, Axis::tensor};
@@ -52,6 +52,7 @@ class Axes {
   }
   std::uint8_t bits_ = 0;
 };
+inline constexpr Axes batch_axes{Axis::data, Axis::expert};  // the batch is split over them
 std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
 

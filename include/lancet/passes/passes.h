@@ -48,11 +48,11 @@ struct GradientSums {
   DType message = DType::f32;  // f32 or bf16: the type in which gradients travel; sums are f32
 };
 
-// Adds all-reduces of the gradients, each over the group of ranks that hold the same parameter: all ranks or, for
-// experts, those with equal coordinates on the mesh's axis `expert`. A group has buckets of bucket_bytes (or an eighth
+// Adds all-reduces of the gradients, each over the axes that the sharding of the output's tensor is partial over, as
+// partition_spmd leaves it. A group has buckets of bucket_bytes (or an eighth
 // of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
-// Then one all-reduce over all ranks sums the loss, aux and load outputs. gradients false (a micro batch that only
-// accumulates): no all-reduces of gradients. One rank: unchanged. sums.shards: reduce-scatters in place of the
+// Then one all-reduce of each group sums the loss, aux and load outputs. gradients false (a micro batch that only
+// accumulates): no all-reduces of gradients. sums.shards: reduce-scatters in place of the
 // gradients' all-reduces; the output grad.p is then f32[s], this rank's shard.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});

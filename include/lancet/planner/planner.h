@@ -1,4 +1,4 @@
-// The planner: makes a Plan from a forward Program by the pipeline of passes of a policy.
+// The planner: makes a rank's Plan from a logical forward Program by the pipeline of passes of a policy.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -50,7 +50,7 @@ struct LowerBound {
 };
 
 struct PlanReport {
-  std::vector<PassRun> passes;         // the passes that made the plan, in order, after the forward Program itself
+  std::vector<PassRun> passes;         // the passes that made the plan, in order, after the logical Program itself
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
@@ -58,18 +58,19 @@ struct PlanReport {
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
-// overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the forward
+// overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the logical
 // Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs,
 // their name and the prediction (profile: Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy
-// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op.
-Result<ir::Plan> make_plan(const ir::Program& forward, const PlanRequest& request, PlanReport* report = nullptr);
+// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op; those of
+// passes::shard and passes::partition_spmd.
+Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report = nullptr);
 
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
 // and optimize, and its variants in parts.
-std::vector<ir::Program> programs_to_profile(const ir::Program& forward, const PlanRequest& request);
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request);
 
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
-ir::Plan make_forward_plan(const ir::Program& forward, const mesh::Mesh& mesh);
+Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh);
 
 struct PolicyInfo {
   std::string_view name, what;

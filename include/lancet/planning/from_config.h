@@ -12,6 +12,10 @@
 namespace lancet::planning {
 
 model::BuildOptions build_options(const config::Config& config, model::Mode mode, int ranks);
+// The logical Program that the config's model is on that many ranks.
+ir::Program build_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
+// One rank's forward Program: its parameters have the shapes of this rank's shards.
+Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks);
 
 // A lower bound on the bytes of a rank's training step, known before the step is planned. All gradients are held until
 // their norm is known.
@@ -20,7 +24,7 @@ struct LeastMemory {
   std::int64_t total() const { return parameters + state + gradients; }
   std::string parts() const;  // in MB
 };
-LeastMemory least_memory(const config::Config& config, int ranks);
+Result<LeastMemory> least_memory(const config::Config& config, int ranks);
 
 struct StepOptions {
   bool update = true;                  // false: a micro batch that only accumulates gradients
@@ -35,10 +39,10 @@ struct StepOptions {
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
 // The Programs whose instructions need costs when such a step is planned.
-std::vector<ir::Program> programs_to_profile(const config::Config& config, int ranks, bool update);
-ir::Plan plan_forward(const config::Config& config, model::Mode mode, int ranks);
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, bool update);
+Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
 // The plan that reads the next `rows` tokens of one sequence.
-ir::Plan plan_decode(const config::Config& config, std::int64_t rows, int ranks);
+Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
 // Collective: broadcasts rank 0's plan as text. Each rank parses and verifies it and compares the hash of the result
 // with that of the text. Only rank 0's plan is used; an error in `mine` on any rank is returned on all.

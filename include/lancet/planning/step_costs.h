@@ -23,7 +23,7 @@ cost::Machine machine_of(const config::Config& config, const comm::Communicator&
 
 // Whole training steps of one rank, which together hold all instructions whose costs planning this config needs. The
 // first one has no parts.
-std::vector<ir::Program> step_programs(const config::Config& config, int ranks);
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks);
 
 // The machine's own file in `folder`; empty if that is empty.
 std::filesystem::path default_profile_path(const std::string& folder, const cost::Machine& machine);
