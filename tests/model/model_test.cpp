@@ -12,7 +12,11 @@ using namespace lancet;
 
 namespace {
 
-model::BuildOptions options(int ranks) { return {.mesh = mesh::of_experts(ranks), .batch = 2, .sequence = 8}; }
+// The batch of that many ranks, of which each counts capacity for itself.
+model::BuildOptions options(int ranks) {
+  return {.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks};
+}
+config::Model model_on(int ranks) { return test::small_model().on(mesh::of_experts(ranks)); }
 
 void require_sound(const ir::Program& program) {
   if (const Status status = ops::verify(program); !status.ok()) FAIL(status.error().message);
@@ -23,7 +27,8 @@ Types parameters_of(const ir::Program& program, const std::string& prefix) {
   Types result;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter && tensor.name.starts_with(prefix))
-      result[tensor.name] = ir::to_string(tensor.type) + (tensor.local ? " local" : "");
+      result[tensor.name] = fmt::format("{}[{}]", name(tensor.type.dtype),
+                                        mesh::to_string(tensor.type.shape, *tensor.sharding));
   return result;
 }
 
@@ -35,8 +40,8 @@ std::string type_of_output(const ir::Program& program, const char* name) {
 }  // namespace
 
 TEST_CASE("the small model's forward pass equals its golden text") {
-  test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(test::small_model(), options(2))));
-  test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(test::small_model(), options(1))));
+  test::require_golden("gpt2_moe_2_ranks.ir", ir::print(model::build_forward(model_on(2), options(2))));
+  test::require_golden("gpt2_moe_1_rank.ir", ir::print(model::build_forward(model_on(1), options(1))));
 }
 
 TEST_CASE("every mode, type and size of the model verifies") {
@@ -54,7 +59,7 @@ TEST_CASE("every mode, type and size of the model verifies") {
               o.mode = mode;
               o.dtype = dtype;
               o.inspect = ranks == 2;
-              require_sound(model::build_forward(m, o));
+              require_sound(model::build_forward(m.on(mesh::of_experts(ranks)), o));
             }
 }
 
@@ -63,56 +68,57 @@ TEST_CASE("parameters have the documented names and shapes") {
   m.n_inner = 96;
   model::BuildOptions o = options(2);
   o.dtype = DType::bf16;
-  const ir::Program program = model::build_forward(m, o);
-  REQUIRE(parameters_of(program, "w") ==
-          Types{{"wte.weight", "bf16[128,32]"}, {"wpe.weight", "bf16[16,32]"}});  // 67 padded to 128
-  REQUIRE(parameters_of(program, "ln_f") == Types{{"ln_f.weight", "f32[32]"}, {"ln_f.bias", "f32[32]"}});
-  REQUIRE(parameters_of(program, "h.0.") == Types{{"h.0.ln_1.weight", "f32[32]"},
-                                                  {"h.0.ln_1.bias", "f32[32]"},
-                                                  {"h.0.attn.c_attn.weight", "bf16[96,32]"},
-                                                  {"h.0.attn.c_attn.bias", "f32[96]"},
-                                                  {"h.0.attn.c_proj.weight", "bf16[32,32]"},
-                                                  {"h.0.attn.c_proj.bias", "f32[32]"},
-                                                  {"h.0.ln_2.weight", "f32[32]"},
-                                                  {"h.0.ln_2.bias", "f32[32]"},
-                                                  {"h.0.moe.gate.weight", "f32[4,32]"},
-                                                  {"h.0.moe.experts.c_fc.weight", "bf16[2,96,32] local"},
-                                                  {"h.0.moe.experts.c_fc.bias", "f32[2,96] local"},
-                                                  {"h.0.moe.experts.c_proj.weight", "bf16[2,32,96] local"},
-                                                  {"h.0.moe.experts.c_proj.bias", "f32[2,32] local"}});
-  REQUIRE(parameters_of(program, "h.1.mlp") == Types{{"h.1.mlp.c_fc.weight", "bf16[96,32]"},
-                                                     {"h.1.mlp.c_fc.bias", "f32[96]"},
-                                                     {"h.1.mlp.c_proj.weight", "bf16[32,96]"},
-                                                     {"h.1.mlp.c_proj.bias", "f32[32]"}});
+  const ir::Program program = model::build_forward(m.on(mesh::of_experts(2)), o);
+  REQUIRE(parameters_of(program, "w") == Types{{"wte.weight", "bf16[128{tensor},32]"},  // 67 padded to 128
+                                               {"wpe.weight", "bf16[16,32 whole]"}});
+  REQUIRE(parameters_of(program, "ln_f") == Types{{"ln_f.weight", "f32[32 whole]"}, {"ln_f.bias", "f32[32 whole]"}});
+  REQUIRE(parameters_of(program, "h.0.") ==
+          Types{{"h.0.ln_1.weight", "f32[32 whole]"},
+                {"h.0.ln_1.bias", "f32[32 whole]"},
+                {"h.0.attn.c_attn.weight", "bf16[3x32{tensor},32]"},
+                {"h.0.attn.c_attn.bias", "f32[3x32{tensor}]"},
+                {"h.0.attn.c_proj.weight", "bf16[32,32{tensor}]"},
+                {"h.0.attn.c_proj.bias", "f32[32 whole]"},
+                {"h.0.ln_2.weight", "f32[32 whole]"},
+                {"h.0.ln_2.bias", "f32[32 whole]"},
+                {"h.0.moe.gate.weight", "f32[4,32 whole]"},
+                {"h.0.moe.experts.c_fc.weight", "bf16[4{expert},96{tensor},32]"},
+                {"h.0.moe.experts.c_fc.bias", "f32[4{expert},96{tensor}]"},
+                {"h.0.moe.experts.c_proj.weight", "bf16[4{expert},32,96{tensor}]"},
+                {"h.0.moe.experts.c_proj.bias", "f32[4{expert},32]"}});
+  REQUIRE(parameters_of(program, "h.1.mlp") == Types{{"h.1.mlp.c_fc.weight", "bf16[96{tensor},32]"},
+                                                     {"h.1.mlp.c_fc.bias", "f32[96{tensor}]"},
+                                                     {"h.1.mlp.c_proj.weight", "bf16[32,96{tensor}]"},
+                                                     {"h.1.mlp.c_proj.bias", "f32[32 whole]"}});
   REQUIRE(parameters_of(program, "").size() == 2 + 2 + 2 * 13 + 2 * 12);
 }
 
 TEST_CASE("inputs and outputs follow the mode") {
   model::BuildOptions o = options(2);
-  const ir::Program train = model::build_forward(test::small_model(), o);
-  REQUIRE(ir::to_string(train.type(train.find("tokens"))) == "i32[2,8]");
-  REQUIRE(ir::to_string(train.type(train.find("targets"))) == "i32[2,8]");
+  const ir::Program train = model::build_forward(model_on(2), o);
+  REQUIRE(ir::to_string(train.type(train.find("tokens"))) == "i32[4,8]");
+  REQUIRE(ir::to_string(train.type(train.find("targets"))) == "i32[4,8]");
   REQUIRE(type_of_output(train, "loss") == "f32[1]");
   REQUIRE(type_of_output(train, "aux.h.0") == "f32[2]");
-  REQUIRE(type_of_output(train, "load.h.2") == "f32[2,4]");
+  REQUIRE(type_of_output(train, "load.h.2") == "f32[4,4]");  // of two loads
   REQUIRE(type_of_output(train, "aux.h.1") == "none");
   REQUIRE(type_of_output(train, "expert.h.0") == "none");
   REQUIRE(train.outputs.size() == 5);
 
   o.mode = model::Mode::evaluate;
-  REQUIRE(model::build_forward(test::small_model(), o).outputs.size() == 1);
+  REQUIRE(model::build_forward(model_on(2), o).outputs.size() == 1);
 
   o.mode = model::Mode::generate;
-  const ir::Program generate = model::build_forward(test::small_model(), o);
+  const ir::Program generate = model::build_forward(model_on(2), o);
   REQUIRE_FALSE(generate.find("targets").valid());
   REQUIRE(generate.outputs.size() == 1);
-  REQUIRE(type_of_output(generate, "logits") == "f32[2,8,128]");
-  for (const ir::Instruction& instruction : generate.instructions)  // 16 tokens, 16 slots: no token is dropped
+  REQUIRE(type_of_output(generate, "logits") == "f32[4,8,128]");
+  for (const ir::Instruction& instruction : generate.instructions)  // 2 groups of 16 tokens: no token is dropped
     if (instruction.op == "switch_gate") REQUIRE(instruction.attributes.integer("capacity") == 16);
 
   o = options(1);
   o.inspect = true;
-  REQUIRE(type_of_output(model::build_forward(test::small_model(), o), "expert.h.2") == "i32[16,1]");
+  REQUIRE(type_of_output(model::build_forward(model_on(1), o), "expert.h.2") == "i32[16,1]");
 }
 
 TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch") {
@@ -122,13 +128,12 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
   m.router_aux_loss_coef = 0.25;
   for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global}) {
     m.router_aux_loss_scope = scope;
-    int losses = 0, reductions = 0;
-    for (const ir::Instruction& instruction : model::build_forward(m, o).instructions) {
+    int losses = 0;
+    for (const ir::Instruction& instruction : model::build_forward(m.on(mesh::of_experts(2)), o).instructions) {
       if (instruction.op == "cross_entropy_train") {
         REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
         REQUIRE(instruction.attributes.integer("vocabulary") == 67);
       }
-      reductions += instruction.op == "all_reduce";
       if (instruction.op != "aux_loss") continue;
       ++losses;
       REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
@@ -136,7 +141,6 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
       REQUIRE(instruction.attributes.real("coefficient") == 0.25);
     }
     REQUIRE(losses == 2);
-    REQUIRE(reductions == (scope == config::AuxLossScope::global ? 2 : 0));
   }
 }
 
@@ -158,7 +162,7 @@ TEST_CASE("where ranks split the vocabulary, they divide its rows, and the loss 
     REQUIRE(loss.attributes == ops::Attributes{{"total_tokens", 16}});
     REQUIRE(program.output("loss") == loss.results[0]);
   }
-  for (const model::Parameter& parameter : model::parameters(m, mesh::Mesh{}, 3))
+  for (const model::Parameter& parameter : model::parameters(m, 3))
     REQUIRE(parameter.unused == (parameter.name == "wte.weight" ? (8256 - 8191) * m.n_embd : 0));
 }
 
@@ -185,7 +189,7 @@ TEST_CASE("GPT-2 small has 124,439,808 parameters") {
   config::Model m;  // the defaults are GPT-2 small's
   m.moe_layer_freq = 0;
   for (int ranks : {1, 4}) {
-    const model::ParameterCount count = model::count_parameters(m, mesh::of_experts(ranks));
+    const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(ranks)));
     REQUIRE(count.total == 124'439'808);
     REQUIRE(count.active == 124'439'808);
   }
@@ -196,7 +200,7 @@ TEST_CASE("all experts count, and one of them is active") {
   m.num_local_experts = 8;  // in 6 of 12 blocks
   const std::int64_t expert = 768 * 3072 + 3072 + 3072 * 768 + 768;
   for (int ranks : {1, 2, 8}) {
-    const model::ParameterCount count = model::count_parameters(m, mesh::of_experts(ranks));
+    const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(ranks)));
     REQUIRE(count.total == 124'439'808 + 6 * (7 * expert + 8 * 768));  // and the gate's weight
     REQUIRE(count.active == 124'439'808 + 6 * 8 * 768);
   }

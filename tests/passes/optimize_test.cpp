@@ -11,7 +11,7 @@ TEST_CASE("optimize: weights of products and embeddings decay, layer norms and b
   passes::OptimizeOptions options;
   options.weight_decay = 0.25;
   for (const bool fused : {false, true}) {
-    const ir::Program backward = passes::autodiff(model(1));
+    const ir::Program backward = of_rank(passes::autodiff(model(1)), {});
     const ir::Program step = passes::optimize(fused ? passes::fuse(backward) : backward, options);
     std::map<std::string, double> decay;
     for (const ir::Instruction& at : step.instructions)
@@ -28,7 +28,7 @@ TEST_CASE("optimize: weights of products and embeddings decay, layer norms and b
 
 TEST_CASE("optimize: the states say what they are, and of which parameter") {
   for (const bool accumulate : {false, true}) {
-    const ir::Program step = passes::optimize(passes::autodiff(program(moe), accumulate), {});
+    const ir::Program step = passes::optimize(of_rank(passes::autodiff(program(moe), accumulate), {}), {});
     std::map<ir::StateKind, int> count;
     for (const ir::Tensor& tensor : step.tensors) {
       if (tensor.kind != ir::TensorKind::state) continue;

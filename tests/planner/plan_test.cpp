@@ -305,7 +305,7 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
   int local = 0, shared = 0;
   for (const ir::Output& output : p.outputs) {
     if (output.kind != ir::OutputKind::gradient) continue;
-    const bool is_local = p[output.parameter].local;
+    const bool is_local = p[output.parameter].sharding.has_value();
     (is_local ? local : shared)++;
     INFO(output.name);
     REQUIRE(reduced.contains(p.root(output.tensor).value) == !is_local);
@@ -455,17 +455,17 @@ TEST_CASE("a pass is skipped by name; required or unknown passes are refused") {
 }
 
 TEST_CASE("a forward plan sums its shares, and keeps nothing for a backward pass") {
-  const ir::Program forward = program(R"(input @tokens : i32[2,3]
+  const ir::Program forward = program(R"(input @tokens : i32[4{data,expert},3]
 parameter @wte : f32[11,4]
 parameter @wpe : f32[5,4]
-input @targets : i32[2,3]
-%0 : f32[2,3,4] = embedding(@tokens, @wte, @wpe)  # compute forward wte
-%1 : f32[2,3,11] = linear(%0, @wte)  # compute forward head
+input @targets : i32[4{data,expert},3]
+%0 : f32[4,3,4] = embedding(@tokens, @wte, @wpe)  # compute forward wte
+%1 : f32[4,3,11] = linear(%0, @wte)  # compute forward head
 %2 : f32[1] = cross_entropy(%1, @targets) {vocabulary=11, total_tokens=12}  # compute forward loss
 output loss = %2
 )");
   for (int ranks : {1, 2}) {
-    const ir::Plan plan = planner::make_forward_plan(forward, mesh::of_experts(ranks));
+    const ir::Plan plan = *planner::make_forward_plan(forward, mesh::of_experts(ranks));
     REQUIRE(plan.program.instructions.size() == (ranks == 1 ? 3 : 4));
     REQUIRE(count(plan.program, "all_reduce") == ranks - 1);
     require_sound(ir::verify(plan));

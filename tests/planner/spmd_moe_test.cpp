@@ -262,7 +262,7 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
 TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
     const ir::Program logical = logical_step({mesh}, false), local = partitioned(logical, mesh);
-    const ir::Plan plan = planner::make_forward_plan(local, mesh::Mesh{});
+    const ir::Plan plan = *planner::make_forward_plan(local, mesh::Mesh{});
     require_sound(ir::verify(plan));
     const Values values = random_values(logical, 67, 5);
     const auto shardings = shardings_of(logical, mesh, values);

@@ -18,7 +18,7 @@ ir::Program scattered_step(double clip_grad, DType message) {
   passes::OptimizeOptions options;
   options.clip_grad = clip_grad;
   options.mesh = mesh;
-  const ir::Program backward = passes::autodiff(model(2));
+  const ir::Program backward = of_rank(passes::autodiff(model(2)), mesh);
   return passes::optimize(passes::sync(backward, mesh, 1 << 30, true, {.shards = true, .message = message}), options);
 }
 

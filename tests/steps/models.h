@@ -1,5 +1,7 @@
 // Forward Programs for the passes' tests.
 #pragma once
+#include <fmt/format.h>
+
 #include <map>
 #include <string>
 #include <vector>
@@ -21,37 +23,44 @@ input @targets : i32[2,3]
 output loss = %2
 )";
 
-// One MoE layer of two ranks between an embedding and a head.
-inline constexpr std::string_view moe = R"(program moe {ranks=2}
-input @tokens : i32[2,4]
+// The same with a batch that ranks split.
+inline ir::Program tied_batch(std::int64_t batch) {
+  std::string text(tied);
+  for (const auto& [from, to] : {std::pair{"i32[2,", fmt::format("i32[{}{{data,expert}},", batch)},
+                                 std::pair{"f32[2,", fmt::format("f32[{},", batch)}})
+    for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
+      text.replace(at, std::string_view(from).size(), to);
+  return program(text);
+}
+
+// One MoE layer between an embedding and a head, with the batch of two ranks.
+inline constexpr std::string_view moe = R"(program moe {ranks=1}
+input @tokens : i32[4{data,expert},4]
 parameter @wte.weight : bf16[11,8]
 parameter @wpe.weight : bf16[5,8]
 parameter @gate.weight : f32[4,8]
-parameter @fc.weight : bf16[2,16,8] local
-parameter @fc.bias : f32[2,16] local
-parameter @proj.weight : bf16[2,8,16] local
-parameter @proj.bias : f32[2,8] local
-input @targets : i32[2,4]
-%0 : bf16[2,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
-%1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
-%2 : i32[8,1], %17 : i32[8,1], %18 : f32[8,1], %19 : i32[1,4], %20 : i32[4,2], %3 : f32[2,4,4], %4 : f32[2,4] = switch_gate(%1) {capacity=3, groups=1}  # compute forward gate
+parameter @fc.weight : bf16[4{expert},16,8]
+parameter @fc.bias : f32[4{expert},16]
+parameter @proj.weight : bf16[4{expert},8,16]
+parameter @proj.bias : f32[4{expert},8]
+input @targets : i32[4{data,expert},4]
+%0 : bf16[4,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
+%1 : f32[4,4,4] = router(%0, @gate.weight)  # compute forward gate
+%2 : i32[16,1], %17 : i32[16,1], %18 : f32[16,1], %19 : i32[2,4], %20 : i32[4,2], %3 : f32[4,4,4], %4 : f32[4,4] = switch_gate(%1) {capacity=3, groups=2, load_groups=1}  # compute forward gate
 %5 : f32[2] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
-%6 : i32[2,3] = all_to_all_counts(%20) {ranks=2}  # expert forward counts
-%7 : bf16[4,3,8] = dispatch(%0, %2, %17, %20) {slots=3}  # compute forward dispatch
-%8 : bf16[2,6,8] = all_to_all(%7, %20, %6)  # expert forward all_to_all
-%9 : bf16[2,6,16] = expert_linear(%8, @fc.weight, @fc.bias, %6)  # compute forward fc
-%10 : bf16[2,6,16] = gelu(%9, %6)  # compute forward gelu
-%11 : bf16[2,6,8] = expert_linear(%10, @proj.weight, @proj.bias, %6)  # compute forward proj
-%12 : bf16[4,3,8] = all_to_all_back(%11, %20, %6)  # expert forward all_to_all_back
-%13 : bf16[2,4,8] = combine(%12, %2, %17, %18, %20) {batch=2}  # compute forward combine
-%14 : bf16[2,4,11] = linear(%13, @wte.weight)  # compute forward head
-%15 : f32[1], %16 : bf16[2,4,11] in %14 = cross_entropy_train(%14, @targets) {vocabulary=11, total_tokens=16}  # compute forward loss
+%7 : bf16[4,6,8] = dispatch(%0, %2, %17, %20) {slots=6}  # compute forward dispatch
+%9 : bf16[4,6,16] = expert_linear(%7, @fc.weight, @fc.bias, %20)  # compute forward fc
+%10 : bf16[4,6,16] = gelu(%9, %20)  # compute forward gelu
+%11 : bf16[4,6,8] = expert_linear(%10, @proj.weight, @proj.bias, %20)  # compute forward proj
+%13 : bf16[4,4,8] = combine(%11, %2, %17, %18, %20) {batch=4}  # compute forward combine
+%14 : bf16[4,4,11] = linear(%13, @wte.weight)  # compute forward head
+%15 : f32[1], %16 : bf16[4,4,11] in %14 = cross_entropy_train(%14, @targets) {vocabulary=11, total_tokens=16}  # compute forward loss
 output loss = %15
 output aux.moe = %5
 output load.moe = %4
 )";
 
-// The small GPT-2 MoE (tests/model checks that the model makes it).
+// The small GPT-2 MoE with the batch of 1 or 2 ranks (tests/model checks that the model makes it).
 inline ir::Program model(int ranks) {
   return program(read_golden(ranks == 1 ? "gpt2_moe_1_rank.ir" : "gpt2_moe_2_ranks.ir"));
 }
@@ -91,7 +100,7 @@ inline ir::Program grown(const ir::Program& p, int extra) {
       const ir::Tensor tensor = p[id];
       if (tensor.kind == ir::TensorKind::parameter) {
         const ir::TensorId found = result.find(rename(tensor.name));
-        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.local);
+        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.sharding);
       }
       if (const auto it = next.find(id.value); it != next.end()) return it->second;
       const auto it = counterpart.find(id.value);

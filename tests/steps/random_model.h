@@ -1,4 +1,4 @@
-// Forward Programs of random MoE models: few sizes, so that axes of one size mean different things.
+// Logical forward Programs of random MoE models: few sizes, so that axes of one size mean different things.
 #pragma once
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ class RandomModel {
  public:
   explicit RandomModel(std::uint32_t seed) : random_(seed) {}
 
-  // Two ranks; a batch that 2, 4 and 8 parts divide.
+  // For two ranks, which split the batch and the experts; each has a batch that 2, 4 and 8 parts divide.
   ir::Program make() {
     x_ = append("embedding", {input("tokens"), weight("wte", {vocabulary, width_}), weight("wpe", {sequence_, width_})},
                 {}, "wte")[0];
@@ -25,7 +25,7 @@ class RandomModel {
     }
     const ir::TensorId logits = append("linear", {x_, weight("head", {vocabulary, width_})}, {}, "head")[0];
     const ir::TensorId loss = append("cross_entropy_train", {logits, input("targets")},
-                                     {{"vocabulary", vocabulary}, {"total_tokens", 2 * tokens()}}, "loss")[0];
+                                     {{"vocabulary", vocabulary}, {"total_tokens", tokens()}}, "loss")[0];
     program_.outputs.insert(program_.outputs.begin(), {"loss", loss});
     return program(ir::print(program_));
   }
@@ -42,13 +42,16 @@ class RandomModel {
     return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
   }
   ir::TensorId input(const char* name) {
-    return program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch_, sequence_}});
+    const mesh::Sharding of_batch{{mesh::Split{{mesh::Axis::data, mesh::Axis::expert}}, {}}, {}};
+    return program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch_, sequence_}}, of_batch);
   }
-  ir::TensorId weight(const std::string& name, Shape shape, bool local = false) {
-    return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape}, local);
+  ir::TensorId weight(const std::string& name, Shape shape) {
+    return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape});
   }
-  ir::TensorId bias(const std::string& name, Shape shape) {
-    return program_.add_named(ir::TensorKind::parameter, name + ".bias", {DType::f32, shape}, true);
+  ir::TensorId of_experts(const std::string& name, Shape shape) {
+    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(shape.rank()));
+    sharding.dimensions[0] = mesh::Split{{mesh::Axis::expert}};
+    return program_.add_named(ir::TensorKind::parameter, name, {DType::f32, shape}, sharding);
   }
 
   ir::TensorId dense(const std::string& name) {
@@ -58,35 +61,36 @@ class RandomModel {
   }
 
   ir::TensorId mixture(const std::string& name) {
-    const std::int64_t groups = one_of({1, 2, 8}), capacity = 1 + below(int(tokens() / groups)), here = experts_ / 2;
+    const std::int64_t groups = ranks * one_of({1, 2, 8}), capacity = 1 + below(int(tokens() / groups));
     const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * groups * capacity)}};
     const ir::TensorId logits =
         append("router", {x_, weight(name + ".gate", {experts_, width_})}, {}, name + ".gate")[0];
     const auto gate = append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
-                             {{"capacity", capacity}, {"groups", groups}}, name + ".gate");
-    const ir::TensorId aux =
-        append("aux_loss", {gate[5], gate[6]},
-               {{"load_tokens", tokens()}, {"total_tokens", 2 * tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
+                             {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}},
+                             name + ".gate");
+    const ir::TensorId aux = append(
+        "aux_loss", {gate[5], gate[6]},
+        {{"load_tokens", tokens() / ranks}, {"total_tokens", tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
     program_.add_output("aux." + name, aux);
-    const ir::TensorId rows = append("all_to_all_counts", {gate[4]}, {{"ranks", std::int64_t{2}}}, name + ".counts")[0];
     ir::TensorId y =
         append("dispatch", {x_, gate[0], gate[1], gate[4]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];
-    y = append("all_to_all", {y, gate[4], rows}, filled, name + ".all_to_all")[0];
     y = append("expert_linear",
-               {y, weight(name + ".fc", {here, inner_, width_}, true), bias(name + ".fc", {here, inner_}), rows},
+               {y, of_experts(name + ".fc.weight", {experts_, inner_, width_}),
+                of_experts(name + ".fc.bias", {experts_, inner_}), gate[4]},
                filled, name + ".fc")[0];
-    y = append("gelu", {y, rows}, filled, name + ".gelu")[0];
+    y = append("gelu", {y, gate[4]}, filled, name + ".gelu")[0];
     y = append("expert_linear",
-               {y, weight(name + ".proj", {here, width_, inner_}, true), bias(name + ".proj", {here, width_}), rows},
+               {y, of_experts(name + ".proj.weight", {experts_, width_, inner_}),
+                of_experts(name + ".proj.bias", {experts_, width_}), gate[4]},
                filled, name + ".proj")[0];
-    y = append("all_to_all_back", {y, gate[4], rows}, filled, name + ".all_to_all_back")[0];
     return append("combine", {y, gate[0], gate[1], gate[2], gate[4]}, {{"batch", batch_}}, name + ".combine")[0];
   }
 
   std::mt19937 random_;
   ir::Program program_;
   ir::TensorId x_;
-  const std::int64_t batch_ = one_of({8, 16}), sequence_ = one_of({1, 2, 8}), width_ = one_of({8, 16}),
+  static constexpr std::int64_t ranks = 2;
+  const std::int64_t batch_ = ranks * one_of({8, 16}), sequence_ = one_of({1, 2, 8}), width_ = one_of({8, 16}),
                      inner_ = one_of({8, 16, 32}), experts_ = one_of({2, 8, 16});
 };
 

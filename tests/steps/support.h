@@ -30,4 +30,13 @@ inline std::string text_of(const ir::Program& p) {
   return text;
 }
 
+// What one rank of the mesh executes of a logical Program.
+inline ir::Program of_rank(const ir::Program& logical, const mesh::Mesh& mesh) {
+  const auto sharded = passes::shard(logical, mesh);
+  if (!sharded.ok()) FAIL(sharded.error().message);
+  auto rank = passes::partition_spmd(*sharded, mesh);
+  if (!rank.ok()) FAIL(rank.error().message);
+  return *rank;
+}
+
 }  // namespace lancet::test

@@ -21,13 +21,15 @@ std::map<std::string, std::set<std::string>> collectives_of(const ir::Program& p
 }
 
 ir::Program step_on(const mesh::Mesh& mesh) {
-  model::BuildOptions build{.mesh = mesh, .batch = 2, .sequence = 8};
+  const std::int64_t ranks = mesh.size(mesh::batch_axes);
+  const model::BuildOptions build{.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks};
   config::Model model = test::small_model();
   model.experts_per_rank.reset();
   model.num_local_experts = 4;
   passes::OptimizeOptions options;
   options.mesh = mesh;
-  return passes::optimize(passes::sync(passes::autodiff(model::build_forward(model, build)), mesh, 1 << 20), options);
+  const ir::Program backward = of_rank(passes::autodiff(model::build_forward(model, build)), mesh);
+  return passes::optimize(passes::sync(backward, mesh, 1 << 20), options);
 }
 
 using Labels = std::map<std::string, std::set<std::string>>;
