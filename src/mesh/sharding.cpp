@@ -132,4 +132,14 @@ Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Me
   return shard;
 }
 
+Shape whole_shape(const Shape& shard, const Sharding& sharding, const Mesh& mesh) {
+  Shape whole = shard;
+  for (int d = 0; d < shard.rank(); ++d) whole.set(d, shard[d] * shards(sharding.dimensions[std::size_t(d)], mesh));
+  return whole;
+}
+
+Axes holders(const std::optional<Sharding>& sharding) {
+  return Axes(all_axes) - (sharding ? sharding->used() : Axes{});
+}
+
 }  // namespace lancet::mesh

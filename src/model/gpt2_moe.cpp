@@ -91,16 +91,14 @@ class Builder {
     parameters_.push_back(std::move(parameter));
     return id;
   }
-  // A product's weight, in the activations' type; of three dimensions: of each expert.
+  // A product's weight, in the activations' type.
   TensorId weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation) {
-    const bool experts = shape.rank() == 3;
-    return add({.name = name, .shape = shape, .experts = experts, .deviation = deviation}, options_.dtype,
+    return add({.name = name, .shape = shape, .is_experts = holds_experts(name), .deviation = deviation}, options_.dtype,
                std::move(dimensions));
   }
-  // A bias, or the scale of a layer norm: `value` at first; of two dimensions: of each expert.
+  // A bias, or the scale of a layer norm: `value` at first.
   TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value) {
-    const bool experts = shape.rank() == 2;
-    return add({.name = name, .shape = shape, .experts = experts, .value = value}, DType::f32, std::move(dimensions));
+    return add({.name = name, .shape = shape, .is_experts = holds_experts(name), .value = value}, DType::f32, std::move(dimensions));
   }
 
   // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,
@@ -267,6 +265,8 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Builder(model, options).build();
 }
 
+bool holds_experts(std::string_view name) { return name.find(".experts.") != name.npos; }
+
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
   // The small subtraction prevents that 1.25 * 1024 / 4, which is exactly 320, is rounded up to 321.
   const double exact = capacity_factor * double(tokens) / double(experts);
@@ -282,7 +282,7 @@ ParameterCount count_parameters(const config::Model& model) {
   for (const Parameter& parameter : parameters(model)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
     count.total += elements;
-    count.active += parameter.experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
+    count.active += parameter.is_experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;
 }

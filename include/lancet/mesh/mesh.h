@@ -56,13 +56,6 @@ inline constexpr Axes batch_axes{Axis::data, Axis::expert};  // the batch is spl
 std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
 
-// The axes along which ranks hold the same tensor: all, or for a tensor of which each rank along `expert` has its own
-// (ir::Tensor::local), all but that one.
-constexpr Axes holders(bool local) {
-  const Axes all(all_axes);
-  return local ? all - Axes{Axis::expert} : all;
-}
-
 struct Mesh {
   std::array<int, axis_count> sizes = {1, 1, 1, 1};
 
