@@ -26,6 +26,7 @@ struct MoeCase {
   bool split_experts = false;  // over tensor, as the dense weights
   config::Router router = config::Router::switch_top1;
   config::AuxLossScope scope = config::AuxLossScope::rank;
+  bool split_tokens = true;  // over data and expert; otherwise all ranks have the same tokens
 };
 
 config::Model moe_model(const MoeCase& c) {
@@ -38,7 +39,7 @@ config::Model moe_model(const MoeCase& c) {
 }
 
 // The ranks that the batch is split over.
-int batch_ranks(const Mesh& mesh) { return mesh.size({Axis::data, Axis::expert}); }
+int batch_ranks(const MoeCase& c) { return c.split_tokens ? c.mesh.size({Axis::data, Axis::expert}) : 1; }
 
 void annotate(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
               std::int64_t blocks = 1) {
@@ -71,23 +72,45 @@ void annotate_tensor(ir::Program& program, bool split_experts) {
   }
 }
 
+void annotate_weights(ir::Program& program, const MoeCase& c) {
+  annotate_experts(program, {Axis::expert});
+  if (c.mesh[Axis::tensor] > 1) annotate_tensor(program, c.split_experts);
+}
+
 // The forward pass of the whole batch, not annotated.
 ir::Program logical_forward(const MoeCase& c, bool inspect) {
   return model::build_forward(moe_model(c), {.batch = moe_batch,
                                              .sequence = moe_sequence,
                                              .groups = c.groups,
-                                             .loads = c.groups == 8 ? batch_ranks(c.mesh) : 1,
+                                             .loads = c.groups == 8 ? batch_ranks(c) : 1,
                                              .inspect = inspect});
 }
 
 ir::Program logical_step(const MoeCase& c, bool inspect) {
   ir::Program forward = logical_forward(c, inspect);
-  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::expert});
-  annotate_experts(forward, {Axis::expert});
-  if (c.mesh[Axis::tensor] > 1) annotate_tensor(forward, c.split_experts);
+  if (c.split_tokens)
+    for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::expert});
+  annotate_weights(forward, c);
   const auto step = passes::shard(passes::autodiff(forward), c.mesh);
   if (!step.ok()) FAIL(step.error().message);
   return *step;
+}
+
+// The pass that gives the logits of one sequence, or of its next `positions` positions. All ranks have its tokens.
+ir::Program logical_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
+  ir::Program forward = model::build_forward(moe_model(c), {.mode = mode, .batch = 1, .sequence = positions});
+  annotate_weights(forward, c);
+  const auto logical = passes::shard(forward, c.mesh);
+  if (!logical.ok()) FAIL(logical.error().message);
+  return *logical;
+}
+
+// random_values() of a pass, at a position with room for the `positions` next ones.
+Values values_of_pass(const ir::Program& logical, std::int64_t positions) {
+  Values values = random_values(logical, 67, 7);
+  if (const auto cursor = values.find("cursor"); cursor != values.end())
+    cursor->second.values = {5, double(positions - 1)};
+  return values;
 }
 
 using RankOutputs = std::map<std::string, std::vector<DoubleTensor>>;
@@ -170,6 +193,27 @@ int ops_named(const ir::Program& program, std::string_view op) {
   return int(std::ranges::count(program.instructions, op, &ir::Instruction::op));
 }
 
+// The ops that send something over `expert`, in order.
+std::vector<std::string> sent_over_experts(const ir::Program& program) {
+  std::vector<std::string> ops;
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream != ir::Stream::compute && ir::group_of(at).has(Axis::expert)) ops.push_back(at.op);
+  return ops;
+}
+
+// One rank's logits on all ranks, with one sum over `expert` in each of the two MoE layers.
+void check_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
+  const ir::Program logical = logical_logits(c, mode, positions), local = partitioned(logical, c.mesh);
+  INFO(to_string(c.mesh) << "\n" << ir::print(logical) << ir::print(local));
+  CHECK(sent_over_experts(local) == std::vector<std::string>(2, "sum_shards"));
+  CHECK(ops_named(local, "all_to_all") + ops_named(local, "all_to_all_counts") == 0);
+  const Values values = values_of_pass(logical, positions);
+  const RankOutputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
+  const RankOutputs ranks = run_as_threads(local, c.mesh, values, shardings_of(logical, c.mesh, values));
+  for (const DoubleTensor& logits : ranks.at("logits"))
+    CHECK(wrong_elements({logits}, whole.at("logits")[0], Sharding::whole(3), {}, 1e-5) == 0);
+}
+
 // Without what names groups of ranks and of tokens, the sums that remain, and places in the model.
 std::string text_without_places(ir::Program program) {
   for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
@@ -210,6 +254,24 @@ TEST_CASE("mixtures of experts on meshes with other routers and losses") {
 TEST_CASE("a gate whose groups cannot be shared decides on all ranks alike") {
   check_case({.mesh = mesh_with(1, 2, 1), .groups = 1}, false);
   check_case({.mesh = mesh_with(2, 2, 1), .groups = 2}, false);
+}
+
+TEST_CASE("ranks that have the same tokens train the experts that they split without an all-to-all") {
+  for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(1, 2, 2)}) {
+    const MoeCase c{.mesh = mesh, .split_tokens = false};
+    check_case(c, false);
+    const auto sent = sent_over_experts(partitioned(logical_step(c, false), mesh));
+    CHECK(std::ranges::count(sent, "sum_shards") == std::ssize(sent));
+  }
+}
+
+TEST_CASE("generation repeats its tokens on all ranks and sums what each rank's experts make of them") {
+  for (const Mesh& mesh : {mesh_with(1, 2, 1), mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
+    check_logits({mesh}, model::Mode::generate, moe_sequence);
+    for (const std::int64_t positions : {1, 4}) check_logits({mesh}, model::Mode::decode, positions);
+  }
+  check_logits({.mesh = mesh_with(1, 2, 2), .split_experts = true}, model::Mode::generate, moe_sequence);
+  check_logits({.mesh = mesh_with(1, 2, 1), .router = config::Router::batch_prioritized}, model::Mode::decode, 4);
 }
 
 TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, though they are integers") {
