@@ -9,8 +9,8 @@ namespace lancet::ops {
 
 inline constexpr std::int32_t dropped = -1;  // the slot of a token that found none
 
-// expert i32[T,1] and slot i32[T,1] as a gate gives them, and the slots [E,C,D] of the experts: of all, or of those that
-// are a rank's share, E from number E * place on.
+// expert i32[T,1] and slot i32[T,1] as a gate gives them, and the slots [E,C,D] of the experts: of all, or of a rank's
+// share, which are those from number E * place on.
 struct TokenSlots {
   std::int64_t tokens, first, experts, capacity;
   const std::int32_t *expert, *slot;

@@ -228,6 +228,31 @@ std::string text_without_places(ir::Program program) {
   return ir::print(program);
 }
 
+// The plan of the rank's Program against its instructions one by one.
+void check_planned(const ir::Program& logical, const Mesh& mesh, const Values& values) {
+  const ir::Program local = partitioned(logical, mesh);
+  const ir::Plan plan = planner::make_forward_plan(local, mesh::Mesh{});
+  require_sound(ir::verify(plan));
+  const auto shardings = shardings_of(logical, mesh, values);
+  std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
+  for (const auto& [name, value] : values) {
+    const auto shards = spread(value, shardings.at(name), mesh);
+    for (std::size_t rank = 0; rank < shards.size(); ++rank)
+      of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
+  }
+  std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
+  require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
+    const auto rank = std::size_t(world.rank());
+    return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
+  }));
+  const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
+  for (const auto& [name, ranks] : expected)
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      INFO(to_string(mesh) << ", " << name << " on rank " << rank);
+      CHECK(planned[rank].at(name).values == ranks[rank].values);
+    }
+}
+
 std::string refused_with(const Result<ir::Program>& result) { return result.ok() ? "none" : result.error().message; }
 
 }  // namespace
@@ -323,27 +348,8 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
 
 TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
-    const ir::Program logical = logical_step({mesh}, false), local = partitioned(logical, mesh);
-    const ir::Plan plan = planner::make_forward_plan(local, mesh::Mesh{});
-    require_sound(ir::verify(plan));
-    const Values values = random_values(logical, 67, 5);
-    const auto shardings = shardings_of(logical, mesh, values);
-    std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
-    for (const auto& [name, value] : values) {
-      const auto shards = spread(value, shardings.at(name), mesh);
-      for (std::size_t rank = 0; rank < shards.size(); ++rank)
-        of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
-    }
-    std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
-    require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
-      const auto rank = std::size_t(world.rank());
-      return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
-    }));
-    const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
-    for (const auto& [name, ranks] : expected)
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        INFO(to_string(mesh) << ", " << name << " on rank " << rank);
-        CHECK(planned[rank].at(name).values == ranks[rank].values);
-      }
+    const ir::Program step = logical_step({mesh}, false), decode = logical_logits({mesh}, model::Mode::decode, 4);
+    check_planned(step, mesh, random_values(step, 67, 5));
+    check_planned(decode, mesh, values_of_pass(decode, 4));
   }
 }

@@ -5,7 +5,7 @@ namespace {
 
 using namespace device;
 
-// Copies rows from tokens to slots, or back; back, a token without a row gets zeros. Bytes: each row read and written once.
+// Copies rows from tokens to slots, or back; a token without a row gets zeros back. Bytes: each row once in and out.
 template <class T, bool back>
 struct Move {
   static constexpr int threads = TokenRows::threads;
