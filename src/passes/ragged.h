@@ -4,6 +4,9 @@
 // counts of both sides: `filled`, partial over the axes that split the slots, since each rank counts its own, and
 // `rows`, which all_to_all_counts makes of them once, split as the experts are (Lancet, section 6 and Fig. 10).
 //
+// Ranks that have the same tokens need no all-to-all: they have whole counts and slots of tokens, each takes the counts
+// of its own experts, and dispatch makes [E{expert},C,D] at once.
+//
 // No other collective may touch the slots: gathering or slicing them would send slots without a token, and would make
 // buffers in which the tokens' slots are elsewhere than the gate says.
 #pragma once

@@ -1,6 +1,5 @@
 // Mixtures of experts on meshes: the rank's Program that partition_spmd makes of the logical one, on ranks that are
-// threads, against the logical Program on one rank, both with the CPU's kernels; and against the Program that the model
-// makes for one of several ranks.
+// threads, against the logical Program on one rank, both with the CPU's kernels.
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
 #include "passes/partitioned.h"
@@ -23,9 +22,10 @@ constexpr std::int64_t moe_batch = 8, moe_sequence = 8;
 struct MoeCase {
   Mesh mesh;
   std::int64_t groups = 8;
-  bool split_experts = false;  // over tensor, as the dense weights
+  bool sequence_parallel = false;
   config::Router router = config::Router::switch_top1;
   config::AuxLossScope scope = config::AuxLossScope::rank;
+  bool split_tokens = true;  // over data and expert; otherwise all ranks have the same tokens
 };
 
 config::Model moe_model(const MoeCase& c) {
@@ -38,7 +38,7 @@ config::Model moe_model(const MoeCase& c) {
 }
 
 // The ranks that the batch is split over.
-int batch_ranks(const Mesh& mesh) { return mesh.size({Axis::data, Axis::expert}); }
+int batch_ranks(const MoeCase& c) { return c.split_tokens ? c.mesh.size({Axis::data, Axis::expert}) : 1; }
 
 void annotate(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
               std::int64_t blocks = 1) {
@@ -49,45 +49,46 @@ void annotate(ir::Program& program, const std::string& name, int dimension, std:
 
 void annotate_experts(ir::Program& program, const std::vector<Axis>& axes) {
   for (std::size_t i = 0; i < program.tensors.size(); ++i)
-    if (model::holds_experts(program.tensors[i].name)) annotate(program, program.tensors[i].name, 0, axes);
+    if (const std::string name = program.tensors[i].name; model::holds_experts(name)) annotate(program, name, 0, axes);
 }
 
-// Megatron's layout of the dense weights and, of each expert, likewise.
-void annotate_tensor(ir::Program& program, bool split_experts) {
-  for (const int layer : {0, 1, 2}) {
-    const std::string name = fmt::format("h.{}.", layer);
-    annotate(program, name + "attn.c_attn.weight", 0, {Axis::tensor}, 3);
-    annotate(program, name + "attn.c_attn.bias", 0, {Axis::tensor}, 3);
-    annotate(program, name + "attn.c_proj.weight", 1, {Axis::tensor});
-    if (layer == 1) {
-      annotate(program, name + "mlp.c_fc.weight", 0, {Axis::tensor});
-      annotate(program, name + "mlp.c_fc.bias", 0, {Axis::tensor});
-      annotate(program, name + "mlp.c_proj.weight", 1, {Axis::tensor});
-    } else if (split_experts) {
-      annotate(program, name + "moe.experts.c_fc.weight", 1, {Axis::tensor});
-      annotate(program, name + "moe.experts.c_fc.bias", 1, {Axis::tensor});
-      annotate(program, name + "moe.experts.c_proj.weight", 2, {Axis::tensor});
-    }
-  }
-}
-
-// The forward pass of the whole batch, not annotated.
+// The forward pass of the whole batch.
 ir::Program logical_forward(const MoeCase& c, bool inspect) {
   return model::build_forward(moe_model(c), {.batch = moe_batch,
                                              .sequence = moe_sequence,
                                              .groups = c.groups,
-                                             .loads = c.groups == 8 ? batch_ranks(c.mesh) : 1,
-                                             .inspect = inspect});
+                                             .loads = c.groups == 8 ? batch_ranks(c) : 1,
+                                             .inspect = inspect,
+                                             .vocabulary_shards = c.mesh[Axis::tensor],
+                                             .sequence_parallel = c.sequence_parallel});
 }
 
 ir::Program logical_step(const MoeCase& c, bool inspect) {
   ir::Program forward = logical_forward(c, inspect);
-  for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::expert});
-  annotate_experts(forward, {Axis::expert});
-  if (c.mesh[Axis::tensor] > 1) annotate_tensor(forward, c.split_experts);
+  if (!c.split_tokens)
+    for (const char* name : {"tokens", "targets"}) forward[forward.find(name)].sharding = Sharding::whole(2);
   const auto step = passes::shard(passes::autodiff(forward), c.mesh);
   if (!step.ok()) FAIL(step.error().message);
   return *step;
+}
+
+// The pass that gives the logits of one sequence, or of its next `positions` positions. All ranks have its tokens.
+ir::Program logical_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
+  const auto logical = passes::shard(model::build_forward(moe_model(c), {.mode = mode,
+                                                                         .batch = 1,
+                                                                         .sequence = positions,
+                                                                         .vocabulary_shards = c.mesh[Axis::tensor]}),
+                                     c.mesh);
+  if (!logical.ok()) FAIL(logical.error().message);
+  return *logical;
+}
+
+// random_values() of a pass, at a position with room for the `positions` next ones.
+Values values_of_pass(const ir::Program& logical, std::int64_t positions) {
+  Values values = random_values(logical, 67, 7);
+  if (const auto cursor = values.find("cursor"); cursor != values.end())
+    cursor->second.values = {5, double(positions - 1)};
+  return values;
 }
 
 using RankOutputs = std::map<std::string, std::vector<DoubleTensor>>;
@@ -170,18 +171,50 @@ int ops_named(const ir::Program& program, std::string_view op) {
   return int(std::ranges::count(program.instructions, op, &ir::Instruction::op));
 }
 
-// Without what names groups of ranks and of tokens, the sums that remain, and places in the model.
-std::string text_without_places(ir::Program program) {
-  for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
-  for (ir::Instruction& at : program.instructions) {
-    at.label = "x";
-    ir::Attributes kept;
-    for (const auto& [name, value] : at.attributes.items())
-      if (name != "axes" && name != "load_groups" && !(at.op == "gate_dx" && name == "load_tokens"))
-        std::visit([&, &name = name](const auto& v) { kept.set(name, v); }, value);
-    at.attributes = kept;
+// The ops that send something over `expert`, in order.
+std::vector<std::string> sent_over_experts(const ir::Program& program) {
+  std::vector<std::string> ops;
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream != ir::Stream::compute && ir::group_of(at).has(Axis::expert)) ops.push_back(at.op);
+  return ops;
+}
+
+// One rank's logits on all ranks, with one sum over `expert` in each of the two MoE layers.
+void check_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
+  const ir::Program logical = logical_logits(c, mode, positions), local = partitioned(logical, c.mesh);
+  INFO(to_string(c.mesh) << "\n" << ir::print(logical) << ir::print(local));
+  CHECK(sent_over_experts(local) == std::vector<std::string>(c.mesh[Axis::expert] > 1 ? 2 : 0, "sum_shards"));
+  CHECK(ops_named(local, "all_to_all") + ops_named(local, "all_to_all_counts") == 0);
+  const Values values = values_of_pass(logical, positions);
+  const RankOutputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
+  const RankOutputs ranks = run_as_threads(local, c.mesh, values, shardings_of(logical, c.mesh, values));
+  for (const DoubleTensor& logits : ranks.at("logits"))
+    CHECK(wrong_elements({logits}, whole.at("logits")[0], Sharding::whole(3), {}, 1e-5) == 0);
+}
+
+// The plan of the rank's Program against its instructions one by one.
+void check_planned(const ir::Program& logical, const Mesh& mesh, const Values& values) {
+  const ir::Program local = partitioned(logical, mesh);
+  const ir::Plan plan = *planner::make_forward_plan(local, mesh::Mesh{});
+  require_sound(ir::verify(plan));
+  const auto shardings = shardings_of(logical, mesh, values);
+  std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
+  for (const auto& [name, value] : values) {
+    const auto shards = spread(value, shardings.at(name), mesh);
+    for (std::size_t rank = 0; rank < shards.size(); ++rank)
+      of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
   }
-  return ir::print(program);
+  std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
+  require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
+    const auto rank = std::size_t(world.rank());
+    return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
+  }));
+  const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
+  for (const auto& [name, ranks] : expected)
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      INFO(to_string(mesh) << ", " << name << " on rank " << rank);
+      CHECK(planned[rank].at(name).values == ranks[rank].values);
+    }
 }
 
 std::string refused_with(const Result<ir::Program>& result) { return result.ok() ? "none" : result.error().message; }
@@ -196,10 +229,17 @@ TEST_CASE("mixtures of experts on meshes are the mixture on one rank") {
   check_case({mesh_with(2, 4, 1)});
 }
 
-TEST_CASE("mixtures of experts beside tensor parallelism, each expert on one rank or split") {
+TEST_CASE("mixtures of experts beside tensor parallelism, which splits each expert, too") {
+  check_case({mesh_with(1, 1, 4)});
+  check_case({mesh_with(2, 1, 2)});
   check_case({mesh_with(1, 2, 2)});
-  check_case({.mesh = mesh_with(1, 2, 2), .split_experts = true});
-  check_case({.mesh = mesh_with(2, 2, 2), .split_experts = true});
+  check_case({mesh_with(2, 2, 2)});
+}
+
+TEST_CASE("mixtures of experts between norms whose sequences tensor splits") {
+  check_case({.mesh = mesh_with(1, 1, 4), .sequence_parallel = true});
+  check_case({.mesh = mesh_with(2, 1, 2), .sequence_parallel = true});
+  check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true});
 }
 
 TEST_CASE("mixtures of experts on meshes with other routers and losses") {
@@ -210,6 +250,24 @@ TEST_CASE("mixtures of experts on meshes with other routers and losses") {
 TEST_CASE("a gate whose groups cannot be shared decides on all ranks alike") {
   check_case({.mesh = mesh_with(1, 2, 1), .groups = 1}, false);
   check_case({.mesh = mesh_with(2, 2, 1), .groups = 2}, false);
+}
+
+TEST_CASE("ranks that have the same tokens train the experts that they split without an all-to-all") {
+  for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(1, 2, 2)}) {
+    const MoeCase c{.mesh = mesh, .split_tokens = false};
+    check_case(c, false);
+    const auto sent = sent_over_experts(partitioned(logical_step(c, false), mesh));
+    CHECK(std::ranges::count(sent, "sum_shards") == std::ssize(sent));
+  }
+}
+
+TEST_CASE("generation repeats its tokens on all ranks and sums what each rank's experts make of them") {
+  for (const Mesh& mesh : {mesh_with(1, 2, 1), mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
+    check_logits({mesh}, model::Mode::generate, moe_sequence);
+    for (const std::int64_t positions : {1, 4}) check_logits({mesh}, model::Mode::decode, positions);
+  }
+  check_logits({mesh_with(1, 1, 2)}, model::Mode::decode, 4);
+  check_logits({.mesh = mesh_with(1, 2, 1), .router = config::Router::batch_prioritized}, model::Mode::decode, 4);
 }
 
 TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, though they are integers") {
@@ -223,25 +281,13 @@ TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, tho
   CHECK(ir::print(*again) == ir::print(step));
 }
 
-TEST_CASE("the partitioned mixture of experts is the Program that the model makes for one of several ranks") {
-  for (const int ranks : {2, 4})
-    for (const config::Router router : {config::Router::switch_top1, config::Router::batch_prioritized}) {
-      const MoeCase c{.mesh = mesh_with(1, ranks, 1), .router = router};
-      const ir::Program of_rank = passes::autodiff(model::build_forward(moe_model(c), {.mesh = mesh::of_experts(ranks),
-                                                                                       .batch = moe_batch / ranks,
-                                                                                       .sequence = moe_sequence,
-                                                                                       .groups = c.groups / ranks}));
-      CHECK(text_without_places(partitioned(logical_step(c, false), c.mesh)) == text_without_places(of_rank));
-    }
-}
-
 TEST_CASE("counts travel once a layer, and rows twice in each direction of the step") {
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(2, 2, 2)}) {
     const ir::Program local = partitioned(logical_step({mesh}, false), mesh);
     CHECK(ops_named(local, "all_to_all_counts") == 2);
     CHECK(ops_named(local, "all_to_all") == 4);
     CHECK(ops_named(local, "all_to_all_back") == 4);
-    CHECK(ops_named(local, "swap_shards") + ops_named(local, "all_gather") + ops_named(local, "reduce_scatter") == 0);
+    CHECK(ops_named(local, "swap_shards") + ops_named(local, "reduce_scatter") == 0);
   }
   const ir::Program local = partitioned(logical_step({mesh_with(4, 1, 1)}, false), mesh_with(4, 1, 1));
   for (const ir::Instruction& at : local.instructions) CHECK(at.stream == ir::Stream::compute);
@@ -255,33 +301,15 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
         "h.0.moe.dispatch: expected experts over one axis of the mesh, found %19 4{data,expert},16,32");
   forward = logical_forward({mesh}, false);
   for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
+  forward[forward.find("wte.weight")].sharding = Sharding::whole(2);
   CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
         "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
 }
 
 TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(2, 2, 1), mesh_with(1, 2, 2)}) {
-    const ir::Program logical = logical_step({mesh}, false), local = partitioned(logical, mesh);
-    const ir::Plan plan = *planner::make_forward_plan(local, mesh::Mesh{});
-    require_sound(ir::verify(plan));
-    const Values values = random_values(logical, 67, 5);
-    const auto shardings = shardings_of(logical, mesh, values);
-    std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
-    for (const auto& [name, value] : values) {
-      const auto shards = spread(value, shardings.at(name), mesh);
-      for (std::size_t rank = 0; rank < shards.size(); ++rank)
-        of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));
-    }
-    std::vector<std::map<std::string, DoubleTensor>> planned(of_ranks.size());
-    require_sound(comm::run_inproc(mesh.ranks(), [&](comm::Communicator& world) -> Status {
-      const auto rank = std::size_t(world.rank());
-      return run_rank(plan, mesh, world, of_ranks[rank], planned[rank]);
-    }));
-    const RankOutputs expected = run_as_threads(local, mesh, values, shardings);
-    for (const auto& [name, ranks] : expected)
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        INFO(to_string(mesh) << ", " << name << " on rank " << rank);
-        CHECK(planned[rank].at(name).values == ranks[rank].values);
-      }
+    const ir::Program step = logical_step({mesh}, false), decode = logical_logits({mesh}, model::Mode::decode, 4);
+    check_planned(step, mesh, random_values(step, 67, 5));
+    check_planned(decode, mesh, values_of_pass(decode, 4));
   }
 }

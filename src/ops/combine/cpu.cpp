@@ -20,7 +20,7 @@ float dot(const T* a, const T* b, std::int64_t n) {
 
 template <class T>
 Kernel combine(const KernelArgs& args) {
-  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0]);
+  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
   const float* weight = args.operands[3].as<float>();
   const T* slots = args.operands[0].as<T>();
   T* y = args.results[0].as<T>();
@@ -38,7 +38,7 @@ Kernel combine(const KernelArgs& args) {
 
 template <class T>
 Kernel combine_dx(const KernelArgs& args) {
-  const SlotRows rows(args.operands[2], args.operands[3], args.results[0]);
+  const SlotRows rows(args.operands[2], args.operands[3], args.results[0], args.share());
   const float* weight = args.operands[4].as<float>();
   const T* dy = args.operands[0].as<T>();
   T* slots = args.results[0].as<T>();  // in: the experts' results; out: their gradients

@@ -73,7 +73,7 @@ struct CombineDx {
 };
 
 Kernel bind(const KernelArgs& args) {
-  const TokenRows rows(args.operands[1], args.operands[2], args.operands[0]);
+  const TokenRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
   const float* weights = args.operands[3].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     const T* slots = args.operands[0].as<T>();
@@ -85,7 +85,7 @@ Kernel bind(const KernelArgs& args) {
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const TokenRows rows(args.operands[2], args.operands[3], args.results[0]);
+  const TokenRows rows(args.operands[2], args.operands[3], args.results[0], args.share());
   const float* weights = args.operands[4].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     const T* dy = args.operands[0].as<T>();

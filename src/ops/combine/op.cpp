@@ -2,6 +2,7 @@
 // probability: y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection
 // carries on.
 // combine_dx(dy, slots, expert, slot, weight, filled) -> dslots, in the memory of the slots, and dweight.
+// Ranks that have the same tokens may split the experts: y and dweight of a token of another rank's expert are zero.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -72,7 +73,8 @@ const OpDef table[] = {
      .partition = {{{irregular, 0, 0, 0, irregular}, {0}, SplitIn::time, {"batch"}},
                    {{1, 0, 0, 0, partial}, {0}, SplitIn::space, {"batch"}},
                    {{last, none, none, none, none}, {last}, SplitIn::space},
-                   {{partial, none, none, none, none}, {partial}, SplitIn::space}},
+                   {{partial, none, none, none, none}, {partial}, SplitIn::space},
+                   {{0, none, none, none, 0}, {partial}, SplitIn::space, {}, true}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(4, 2)},
                  {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)},
                  {{f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of_groups(2, 4)}},
@@ -85,7 +87,8 @@ const OpDef table[] = {
      .partition = {{{0, irregular, 0, 0, 0, irregular}, {irregular, 0}, SplitIn::time},
                    {{0, 1, 0, 0, 0, partial}, {1, 0}, SplitIn::space},
                    {{last, last, none, none, none, none}, {last, partial}, SplitIn::space},
-                   {{none, partial, none, none, none, none}, {none, partial}, SplitIn::space}},
+                   {{none, partial, none, none, none, none}, {none, partial}, SplitIn::space},
+                   {{none, 0, none, none, none, 0}, {0, partial}, SplitIn::space, {}, true}},
      .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
                   sample_of(5, 2)},
                  {{f32({4, 4, 24}), f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},

@@ -12,7 +12,8 @@ struct TokenRows {
 
   TokenSlots at;
 
-  TokenRows(const TensorView& expert, const TensorView& slot, const TensorView& slots) : at(expert, slot, slots) {}
+  TokenRows(const TensorView& expert, const TensorView& slot, const TensorView& slots, Share share)
+      : at(expert, slot, slots, share) {}
 
   std::int64_t blocks() const { return divide_up(at.tokens, tokens_per_block); }
 

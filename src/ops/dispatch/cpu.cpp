@@ -6,7 +6,7 @@ namespace lancet::ops {
 namespace {
 
 Kernel bind(const KernelArgs& args) {
-  const SlotRows rows(args.operands[1], args.operands[2], args.results[0]);
+  const SlotRows rows(args.operands[1], args.operands[2], args.results[0], args.share());
   const auto* x = args.operands[0].as<std::byte>();
   auto* slots = args.results[0].as<std::byte>();
   return [=]() -> Status {
@@ -18,7 +18,7 @@ Kernel bind(const KernelArgs& args) {
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0]);
+  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
   const auto* slots = args.operands[0].as<std::byte>();
   auto* dx = args.results[0].as<std::byte>();
   return [=]() -> Status {

@@ -5,7 +5,7 @@ namespace {
 
 using namespace device;
 
-// Copies rows from tokens to slots, or back; back, a dropped token gets zeros. Bytes: each row read and written once.
+// Copies rows from tokens to slots, or back; a token without a row gets zeros back. Bytes: each row once in and out.
 template <class T, bool back>
 struct Move {
   static constexpr int threads = TokenRows::threads;
@@ -32,7 +32,7 @@ struct Move {
 template <bool back>
 Kernel bind(const KernelArgs& args) {
   const TensorView &in = args.operands[0], &out = args.results[0];
-  const TokenRows rows(args.operands[1], args.operands[2], back ? in : out);
+  const TokenRows rows(args.operands[1], args.operands[2], back ? in : out, args.share());
   return by_dtype(in.dtype(), [&]<class T>(T) {
     const T* from = in.as<T>();
     T* to = out.as<T>();

@@ -1,6 +1,8 @@
 // dispatch(x, expert, slot, filled) copies tokens into their experts' slots, [B,S,D] -> [E,C,D], where C is the
 // attribute `slots`. Slots without a token are not written, and no op reads them. dispatch_dx(dslots, expert, slot)
 // copies the gradients of the slots back to the tokens; that of a dropped token is zero.
+// Ranks that have the same tokens may split the experts: each then fills the slots of its own experts, and the gradient
+// of a token of another rank's expert is zero.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -54,7 +56,8 @@ const OpDef table[] = {
      .work = work,
      .partition = {{{0, 0, 0, irregular}, {irregular}, SplitIn::time},
                    {{0, 0, 0, partial}, {1}, SplitIn::space, {"slots"}},
-                   {{last, none, none, none}, {last}, SplitIn::space}},
+                   {{last, none, none, none}, {last}, SplitIn::space},
+                   {{none, none, none, 0}, {0}, SplitIn::space, {}, true}},
      .samples = {{{f32({2, 8, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(4, 2)},
                  {{bf16({4, 4, 17}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(16, 4)},
                  {{f32({4, 4, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of_groups(2, 4)}},
@@ -66,7 +69,8 @@ const OpDef table[] = {
      .partition = {{{irregular, 0, 0}, {0}, SplitIn::time, {"batch"}},
                    {{1, 0, 0}, {0}, SplitIn::space, {"batch"}},
                    {{last, none, none}, {last}, SplitIn::space},
-                   {{partial, none, none}, {partial}, SplitIn::space}},
+                   {{partial, none, none}, {partial}, SplitIn::space},
+                   {{0, none, none}, {partial}, SplitIn::space, {}, true}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16)}, sample_of(4, 2)},
                  {{bf16({4, 6, 24}), expert_of(16), slot_of(16)}, sample_of(6, 4)},
                  {{f32({4, 8, 24}), expert_of(16), slot_of(16)}, sample_of_groups(2, 4)}},

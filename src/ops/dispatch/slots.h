@@ -15,12 +15,12 @@ struct SlotRows {
   std::int64_t width;
   std::size_t row_bytes;
 
-  SlotRows(const TensorView& expert, const TensorView& slot, const TensorView& slots)
-      : at(expert, slot, slots),
+  SlotRows(const TensorView& expert, const TensorView& slot, const TensorView& slots, Share share)
+      : at(expert, slot, slots, share),
         width(slots.shape()[2]),
         row_bytes(std::size_t(width) * std::size_t(size_of(slots.dtype()))) {}
 
-  // Calls f(token, row of [E*C] or -1 for a dropped token) for every token, on all threads. No two tokens share a row.
+  // Calls f(token, row of [E*C] or -1) for every token, on all threads. No two tokens share a row.
   template <class F>
   void for_each(F&& f) const {
     const std::int64_t grain =

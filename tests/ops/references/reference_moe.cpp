@@ -12,11 +12,14 @@ namespace {
 
 using Index = std::int64_t;
 
-// Calls f(t, row) with the row of token t in [E*C], or -1.
+// Calls f(t, row) with the row of token t in the slots [E,C,D], of the experts of c's share, or -1.
 template <class F>
-void for_tokens(const DoubleTensor& expert, const DoubleTensor& slot, Index capacity, F f) {
-  for (Index t = 0; t < expert.shape()[0]; ++t)
-    f(t, slot[t] < 0 ? Index{-1} : Index(expert[t]) * capacity + Index(slot[t]));
+void for_tokens(const ReferenceCall& c, const DoubleTensor& expert, const DoubleTensor& slot, const Shape& slots, F f) {
+  for (Index t = 0; t < expert.shape()[0]; ++t) {
+    const Index e = Index(expert[t]), of_share = e - c.place * slots[0];
+    const bool is_here = e / slots[0] == c.place && slot[t] >= 0;
+    f(t, is_here ? of_share * slots[1] + Index(slot[t]) : Index{-1});
+  }
 }
 
 // The probabilities of the tokens, the expert of the largest, and that probability.
@@ -96,7 +99,7 @@ void gate_dx(ReferenceCall& c) {  // dweight [T,1], expert, probabilities [B,S,E
 void dispatch(ReferenceCall& c) {  // x, expert, slot, filled
   const auto& x = c.operands[0];
   const Index D = x.shape()[2];
-  for_tokens(c.operands[1], c.operands[2], c.results[0].shape()[1], [&](Index t, Index row) {
+  for_tokens(c, c.operands[1], c.operands[2], c.results[0].shape(), [&](Index t, Index row) {
     for (Index d = 0; d < D && row >= 0; ++d) c.results[0][row * D + d] = x[t * D + d];
   });
 }
@@ -104,7 +107,7 @@ void dispatch(ReferenceCall& c) {  // x, expert, slot, filled
 void dispatch_dx(ReferenceCall& c) {  // dslots, expert, slot
   const auto& slots = c.operands[0];
   const Index D = slots.shape()[2];
-  for_tokens(c.operands[1], c.operands[2], slots.shape()[1], [&](Index t, Index row) {
+  for_tokens(c, c.operands[1], c.operands[2], slots.shape(), [&](Index t, Index row) {
     for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : slots[row * D + d];
   });
 }
@@ -112,7 +115,7 @@ void dispatch_dx(ReferenceCall& c) {  // dslots, expert, slot
 void combine(ReferenceCall& c) {  // slots, expert, slot, weight, filled
   const auto &slots = c.operands[0], &weight = c.operands[3];
   const Index D = slots.shape()[2];
-  for_tokens(c.operands[1], c.operands[2], slots.shape()[1], [&](Index t, Index row) {
+  for_tokens(c, c.operands[1], c.operands[2], slots.shape(), [&](Index t, Index row) {
     for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : weight[t] * slots[row * D + d];
   });
 }
@@ -121,7 +124,7 @@ void combine_dx(ReferenceCall& c) {  // dy, slots, expert, slot, weight, filled 
   const auto &dy = c.operands[0], &slots = c.operands[1], &weight = c.operands[4];
   const Index D = slots.shape()[2];
   c.length = double(D);
-  for_tokens(c.operands[2], c.operands[3], slots.shape()[1], [&](Index t, Index row) {
+  for_tokens(c, c.operands[2], c.operands[3], slots.shape(), [&](Index t, Index row) {
     c.results[1][t] = 0;
     for (Index d = 0; d < D && row >= 0; ++d) {
       c.results[1][t] += dy[t * D + d] * slots[row * D + d];
