@@ -88,6 +88,7 @@ const OpDef table[] = {
      .infer = infer_attention,
      .work = work_attention,
      .writes = {1, 2},
+     .partition = {{{packed, 1, 1, none}, {last}, SplitIn::space, {"heads"}}},
      .samples = attention_samples()},
     {.name = "take_row",
      .required = 2,
