@@ -89,14 +89,15 @@ TensorId Program::add_view(TensorType type, TensorId storage, std::optional<Slic
   return id;
 }
 
-TensorId Program::add_named(TensorKind kind, std::string name, TensorType type, bool local) {
+TensorId Program::add_named(TensorKind kind, std::string name, TensorType type,
+                            std::optional<mesh::Sharding> sharding) {
   const TensorId id{static_cast<std::int32_t>(tensors.size())};
   LANCET_CHECK(names_.emplace(name, id).second, "two tensors are named @{}", name);
   const std::size_t dot = name.rfind('.');
   StateKind state = StateKind::other;
   if (kind == TensorKind::state && dot != name.npos)
     state = parse_name<StateKind>(state_words, std::string_view(name).substr(dot + 1)).value_or(state);
-  tensors.push_back({type, kind, std::move(name), -1, {}, {}, local, state});
+  tensors.push_back({type, kind, std::move(name), -1, {}, {}, state, std::move(sharding)});
   return id;
 }
 

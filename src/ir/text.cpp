@@ -78,10 +78,13 @@ std::string print_header(const Program& program) {
   if (!program.attributes.items().empty()) text += " " + print(program.attributes);
   text += "\n";
   for (const Tensor& tensor : program.tensors)
-    if (tensor.number < 0)
-      text += fmt::format("{} @{} : {}{}{}\n", name(tensor.kind), tensor.name, print_type(tensor),
-                          tensor.local ? " local" : "", tensor.flat_shard ? " shard" : "");
+    if (tensor.number < 0) text += print(tensor) + "\n";
   return text;
+}
+
+std::string print(const Tensor& named) {
+  const std::string text = fmt::format("{} @{} : {}", name(named.kind), named.name, print_type(named));
+  return named.flat_shard.empty() ? text : text + fmt::format(" shard{{{}}}", mesh::to_string(named.flat_shard));
 }
 
 std::string print_outputs(const Program& program) {
@@ -282,15 +285,20 @@ Result<TensorType> ProgramParser::type(LineReader& line, std::optional<mesh::Sha
 
 // After the extents: "partial{data}", "whole" (true) or nothing.
 Result<bool> ProgramParser::shares(LineReader& line, mesh::Sharding& sharding) {
-  const LineReader before = line;
   if (sharding.is_whole() && line.accept("whole")) return true;
-  if (!line.accept("partial{")) return false;
+  LANCET_ASSIGN(sharding.partial, axes(line, "partial"));
+  return false;
+}
+
+Result<mesh::Axes> ProgramParser::axes(LineReader& line, std::string_view word) {
+  const LineReader before = line;
+  if (!line.accept(std::string(word) + "{")) return mesh::Axes{};
   const auto axes = mesh::parse_axes(line.rest().substr(0, line.rest().find('}')));
-  if (!axes || axes->empty()) return before.error("axes of the mesh, outermost first, such as partial{data,expert}");
-  sharding.partial = *axes;
+  if (!axes || axes->empty())
+    return before.error(fmt::format("axes of the mesh, outermost first, such as {}{{data,expert}}", word));
   line.accept(mesh::to_string(*axes));
   LANCET_TRY(line.expect("}"));
-  return false;
+  return *axes;
 }
 
 Result<TensorId> ProgramParser::tensor(LineReader& line) {
@@ -333,12 +341,12 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   LANCET_TRY(line.expect(":"));
   std::optional<mesh::Sharding> sharding;
   LANCET_ASSIGN(TensorType declared, type(line, sharding));
-  const TensorId id = program_.add_named(*kind, name, declared, line.accept("local"));
-  program_[id].sharding = std::move(sharding);
+  const bool may_be_shard = *kind == TensorKind::state && declared.shape.rank() == 1 && !sharding;
+  const TensorId id = program_.add_named(*kind, name, declared, std::move(sharding));
   const LineReader after = line;
-  program_[id].flat_shard = line.accept("shard");
-  if (program_[id].flat_shard && (*kind != TensorKind::state || declared.shape.rank() != 1))
-    return after.error("a state with one axis before the word shard");
+  LANCET_ASSIGN(program_[id].flat_shard, axes(line, "shard"));
+  if (!program_[id].flat_shard.empty() && !may_be_shard)
+    return after.error("a state with one axis, without a sharding, before the word shard");
   named_[name] = id;
   return true;
 }

@@ -139,4 +139,18 @@ Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Me
   return shard;
 }
 
+Shape whole_shape(const Shape& shard, const Sharding& sharding, const Mesh& mesh) {
+  Shape whole = shard;
+  for (int d = 0; d < shard.rank(); ++d) whole.set(d, shard[d] * shards(sharding.dimensions[std::size_t(d)], mesh));
+  return whole;
+}
+
+Axes holders(const std::optional<Sharding>& sharding) {
+  const Axes split = sharding ? sharding->used() : Axes{};
+  Axes rest;
+  for (const Axis axis : all_axes)
+    if (!split.has(axis)) rest.add(axis);
+  return rest;
+}
+
 }  // namespace lancet::mesh

@@ -60,15 +60,20 @@ class Builder {
   }
   TensorId add(Parameter parameter, DType dtype) {
     parameters_.push_back(parameter);
-    return program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape}, parameter.local);
+    std::optional<mesh::Sharding> sharding;
+    if (parameter.is_experts && options_.mesh[mesh::Axis::expert] > 1) {
+      sharding = mesh::Sharding::whole(std::size_t(parameter.shape.rank()));
+      sharding->dimensions[0].axes = {mesh::Axis::expert};
+    }
+    return program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape}, std::move(sharding));
   }
   // A product's weight, in the activations' type.
-  TensorId weight(const std::string& name, Shape shape, float deviation, bool local = false) {
-    return add({.name = name, .shape = shape, .local = local, .deviation = deviation}, options_.dtype);
+  TensorId weight(const std::string& name, Shape shape, float deviation, bool is_experts = false) {
+    return add({.name = name, .shape = shape, .is_experts = is_experts, .deviation = deviation}, options_.dtype);
   }
   // A bias, or the scale of a layer norm: `value` at first.
-  TensorId constant(const std::string& name, Shape shape, float value, bool local = false) {
-    return add({.name = name, .shape = shape, .local = local, .value = value}, DType::f32);
+  TensorId constant(const std::string& name, Shape shape, float value, bool is_experts = false) {
+    return add({.name = name, .shape = shape, .is_experts = is_experts, .value = value}, DType::f32);
   }
 
   TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation) {
@@ -244,8 +249,8 @@ ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& me
   ParameterCount count;
   for (const Parameter& parameter : parameters(model, mesh)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
-    count.total += parameter.local ? elements * mesh[mesh::Axis::expert] : elements;
-    count.active += parameter.local ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
+    count.total += parameter.is_experts ? elements * mesh[mesh::Axis::expert] : elements;
+    count.active += parameter.is_experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;
 }

@@ -39,7 +39,7 @@ void initialize(const Parameter& parameter, int expert_coordinate, std::uint64_t
   if (!parameter.deviation) return std::fill(values.begin(), values.end(), parameter.value);
   const std::span<float> drawn = values.first(values.size() - std::size_t(parameter.unused));
   std::fill(values.begin() + std::ptrdiff_t(drawn.size()), values.end(), 0.f);
-  if (!parameter.local) return fill_normal(seed, parameter.name, *parameter.deviation, drawn);
+  if (!parameter.is_experts) return fill_normal(seed, parameter.name, *parameter.deviation, drawn);
   const std::int64_t here = shape[0];
   const std::size_t each = drawn.size() / std::size_t(here);
   for (std::int64_t e = 0; e < here; ++e)

@@ -59,8 +59,8 @@ class Autodiff final : public ops::GradientContext {
     TensorId& gradient = gradients_[id.index()];
     if (!gradient.valid() && accumulate_) {
       const ir::Tensor parameter = program_[id];  // a copy: add_named grows the table
-      const TensorId sum = program_.add_state(ir::StateKind::gradient_sum, parameter.name,
-                                              {DType::f32, parameter.type.shape}, parameter.local);
+      const TensorId sum =
+          program_.add_state(ir::StateKind::gradient_sum, parameter.name, {DType::f32, parameter.type.shape});
       gradients_.resize(program_.tensors.size());
       return sum;
     }

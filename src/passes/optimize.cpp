@@ -104,7 +104,7 @@ class Optimize {
       return clip_scale(ops::append(program_, "all_reduce", {sum}, {}, Role::sync, "norm.shards"));
     }
     for (const Update& update : updates_)
-      (program_[update.parameter].local ? local : shared).push_back(update.gradient);
+      (holders_of(update.parameter).has(mesh::Axis::expert) ? shared : local).push_back(update.gradient);
     if (!local.empty()) {
       TensorId sum = ops::append(program_, "squared_norm", local, {}, Role::update, "norm.experts")[0];
       if (options_.mesh[mesh::Axis::expert] > 1) {
@@ -126,11 +126,15 @@ class Optimize {
     return clip;
   }
 
+  mesh::Axes holders_of(TensorId parameter) const { return mesh::holders(program_[parameter].sharding); }
+
   // A state of the gradient's shape, which is that of the parameter or of its flat shard.
   TensorId state(const Update& update, ir::StateKind kind) {
     const ir::Tensor source = program_[update.parameter];  // a copy: the table grows
-    const TensorId id = program_.add_state(kind, source.name, program_.type(update.gradient), source.local);
-    program_[id].flat_shard = update.sharded();
+    if (!update.sharded())
+      return program_.add_state(kind, source.name, program_.type(update.gradient), source.sharding);
+    const TensorId id = program_.add_state(kind, source.name, program_.type(update.gradient));
+    program_[id].flat_shard = holders_of(update.parameter) & options_.mesh.wide();
     return id;
   }
 

@@ -127,9 +127,10 @@ class PartitionSpmd {
       const ir::Tensor& tensor = logical_.tensors[i];
       if (tensor.number >= 0) continue;
       const Sharding& split = shardings_[i];
-      const bool local = tensor.kind != ir::TensorKind::input && !split.is_whole();
+      const bool split_here = tensor.kind != ir::TensorKind::input && !split.is_whole();
       const Shape shape = *shard_shape(tensor.type.shape, split, mesh_);
-      versions_[i] = {{split, result_.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, local)}};
+      const std::optional<Sharding> left = split_here ? std::optional(split) : std::nullopt;
+      versions_[i] = {{split, result_.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, left)}};
     }
   }
 

@@ -20,7 +20,7 @@ namespace {
 using ir::TensorId;
 using mesh::Axes;
 
-constexpr Axes all_ranks = mesh::holders(false);
+const Axes all_ranks = mesh::holders(std::nullopt);
 
 class Sync {
  public:
@@ -70,7 +70,7 @@ class Sync {
   // The axes along which the ranks hold the same parameter. Those of a group that is all ranks are `all_ranks`, so that
   // experts that every rank holds share the buckets of the other parameters.
   Axes holders_of(TensorId parameter) const {
-    const Axes axes = mesh::holders(source_[parameter].local);
+    const Axes axes = mesh::holders(source_[parameter].sharding);
     return mesh_.size(axes) == mesh_.ranks() ? all_ranks : axes;
   }
 

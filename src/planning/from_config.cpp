@@ -73,7 +73,7 @@ LeastMemory least_memory(const config::Config& config, int ranks) {
     const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
     least.parameters += ir::bytes(tensor.type);
     const std::int64_t elements = tensor.type.shape.elements();
-    const int shards = train.zero > 0 ? mesh.size(mesh::holders(tensor.local)) : 1;
+    const int shards = train.zero > 0 ? mesh.size(mesh::holders(tensor.sharding)) : 1;
     least.state += 4 * (moments + master) * (shards > 1 ? flat_shard_elements(elements, shards) : elements);
     least.gradients += ir::bytes(tensor.type);
   }

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
@@ -94,9 +95,7 @@ std::string description_of(const ir::Instruction& at) {
 std::set<std::string> content_of(const ir::Program& program) {
   std::set<std::string> lines;
   for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.number < 0)
-      lines.insert(fmt::format("{} @{} : {}{}{}", ir::name(tensor.kind), tensor.name, ir::to_string(tensor.type),
-                               tensor.local ? " local" : "", tensor.flat_shard ? " shard" : ""));
+    if (tensor.number < 0) lines.insert(ir::print(tensor));
   for (const ir::Output& output : program.outputs)
     lines.insert(fmt::format("output {} : {}", output.name, ir::to_string(program.type(output.tensor))));
   for (const ir::Instruction& at : program.instructions) {

@@ -49,7 +49,7 @@ class Gather {
   // The messages of one source, which `writer` writes.
   Status add(const Source& source, int writer) {
     const NamedTensor& tensor = store_[source.name];
-    const std::vector<int> holders = mesh_.group(writer, mesh::holders(tensor.local));
+    const std::vector<int> holders = mesh_.group(writer, tensor.flat_shard);
     if (!std::ranges::binary_search(holders, world_.rank())) return {};
     const FlatRange wanted{std::int64_t(source.at / 4), std::int64_t((source.at + source.bytes) / 4)};
     const FlatRange mine = store_.range_of(source.name);

@@ -74,14 +74,14 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
   std::int64_t shared = 0, local = 0, own = 0, gathered = 0;  // bytes of f32
   for (const ir::Tensor& tensor : program.tensors) {
     const bool state = tensor.kind == ir::TensorKind::state;
-    if (tensor.flat_shard) {
+    if (!tensor.flat_shard.empty()) {
       const std::int64_t bytes = ir::bytes(tensor.type);
       gathered += bytes;
       if (tensor.state != ir::StateKind::master) own += bytes;
       continue;
     }
     if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
-    (tensor.local ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
+    (tensor.sharding ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
   return std::min<std::int64_t>(std::int64_t(buffer_limit(config)),
                                 own + local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks()) +

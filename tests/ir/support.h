@@ -35,9 +35,9 @@ inline void require_same(const ir::Program& a, const ir::Program& b) {
     REQUIRE(x.number == y.number);
     REQUIRE(x.storage == y.storage);
     REQUIRE(x.slice == y.slice);
-    REQUIRE(x.local == y.local);
     REQUIRE(x.state == y.state);
     REQUIRE(x.sharding == y.sharding);
+    REQUIRE(x.flat_shard == y.flat_shard);
   }
   REQUIRE(a.instructions.size() == b.instructions.size());
   for (std::size_t i = 0; i < a.instructions.size(); ++i) {
@@ -66,9 +66,9 @@ inline const std::string every_feature =
 input @tokens : i32[2,4]
 input @long : i64[3]
 parameter @w : bf16[8,4]
-parameter @h.0.e.w : f32[2,3] local
+parameter @h.0.e.w : f32[2{expert},3]
 state @w.m : f32[8,4]
-state @h.0.e.w.m : f32[2,3] local
+state @h.0.e.w.m : f32[2{expert},3]
 %0 : bf16[2,4,8] = make(@tokens, @w, @long)  # compute forward h.0
 %3 : i32[8,4], %4 : f32[2,4], %5 : f32[] = gate(%0) {capacity=5, factor=1.25, kind=switch}  # compute forward h.0.gate
 %6 : i32[2,3] = counts(%3)  # expert forward
@@ -88,7 +88,7 @@ inline const std::string every_sharding = R"(program shardings
 input @x : bf16[64{data,expert},512,768]
 input @scalar : f32[] whole
 parameter @w : bf16[3x1024{tensor},768]
-parameter @e : f32[8{expert},4,4] partial{data} local
+parameter @e : f32[8{expert},4,4] partial{data}
 state @plain : f32[8]
 %0 : bf16[64{data,expert},512,3x1024{tensor}], %1 : f32[768] whole = f(@x, @w)  # compute forward a
 %2 : f32[3x1024{tensor},768] partial{data,expert} = g(%0, @e)  # compute dw b

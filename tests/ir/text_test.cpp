@@ -31,9 +31,9 @@ TEST_CASE("every feature of the text has its documented meaning") {
   REQUIRE(p.tensors.size() == 6 + 10);
   const ir::Tensor& expert = p[p.find("h.0.e.w")];
   REQUIRE(expert.kind == ir::TensorKind::parameter);
-  REQUIRE(expert.local);
+  REQUIRE(expert.sharding->dimensions[0].axes == std::vector{mesh::Axis::expert});
   REQUIRE(expert.type == ir::TensorType{DType::f32, {2, 3}});
-  REQUIRE_FALSE(p[p.find("w")].local);
+  REQUIRE_FALSE(p[p.find("w")].sharding.has_value());
   REQUIRE(p[p.find("w.m")].kind == ir::TensorKind::state);
   REQUIRE(p[p.find("w.m")].state == ir::StateKind::first_moment);
   REQUIRE(p[p.find("long")].kind == ir::TensorKind::input);
@@ -106,7 +106,6 @@ TEST_CASE("shardings are read and printed unchanged") {
   const mesh::Sharding& w = *p[p.find("w")].sharding;
   CHECK(p.type(p.find("w")).shape == Shape{3072, 768});
   CHECK(w.dimensions == std::vector<mesh::Split>{{{mesh::Axis::tensor}, 3}, {}});
-  CHECK(p[p.find("e")].local);
   CHECK(p[p.find("e")].sharding->partial == mesh::Axes{mesh::Axis::data});
   CHECK(p[p.find("scalar")].sharding == mesh::Sharding::whole(0));
   CHECK_FALSE(p[p.find("plain")].sharding.has_value());
@@ -207,7 +206,8 @@ TEST_CASE("updated operands are marked") {
 TEST_CASE("a program made by hand survives its text") {
   ir::Program p;
   p.name = "made";
-  const auto w = p.add_named(ir::TensorKind::parameter, "w", {DType::bf16, {3, 5}}, true);
+  const auto w = p.add_named(ir::TensorKind::parameter, "w", {DType::bf16, {3, 5}},
+                             mesh::Sharding{{{{mesh::Axis::expert}}, {}}, {}});
   const auto x = p.add_named(ir::TensorKind::input, "x", {DType::i64, {7}});
   const auto a = p.add_value({DType::f32, {2}});
   const auto b = p.add_value({DType::f32, {1}}, a);
@@ -257,13 +257,13 @@ TEST_CASE("numbers in attributes are read back bit for bit") {
 
 TEST_CASE("states that are flat shards say so") {
   const std::string text =
-      "program p\nparameter @w : f32[40] local\nstate @w.m : f32[32] local shard\nstate @w.v : f32[32] shard\n";
+      "program p\nparameter @w : f32[40{expert}]\nstate @w.m : f32[32] shard{data}\n"
+      "state @w.v : f32[32] shard{data,expert}\n";
   const auto p = ir::parse(text);
   REQUIRE(p.ok());
-  CHECK_FALSE((*p)[p->find("w")].flat_shard);
-  CHECK((*p)[p->find("w.m")].flat_shard);
-  CHECK((*p)[p->find("w.m")].local);
-  CHECK((*p)[p->find("w.v")].flat_shard);
+  CHECK((*p)[p->find("w")].flat_shard.empty());
+  CHECK((*p)[p->find("w.m")].flat_shard == mesh::Axes{mesh::Axis::data});
+  CHECK((*p)[p->find("w.v")].flat_shard == mesh::Axes{mesh::Axis::data, mesh::Axis::expert});
   CHECK(ir::print(*p) == text);
 }
 
@@ -297,6 +297,9 @@ constexpr BadText bad_programs[] = {
     {"program p {a=\"1}", "line 1: expected an attribute's value, found '\"1}'"},
     {"program p q", "line 1: expected the end of the line, found 'q'"},
     {"\n\nparameter @w", "line 3: expected ':', found 'end of line'"},
+    {"state @w : f32[4] shard", "line 1: expected the end of the line, found 'shard'"},
+    {"state @w : f32[4] shard{}", "line 1: expected axes of the mesh, outermost first, such as shard{data,expert}, "},
+    {"parameter @w : f32[4] local", "line 1: expected the end of the line, found 'local'"},
     {"parameter @ : f32[1]", "line 1: expected a new name, found 'parameter @ : f32[1]'"},
     {"parameter @w : f33[1]", "line 1: expected a type such as f32[2,3], found 'f33[1]'"},
     {"parameter @w : f32", "line 1: expected '[', found 'end of line'"},
@@ -312,8 +315,10 @@ constexpr BadText bad_programs[] = {
     {"parameter @w : route[3,4]", "line 1: expected a type such as f32[2,3]"},
     {"parameter @w : signals[3,4]", "line 1: expected signals with one axis"},
     {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
-    {"parameter @w : f32[16] shard", "line 1: expected a state with one axis before the word shard, found 'shard'"},
-    {"state @w.m : f32[4,4] shard", "line 1: expected a state with one axis before the word shard, found 'shard'"},
+    {"parameter @w : f32[16] shard{data}",
+     "line 1: expected a state with one axis, without a sharding, before the word shard, found 'shard{data}'"},
+    {"state @w.m : f32[4,4] shard{data}",
+     "line 1: expected a state with one axis, without a sharding, before the word shard, found 'shard{data}'"},
     {"parameter @w : f32[1]\nstate @w : f32[1]", "line 2: expected a new name, found 'state @w : f32[1]'"},
     {"parameters @w : f32[1]", "line 1: expected '(', found '@w : f32[1]'"},
     {"output x", "line 1: expected '=', found 'end of line'"},

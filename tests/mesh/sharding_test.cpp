@@ -82,6 +82,19 @@ TEST_CASE("sharding: shapes of shards") {
   CHECK(shape({0}, sharding_of({"4611686018427387904x0{data,tensor}"})) == "0");
 }
 
+TEST_CASE("sharding: the shape of which each rank has a shard, and the ranks that hold the same one") {
+  CHECK(mesh::whole_shape({2, 5, 4}, sharding_of({"12{data,expert}", "5", "8{tensor}"}), mesh_2x3x2) ==
+        Shape{12, 5, 8});
+  CHECK(mesh::whole_shape({6}, sharding_of({"3x4{tensor}"}), mesh_2x3x2) == Shape{12});
+  CHECK(mesh::whole_shape({6, 2}, Sharding::whole(2), mesh_2x3x2) == Shape{6, 2});
+  const mesh::Axes all{mesh::Axis::stage, mesh::Axis::data, mesh::Axis::expert, mesh::Axis::tensor};
+  CHECK(mesh::holders(std::nullopt) == all);
+  CHECK(mesh::holders(Sharding::whole(2)) == all);
+  CHECK(mesh::holders(sharding_of({"12{data,expert}"})) == mesh::Axes{mesh::Axis::stage, mesh::Axis::tensor});
+  CHECK((mesh::holders(sharding_of({"12{expert}"})) & mesh_2x3x2.wide()) ==
+        mesh::Axes{mesh::Axis::data, mesh::Axis::tensor});
+}
+
 TEST_CASE("sharding: errors name the dimension, the axes and the numbers") {
   CHECK(shard_error({4, 50257}, sharding_of({"4", "50257{tensor}"})) ==
         "dimension 1: expected a multiple of 2, the ranks along tensor, found 50257");

@@ -36,8 +36,8 @@ std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, 
       model::initialize(parameter, rank, seed, values);
       Values& all = result[parameter.name];
       INFO(parameter.name);
-      if (rank > 0 && !parameter.local) REQUIRE((all == values));
-      if (rank == 0 || parameter.local) all.insert(all.end(), values.begin(), values.end());
+      if (rank > 0 && !parameter.is_experts) REQUIRE((all == values));
+      if (rank == 0 || parameter.is_experts) all.insert(all.end(), values.begin(), values.end());
     }
   }
   return result;
@@ -104,7 +104,7 @@ TEST_CASE("the table of parameters is that of the forward program") {
     for (const model::Parameter& parameter : table) {
       const ir::Tensor& tensor = program[program.find(parameter.name)];
       CHECK(tensor.type.shape == parameter.shape);
-      CHECK(tensor.local == parameter.local);
+      CHECK(tensor.sharding.has_value() == (parameter.is_experts && ranks > 1));
       CHECK(parameter.unused == (parameter.name == "wte.weight" ? 28 * 64 : 0));
     }
   }

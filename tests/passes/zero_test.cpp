@@ -48,16 +48,18 @@ TEST_CASE("zero: on two ranks the dense parameters have flat shards, and experts
     if (tensor.kind != ir::TensorKind::state) continue;
     const ir::Tensor& parameter = step[step.find(tensor.name.substr(0, tensor.name.rfind('.')))];
     INFO(tensor.name);
-    CHECK(tensor.flat_shard != parameter.local);
+    const bool of_experts = parameter.sharding.has_value();
+    CHECK(tensor.flat_shard == (of_experts ? mesh::Axes{} : mesh::Axes{mesh::Axis::expert}));
+    CHECK(tensor.sharding == parameter.sharding);
     CHECK(tensor.type.shape ==
-          (parameter.local ? parameter.type.shape : Shape{flat_shard_elements(parameter.type.shape.elements(), 2)}));
+          (of_experts ? parameter.type.shape : Shape{flat_shard_elements(parameter.type.shape.elements(), 2)}));
   }
   CHECK(step.type(step.find("wte.weight.m")) == ir::TensorType{DType::f32, {48}});
   CHECK(calls(step, "reduce_scatter_flat").size() == 1);
   CHECK(calls(step, "all_gather_flat").size() == 2);  // of bf16, and of f32
   CHECK(calls(step, "all_reduce").size() == 2);       // the metrics and the norm
   for (const ir::Instruction* at : calls(step, "adamw"))
-    CHECK(at->attributes.has("shards") == !step[at->operands[0]].local);
+    CHECK(at->attributes.has("shards") == !step[at->operands[0]].sharding);
 }
 
 TEST_CASE("zero: experts with replicas have shards among these, in collectives of their group") {
@@ -73,6 +75,8 @@ TEST_CASE("zero: experts with replicas have shards among these, in collectives o
                                                       {"adamw ", 4},
                                                       {"adamw data", 2}});
   CHECK(step.type(step.find("fc.weight.m")) == ir::TensorType{DType::f32, {128}});
+  CHECK(step[step.find("fc.weight.m")].flat_shard == mesh::Axes{mesh::Axis::data});
+  CHECK(step[step.find("wte.weight.m")].flat_shard == mesh::Axes{mesh::Axis::data, mesh::Axis::expert});
   // The norm counts each element once, over all ranks.
   const auto sums = calls(step, "squared_norm");
   REQUIRE(sums.size() == 1);

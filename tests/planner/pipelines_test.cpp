@@ -43,8 +43,8 @@ ir::Program layer(const std::string& gate = "switch_gate") {
   return program(R"(
 input @x : f32[2,8,4]
 parameter @gate : f32[4,4]
-parameter @w : f32[2,4,4] local
-parameter @b : f32[2,4] local
+parameter @w : f32[2{expert},4,4]
+parameter @b : f32[2{expert},4]
 %0 : f32[2,8,4] = add(@x, @x)  # compute forward before
 %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate
 %2 : i32[16,1], %12 : i32[16,1], %13 : f32[16,1], %14 : i32[1,4], %15 : i32[4,2], %3 : f32[2,8,4], %4 : f32[2,4] = )" +

@@ -305,7 +305,7 @@ TEST_CASE("gradients of experts are not reduced, all others once") {
   int local = 0, shared = 0;
   for (const ir::Output& output : p.outputs) {
     if (output.kind != ir::OutputKind::gradient) continue;
-    const bool is_local = p[output.parameter].local;
+    const bool is_local = p[output.parameter].sharding.has_value();
     (is_local ? local : shared)++;
     INFO(output.name);
     REQUIRE(reduced.contains(p.root(output.tensor).value) == !is_local);

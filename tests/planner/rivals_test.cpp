@@ -38,10 +38,10 @@ input @b.expert : i32[16,1]
 input @b.slot : i32[16,1]
 input @b.weight : f32[16,1]
 input @b : i32[4,2]
-parameter @w : f32[2,4,4] local
-parameter @v : f32[2,4] local
-parameter @p : f32[2,8,4] local
-parameter @q : f32[2,8] local
+parameter @w : f32[2{expert},4,4]
+parameter @v : f32[2{expert},4]
+parameter @p : f32[2{expert},8,4]
+parameter @q : f32[2{expert},8]
 %0 : i32[2,3] = all_to_all_counts(@a) {ranks=2}  # expert forward a.counts
 %1 : f32[4,4,4] = dispatch(@x, @a.expert, @a.slot, @a) {slots=4}  # compute forward a.dispatch
 %2 : f32[2,8,4] = all_to_all(%1, @a, %0) {tokens=16}  # expert forward a.there

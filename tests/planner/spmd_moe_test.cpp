@@ -49,7 +49,8 @@ void annotate(ir::Program& program, const std::string& name, int dimension, std:
 
 void annotate_experts(ir::Program& program, const std::vector<Axis>& axes) {
   for (std::size_t i = 0; i < program.tensors.size(); ++i)
-    if (program.tensors[i].local) annotate(program, program.tensors[i].name, 0, axes);
+    if (program.tensors[i].name.find(".experts.") != std::string::npos)
+      annotate(program, program.tensors[i].name, 0, axes);
 }
 
 // Megatron's layout of the dense weights and, of each expert, likewise.

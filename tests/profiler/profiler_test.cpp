@@ -25,8 +25,8 @@ input @schedule : f32[4]
 parameter @wte : f32[11,8]
 parameter @wpe : f32[8,8]
 parameter @gate : f32[4,8]
-parameter @w : f32[LOCAL,16,8] local
-parameter @b : f32[LOCAL,16] local
+parameter @w : f32[LOCAL{expert},16,8]
+parameter @b : f32[LOCAL{expert},16]
 state @gate.m : f32[4,8]
 [0] %0 : f32[2,8,8] = embedding(@tokens, @wte, @wpe)  # compute forward wte | at 0
 [1] %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate | at 512
@@ -124,8 +124,8 @@ TEST_CASE("parts of equal size share their times") {
 arena 12288
 input @x : f32[2,8,8]
 input @logits : f32[2,8,4]
-parameter @w : f32[4,16,8] local
-parameter @b : f32[4,16] local
+parameter @w : f32[4{expert},16,8]
+parameter @b : f32[4{expert},16]
 view %0 : f32[1,8,8] in @x + 0
 view %1 : f32[1,8,8] in @x + 256
 view %2 : f32[4,6,8] | at 0

@@ -7,17 +7,19 @@ using ir::TensorKind;
 
 namespace {
 
-ir::Program with(TensorKind kind, const char* name, ir::TensorType type, bool local = false) {
+ir::Program with(TensorKind kind, const char* name, ir::TensorType type, std::optional<mesh::Sharding> sharding = {}) {
   ir::Program p;
-  p.add_named(kind, name, type, local);
+  p.add_named(kind, name, type, std::move(sharding));
   return p;
 }
+
+const mesh::Sharding by_expert{{{{mesh::Axis::expert}}, {}}, {}};
 
 }  // namespace
 
 TEST_CASE("a store holds parameters and states, zeroed, once each") {
   ir::Program p = with(TensorKind::parameter, "w", {DType::bf16, {3, 5}});
-  p.add_named(TensorKind::state, "w.m", {DType::f32, {3, 5}}, true);
+  p.add_named(TensorKind::state, "w.m", {DType::f32, {3, 5}}, by_expert);
   p.add_named(TensorKind::input, "tokens", {DType::i32, {4}});
   p.add_value({DType::f32, {8}});
   runtime::TensorStore store;
@@ -26,9 +28,9 @@ TEST_CASE("a store holds parameters and states, zeroed, once each") {
   REQUIRE(store.find("tokens") == nullptr);
   REQUIRE(store["w"].type == ir::TensorType{DType::bf16, {3, 5}});
   REQUIRE(store["w"].memory.bytes >= 30);
-  REQUIRE_FALSE(store["w"].local);
+  REQUIRE_FALSE(store["w"].sharding.has_value());
   REQUIRE(store["w.m"].kind == TensorKind::state);
-  REQUIRE(store["w.m"].local);
+  REQUIRE(store["w.m"].sharding == by_expert);
   for (int i = 0; i < 15; ++i) REQUIRE(store["w.m"].memory.as<float>()[i] == 0);
   REQUIRE(store.bytes(TensorKind::parameter) == 30);
   REQUIRE(store.bytes(TensorKind::state) == 60);
@@ -62,18 +64,18 @@ TEST_CASE("a name with another type, shape or kind is refused") {
   REQUIRE_THROWS_WITH(store.add(with(TensorKind::parameter, "w", {DType::bf16, {3, 5}})),
                       Catch::Contains("@w is f32[3,5] in the store and bf16[3,5] in the program"));
   REQUIRE_THROWS_AS(store.add(with(TensorKind::state, "w", {DType::f32, {3, 5}})), InternalError);
-  REQUIRE_THROWS_AS(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}, true)), InternalError);
+  REQUIRE_THROWS_AS(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}}, by_expert)), InternalError);
   REQUIRE_NOTHROW(store.add(with(TensorKind::parameter, "w", {DType::f32, {3, 5}})));
   REQUIRE_THROWS_AS(store["v"], InternalError);
 }
 
 TEST_CASE("a flat shard knows which elements of its parameter it holds") {
   ir::Program p = with(TensorKind::parameter, "w", {DType::bf16, {25, 4}});
-  p.add_named(TensorKind::parameter, "e", {DType::f32, {2, 50}}, true);
+  p.add_named(TensorKind::parameter, "e", {DType::f32, {2, 50}}, by_expert);
   for (const char* owner : {"w", "e"}) {
-    const bool local = p[p.find(owner)].local;
-    const ir::TensorId id = p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {local ? 64 : 32}}, local);
-    p[id].flat_shard = true;
+    const bool split = p[p.find(owner)].sharding.has_value();
+    const ir::TensorId id = p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {split ? 64 : 32}});
+    p[id].flat_shard = mesh::holders(p[p.find(owner)].sharding) & mesh::Axes{mesh::Axis::data, mesh::Axis::expert};
   }
   mesh::Mesh mesh;
   mesh[mesh::Axis::data] = mesh[mesh::Axis::expert] = 2;

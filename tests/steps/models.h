@@ -27,10 +27,10 @@ input @tokens : i32[2,4]
 parameter @wte.weight : bf16[11,8]
 parameter @wpe.weight : bf16[5,8]
 parameter @gate.weight : f32[4,8]
-parameter @fc.weight : bf16[2,16,8] local
-parameter @fc.bias : f32[2,16] local
-parameter @proj.weight : bf16[2,8,16] local
-parameter @proj.bias : f32[2,8] local
+parameter @fc.weight : bf16[2{expert},16,8]
+parameter @fc.bias : f32[2{expert},16]
+parameter @proj.weight : bf16[2{expert},8,16]
+parameter @proj.bias : f32[2{expert},8]
 input @targets : i32[2,4]
 %0 : bf16[2,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
 %1 : f32[2,4,4] = router(%0, @gate.weight)  # compute forward gate
@@ -91,7 +91,7 @@ inline ir::Program grown(const ir::Program& p, int extra) {
       const ir::Tensor tensor = p[id];
       if (tensor.kind == ir::TensorKind::parameter) {
         const ir::TensorId found = result.find(rename(tensor.name));
-        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.local);
+        return found.valid() ? found : result.add_named(tensor.kind, rename(tensor.name), tensor.type, tensor.sharding);
       }
       if (const auto it = next.find(id.value); it != next.end()) return it->second;
       const auto it = counterpart.find(id.value);

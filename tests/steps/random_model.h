@@ -44,11 +44,14 @@ class RandomModel {
   ir::TensorId input(const char* name) {
     return program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch_, sequence_}});
   }
-  ir::TensorId weight(const std::string& name, Shape shape, bool local = false) {
-    return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape}, local);
+  ir::TensorId weight(const std::string& name, Shape shape) {
+    return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape});
   }
-  ir::TensorId bias(const std::string& name, Shape shape) {
-    return program_.add_named(ir::TensorKind::parameter, name + ".bias", {DType::f32, shape}, true);
+  // Each rank along the axis `expert` has its own.
+  ir::TensorId of_experts(const std::string& name, Shape shape) {
+    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(shape.rank()));
+    sharding.dimensions[0].axes = {mesh::Axis::expert};
+    return program_.add_named(ir::TensorKind::parameter, name, {DType::f32, shape}, std::move(sharding));
   }
 
   ir::TensorId dense(const std::string& name) {
@@ -73,11 +76,13 @@ class RandomModel {
         append("dispatch", {x_, gate[0], gate[1], gate[4]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];
     y = append("all_to_all", {y, gate[4], rows}, filled, name + ".all_to_all")[0];
     y = append("expert_linear",
-               {y, weight(name + ".fc", {here, inner_, width_}, true), bias(name + ".fc", {here, inner_}), rows},
+               {y, of_experts(name + ".fc.weight", {here, inner_, width_}),
+                of_experts(name + ".fc.bias", {here, inner_}), rows},
                filled, name + ".fc")[0];
     y = append("gelu", {y, rows}, filled, name + ".gelu")[0];
     y = append("expert_linear",
-               {y, weight(name + ".proj", {here, width_, inner_}, true), bias(name + ".proj", {here, width_}), rows},
+               {y, of_experts(name + ".proj.weight", {here, width_, inner_}),
+                of_experts(name + ".proj.bias", {here, width_}), rows},
                filled, name + ".proj")[0];
     y = append("all_to_all_back", {y, gate[4], rows}, filled, name + ".all_to_all_back")[0];
     return append("combine", {y, gate[0], gate[1], gate[2], gate[4]}, {{"batch", batch_}}, name + ".combine")[0];

@@ -48,7 +48,7 @@ ZeroRun train_zero(const config::Config& config, int ranks, int steps, const cos
       result.norms.push_back(record.grad_norm);
     }
     for (const auto& [name, tensor] : trainer->store().all())
-      if (tensor.kind == ir::TensorKind::parameter && (!tensor.local || world.rank() == 0))
+      if (tensor.kind == ir::TensorKind::parameter && (!tensor.sharding || world.rank() == 0))
         weights[std::size_t(world.rank())][name] = bytes_of_tensor(tensor);
     if (world.rank() != 0) return {};
     result.state_bytes = trainer->store().bytes(ir::TensorKind::state);

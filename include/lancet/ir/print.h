@@ -10,6 +10,7 @@ namespace lancet::ir {
 
 std::string print(const Program& program);
 std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
+std::string print(const Tensor& named);  // the line that declares an input, parameter or state, without the newline
 // Errors (exit code 2) name the line and what was expected there.
 Result<Program> parse(std::string_view text);
 

@@ -3,8 +3,8 @@
 // Text form (print.h), one statement per line:
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
-//     parameter @h.0.moe.experts.c_fc.weight : bf16[2,1024,256] local                 each rank has its own
-//     state @wte.weight.m : f32[524288] shard                     the elements that this rank owns (base/flat_shard.h)
+//     parameter @h.0.moe.experts.c_fc.weight : bf16[2{expert},1024,256]      two of the experts, others on other ranks
+//     state @wte.weight.m : f32[524288] shard{expert}             the elements that this rank owns (base/flat_shard.h)
 //     %7 : bf16[8,128,256], %8 : f32[1024,2] = layer_norm(%6, @g, @b) {eps=1e-05}  # compute forward h.1.ln_2
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
@@ -17,7 +17,8 @@
 //     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       at byte 0 of %20
 //     view %22 : bf16[4,128,256] in %7 + 262144          a part of a tensor that was made whole
 //     %23 : bf16[4,640,256] in %19 part 0 of 2 = dispatch(%18, %17)     the slots that part 0 of 2 owns
-// In the logical Program, which has no ranks, tensors may say how they are spread over a mesh (mesh/sharding.h):
+// The extents of a rank's tensors are those of its shards. The logical Program has no ranks: there tensors of any kind
+// may say how they are spread over a mesh (mesh/sharding.h), and extents are those of the whole:
 //     parameter @w : bf16[3072{tensor},768]
 //     %25 : f32[3072{tensor},768] partial{data,expert} = linear_dw(%24, @x)
 //     %26 : f32[768] whole = gelu(@b)                                   a copy on each rank, which nothing may split
@@ -79,10 +80,13 @@ struct Tensor {
   int number = -1;                  // of values and views; printed %number
   TensorId storage{};               // the tensor in whose memory this one is stored, if any ("in" in the text)
   std::optional<Slice> slice = {};  // of that memory; without it the tensor overwrites it from the first byte on
-  bool local = false;  // parameters and state: each rank has its own (experts); else all ranks hold the same
   StateKind state = StateKind::other;
-  std::optional<mesh::Sharding> sharding = {};  // of the logical Program; without it nothing is said
-  bool flat_shard = false;  // states: this rank's flat shard (base/flat_shard.h) of what the name says
+  // In the logical Program: how the tensor is spread; without it nothing is said. In a rank's Program: the split of
+  // which `type` is this rank's shard, of a parameter or a state; without it all ranks hold the same.
+  std::optional<mesh::Sharding> sharding = {};
+  // States: the axes of the group among whose ranks the elements of the parameter that the name says, or of their shard
+  // of it, are divided (base/flat_shard.h); the state has this rank's flat shard. Empty: no flat shard.
+  mesh::Axes flat_shard = {};
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
@@ -174,9 +178,10 @@ struct Program {
 
   TensorId add_value(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_view(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
-  TensorId add_named(TensorKind kind, std::string name, TensorType type, bool local = false);
-  TensorId add_state(StateKind kind, std::string_view owner, TensorType type, bool local = false) {
-    return add_named(TensorKind::state, state_name(owner, kind), std::move(type), local);
+  TensorId add_named(TensorKind kind, std::string name, TensorType type, std::optional<mesh::Sharding> sharding = {});
+  TensorId add_state(StateKind kind, std::string_view owner, TensorType type,
+                     std::optional<mesh::Sharding> sharding = {}) {
+    return add_named(TensorKind::state, state_name(owner, kind), std::move(type), std::move(sharding));
   }
   void add_output(std::string name, TensorId tensor);  // of a gradient: its parameter is there already
   TensorId find(std::string_view name) const;          // invalid if no tensor has the name

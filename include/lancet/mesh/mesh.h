@@ -32,6 +32,11 @@ class Axes {
   constexpr void add(Axis axis) { bits_ |= std::uint8_t(1 << int(axis)); }
   constexpr void remove(Axis axis) { bits_ &= std::uint8_t(~(1 << int(axis))); }
   constexpr bool empty() const { return bits_ == 0; }
+  // The axes that both have.
+  friend constexpr Axes operator&(Axes a, Axes b) {
+    a.bits_ &= b.bits_;
+    return a;
+  }
   friend constexpr bool operator==(Axes, Axes) = default;
   friend constexpr auto operator<=>(Axes, Axes) = default;
 
@@ -40,14 +45,6 @@ class Axes {
 };
 std::string to_string(Axes axes);                       // "data,expert", outermost first
 std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
-
-// The axes along which ranks hold the same tensor: all, or for a tensor of which each rank along `expert` has its own
-// (ir::Tensor::local), all but that one.
-constexpr Axes holders(bool local) {
-  Axes axes{Axis::stage, Axis::data, Axis::expert, Axis::tensor};
-  if (local) axes.remove(Axis::expert);
-  return axes;
-}
 
 struct Mesh {
   std::array<int, axis_count> sizes = {1, 1, 1, 1};

@@ -55,6 +55,13 @@ Status check(const Shape& shape, const Sharding& sharding);
 // divide, or whose blocks they do not, with its number, the axes and both numbers.
 Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Mesh& mesh);
 
+// The inverse: the shape of which each rank has a shard of this one.
+Shape whole_shape(const Shape& shard, const Sharding& sharding, const Mesh& mesh);
+
+// The axes along which ranks hold the same part of a tensor: all that its sharding does not name. Without a sharding,
+// all axes.
+Axes holders(const std::optional<Sharding>& sharding);
+
 // The shards in which the axes split a dimension: the product of their sizes.
 std::int64_t shards(const Split& split, const Mesh& mesh);
 // True if the axes divide the dimension, each of its blocks for itself.

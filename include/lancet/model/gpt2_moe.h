@@ -61,8 +61,8 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
 // What a Program does not say of a parameter: the values that training starts with.
 struct Parameter {
   std::string name;
-  Shape shape;  // of one rank
-  bool local = false;
+  Shape shape;                          // of one rank
+  bool is_experts = false;              // dimension 0 are experts
   float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,7 +20,8 @@ namespace lancet::runtime {
 struct NamedTensor {
   ir::TensorKind kind;
   ir::TensorType type;
-  bool local = false;
+  std::optional<mesh::Sharding> sharding = {};  // as in ir::Tensor
+  mesh::Axes flat_shard = {};                   // likewise
   ir::StateKind state = ir::StateKind::other;
   std::string shard_of = {};  // a flat shard: the parameter of whose elements it has those that this rank owns
   bool is_shard() const { return !shard_of.empty(); }
