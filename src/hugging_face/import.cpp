@@ -19,6 +19,7 @@
 #include "lancet/hugging_face/hugging_face.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/model/initialize.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/world/memory.h"
 #include "names.h"
 #include "values.h"
@@ -42,7 +43,8 @@ Status check_whole_memory(const ir::Program& program) {
   std::int64_t largest = 0;
   for (const ir::Tensor& tensor : program.tensors) {
     if (tensor.kind != ir::TensorKind::parameter) continue;
-    const std::int64_t experts = model::holds_experts(tensor.name) ? tensor.type.shape[0] : 1;  // files hold them one by one
+    const std::int64_t experts =
+        run::holds_experts(tensor.name) ? tensor.type.shape[0] : 1;  // files hold them one by one
     largest = std::max(largest, ir::bytes(tensor.type) / experts);
   }
   constexpr std::int64_t copies = 3;  // of the tensor being read: as in the file, as f32, transposed

@@ -13,8 +13,6 @@
 #include <map>
 #include <set>
 
-#include "lancet/model/gpt2_moe.h"
-
 namespace lancet::run {
 namespace {
 
@@ -54,7 +52,7 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   const bool has_master = store.all().contains(master);
   const Shape& whole = store.whole_shape(name);
   Entry entry{{name, "F32", whole}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
-  if (!model::holds_experts(name)) {
+  if (!holds_experts(name)) {
     entry.source.bytes = entry.tensor.bytes();
     return {entry};
   }
@@ -91,7 +89,7 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
     if (!is_loaded(tensor, scope)) continue;
-    for (int coordinate = 0; coordinate < (model::holds_experts(name) ? expert_coordinates : 1); ++coordinate)
+    for (int coordinate = 0; coordinate < (holds_experts(name) ? expert_coordinates : 1); ++coordinate)
       for (const Entry& entry : entries_of(store, name, tensor, coordinate)) {
         const TensorInfo* found = checkpoint.find(entry.tensor.name);
         if (!found)
@@ -150,6 +148,8 @@ constexpr int reading_threads = 4;
 
 }  // namespace
 
+bool holds_experts(std::string_view name) { return name.find(experts) != name.npos; }
+
 std::string expert_name(std::string_view name, std::int64_t expert) {
   const std::size_t at = name.find(experts) + experts.size();
   return fmt::format("{}{}.{}", name.substr(0, at), expert, name.substr(at));
@@ -174,7 +174,7 @@ RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, in
   for (const auto& [name, tensor] : store.all())
     if (is_saved(tensor))
       for (Entry& entry : entries_of(store, name, tensor, mesh.coordinate(rank, mesh::Axis::expert)))
-        (model::holds_experts(name) ? local : shared).push_back(std::move(entry));
+        (holds_experts(name) ? local : shared).push_back(std::move(entry));
   std::vector<Entry> mine = spread(std::move(local), mesh.place(rank, replicas), mesh.size(replicas));
   for (Entry& entry : spread(std::move(shared), rank, ranks)) mine.push_back(std::move(entry));
   std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });

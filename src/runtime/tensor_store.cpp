@@ -75,10 +75,13 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(
-        tensor->name,
-        NamedTensor{tensor->kind, tensor->type, tensor->sharding, tensor->flat_shard, tensor->state,
-                    shard_of(program, *tensor), {next, size}});
+    tensors_.emplace(tensor->name, NamedTensor{tensor->kind,
+                                               tensor->type,
+                                               tensor->sharding,
+                                               tensor->flat_shard,
+                                               tensor->state,
+                                               shard_of(program, *tensor),
+                                               {next, size}});
     next += aligned(size);
   }
 }

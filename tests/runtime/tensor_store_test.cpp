@@ -7,8 +7,7 @@ using ir::TensorKind;
 
 namespace {
 
-ir::Program with(TensorKind kind, const char* name, ir::TensorType type,
-                 std::optional<mesh::Sharding> sharding = {}) {
+ir::Program with(TensorKind kind, const char* name, ir::TensorType type, std::optional<mesh::Sharding> sharding = {}) {
   ir::Program p;
   p.add_named(kind, name, type, std::move(sharding));
   return p;

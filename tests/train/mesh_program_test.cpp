@@ -47,7 +47,7 @@ TEST_CASE("sync: experts' gradients are summed over data, and their norm over ex
   std::int64_t all_shared = 0, all_local = 0;
   for (const ir::Tensor& tensor : step.tensors)
     if (tensor.kind == ir::TensorKind::parameter)
-      (tensor.local ? all_local : all_shared) += 4 * tensor.type.shape.elements();
+      (tensor.sharding ? all_local : all_shared) += 4 * tensor.type.shape.elements();
   CHECK(shared == all_shared);
   CHECK(local == all_local);
 }

@@ -17,6 +17,9 @@
 
 namespace lancet::run {
 
+// True for a parameter whose dimension 0 are experts, each of which is a tensor of its own in checkpoints, and for its
+// states.
+bool holds_experts(std::string_view name);
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
