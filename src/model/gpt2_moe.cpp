@@ -226,6 +226,7 @@ class Builder {
 
   void finish(TensorId logits) {
     if (gives_logits()) {
+      annotate(logits, {whole, whole, whole});  // each rank chooses among all of the vocabulary
       program_.add_output("logits", logits);
       return;
     }

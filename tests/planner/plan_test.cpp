@@ -396,7 +396,8 @@ TEST_CASE("the pipeline keeps the program after each pass, and names a pass that
   const auto plan = planner::make_plan(model(2), r, &report);
   REQUIRE(plan.ok());
   REQUIRE(names_of(report) ==
-          std::vector<std::string>{"forward", "autodiff", "sync", "optimize", "take_turns", "plan_memory"});
+          std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync", "optimize", "take_turns",
+                                                         "plan_memory"});
   CHECK(report.passes[0].text == ir::print(model(2)));
   CHECK(report.passes[1].text == ir::print(passes::autodiff(model(2))));
   CHECK(report.passes[3].text == ir::print(plan->program));
@@ -418,7 +419,7 @@ TEST_CASE("a policy that starts from the fastest other one reports the passes th
   r.overlap.policy = "dw";
   planner::PlanReport report;
   REQUIRE(planner::make_plan(model(2), r, &report).ok());
-  const std::vector<std::string> step{"forward", "autodiff", "sync", "optimize"};
+  const std::vector<std::string> step{"logical", "autodiff", "shard", "partition_spmd", "sync", "optimize"};
   auto with = [&](std::vector<std::string> names) {
     names.insert(names.begin(), step.begin(), step.end());
     names.push_back("plan_memory");

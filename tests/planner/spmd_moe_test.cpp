@@ -31,6 +31,7 @@ struct MoeCase {
 config::Model moe_model(const MoeCase& c) {
   config::Model m = small_model();
   m.n_layer = 3;  // the first and the last have experts
+  m.n_head = 4;
   m.capacity_factor = 0.75;
   m.router = c.router;
   m.router_aux_loss_scope = c.scope;
