@@ -83,6 +83,7 @@ std::vector<int> all_alike(const Step& step, int parts) {
 
 Candidate split_experts(const Step& step, const config::Overlap& overlap, Cut cut, PartOrder how, Candidate candidate) {
   candidate.how = "experts and their all-to-alls whole";
+  if (expert_ranges(step).empty()) return candidate;  // no tokens travel
   return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
     for (int parts : step.part_counts(cut))
       best = better(std::move(best), experts_in_parts(step, cut, all_alike(step, parts), how));

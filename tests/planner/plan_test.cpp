@@ -372,11 +372,11 @@ TEST_CASE("auto leaves sequential only for a gain above least_gain; a policy tha
 TEST_CASE("a plan alone is predicted to take what its policy predicts, and under a load as much longer as that says") {
   DeclaredCosts costs;
   costs.network_mb_per_s = 2;
-  planner::PlanRequest r = request(4);
+  planner::PlanRequest r = request(2);
   r.costs = &costs;
   for (const std::string_view policy : planner::compared_policies()) {
     r.overlap.policy = policy;
-    const ir::Plan plan = planned(model(4), r);
+    const ir::Plan plan = planned(model(2), r);
     const auto alone = schedule::simulate(plan, costs), loaded = schedule::simulate(plan, *costs.under({2, 1}));
     REQUIRE(alone.ok());
     REQUIRE(loaded.ok());
@@ -386,7 +386,7 @@ TEST_CASE("a plan alone is predicted to take what its policy predicts, and under
     CHECK(loaded->makespan < 2 * alone->makespan);
   }
   const cost::Profile empty;
-  CHECK_FALSE(schedule::simulate(planned(model(4), r), empty).ok());
+  CHECK_FALSE(schedule::simulate(planned(model(2), r), empty).ok());
 }
 
 TEST_CASE("the pipeline keeps the program after each pass, and names a pass that breaks it") {
