@@ -1,5 +1,5 @@
-// partition_spmd on models with the annotations of data, tensor, sequence and expert parallelism: what the ranks compute
-// and which collectives they have.
+// partition_spmd on models with the annotations of data, tensor, sequence and expert parallelism: what the ranks
+// compute, and which collectives they have.
 #include "passes/against_logical.h"
 #include "passes/dense_gpt2.h"
 #include "steps/models.h"
