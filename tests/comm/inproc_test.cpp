@@ -35,6 +35,19 @@ TEST_CASE("in-process ranks keep the contract") {
     }
 }
 
+TEST_CASE("groups of in-process ranks keep the contract, disjoint ones at the same time") {
+  for (const bool down : {false, true})  // ranks 0, 1; 2, 3; 4, or ranks 0, 2, 4; 1, 3
+    for (const auto& test : contract::cases) {
+      INFO(test.name << ", " << down);
+      const Status status = run_inproc(5, [&](Communicator& world) -> Status {
+        LANCET_ASSIGN(const auto group, world.split(contract::line_of(world.rank(), 5, 2, down)));
+        if (group->size() > 1 || std::string(test.name) != "network") LANCET_TRY(test.run(*group));
+        return world.barrier();
+      });
+      if (!status) FAIL(status.error().message);
+    }
+}
+
 TEST_CASE("a timeout names the operation, the stream and the missing ranks") {
   std::atomic<int> named = 0;
   std::latch come(2), gone(2);  // ranks 0 and 2

@@ -1,14 +1,13 @@
 // The ranks of a mesh as threads: each runs the rank's Program with the CPU's kernels, over an inproc communicator.
 #pragma once
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "ops/references/harness.h"
+#include "passes/rank_groups.h"
 #include "passes/shards.h"
 
 namespace lancet::test {
@@ -21,7 +20,7 @@ class RankThread {
 
   Status run(std::map<std::int32_t, GuardedTensor> values) {
     values_ = std::move(values);
-    LANCET_TRY(open_groups());
+    LANCET_ASSIGN(groups_, open_groups(program_, mesh_, world_));
     for (const ir::Instruction& at : program_.instructions) LANCET_TRY(execute(at));
     return {};
   }
@@ -29,24 +28,12 @@ class RankThread {
   const GuardedTensor& of(ir::TensorId id) const { return values_.at(id.value); }
 
  private:
-  // On all ranks in one order.
-  Status open_groups() {
-    for (const auto& of_stream : ir::used_axes(program_))
-      for (const mesh::Axes axes : of_stream) {
-        const std::string name = mesh::to_string(axes);
-        if (groups_.contains(name)) continue;
-        const auto members = mesh_.group(world_.rank(), axes);
-        LANCET_ASSIGN(communicators_.emplace_back(), world_.split(members));
-        groups_[name] = comm::group_of(*communicators_.back());
-      }
-    return {};
-  }
-
   Status execute(const ir::Instruction& at) {
     const ops::CpuKernel* kernel = ops::find_cpu_kernel(at.op);
     LANCET_CHECK(kernel, "{} has no CPU kernel", at.op);
     Bound bound{kernel->bind, kernel->workspace};
-    if (at.attributes.has(ir::axes_attribute)) bound.group = groups_.at(at.attributes.text(ir::axes_attribute));
+    if (const std::string_view axes = ir::axes_text(at); !axes.empty())
+      bound.group = groups_.of_stream[std::size_t(at.stream)].find(axes)->second;
     std::vector<GuardedTensor> operands;
     for (const ir::TensorId id : at.operands) operands.push_back(of(id));
     const Outcome outcome = lancet::test::run(ops::op(at.op), std::move(operands), at.attributes, bound);
@@ -59,9 +46,8 @@ class RankThread {
   const ir::Program& program_;
   const mesh::Mesh& mesh_;
   comm::Communicator& world_;
-  std::vector<std::unique_ptr<comm::Communicator>> communicators_;
-  std::map<std::string, comm::Group, std::less<>> groups_;  // by the attribute axes
-  std::map<std::int32_t, GuardedTensor> values_;            // by tensor
+  RankGroups groups_;
+  std::map<std::int32_t, GuardedTensor> values_;  // by tensor
 };
 
 // Runs all ranks on values of inputs, parameters and states, which `shardings` spreads by name. What each rank holds of

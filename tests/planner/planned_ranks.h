@@ -2,39 +2,24 @@
 #pragma once
 #include <cstring>
 #include <map>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/ir/groups.h"
 #include "lancet/runtime/executor.h"
 #include "ops/references/harness.h"
+#include "passes/rank_groups.h"
 
 namespace lancet::test {
 
 // A rank's values of its named tensors, in the program's types.
 using RankValues = std::map<std::string, GuardedTensor>;
 
-// The groups that the plan's streams go over, opened on all ranks in one order.
-inline Result<runtime::ExecutorOptions> open_groups(const ir::Plan& plan, const mesh::Mesh& mesh,
-                                                    comm::Communicator& world,
-                                                    std::vector<std::unique_ptr<comm::Communicator>>& owned) {
-  runtime::ExecutorOptions options;
-  const auto used = ir::used_axes(plan.program);
-  for (std::size_t stream = 0; stream < used.size(); ++stream)
-    for (const mesh::Axes axes : used[stream]) {
-      LANCET_ASSIGN(owned.emplace_back(), world.split(mesh.group(world.rank(), axes)));
-      options.groups[stream][mesh::to_string(axes)] = comm::group_of(*owned.back());
-    }
-  return options;
-}
-
 // Runs two steps, with what the first leaves in states, and gives the outputs of the second.
 inline Status run_rank(const ir::Plan& plan, const mesh::Mesh& mesh, comm::Communicator& world,
                        const RankValues& values, std::map<std::string, DoubleTensor>& outputs) {
-  std::vector<std::unique_ptr<comm::Communicator>> owned;
-  LANCET_ASSIGN(const runtime::ExecutorOptions options, open_groups(plan, mesh, world, owned));
+  LANCET_ASSIGN(const RankGroups groups, open_groups(plan.program, mesh, world));
+  runtime::ExecutorOptions options;
+  options.groups = groups.of_stream;
   runtime::TensorStore store;
   store.add(plan.program);
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, store, options));

@@ -266,10 +266,11 @@ TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan pred
 TEST_CASE("meshes: a plan of one mesh is refused on another") {
   const test::TemporaryFolder folder;
   const std::string hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
-  const auto planned = planning::plan_offline(mesh_of_four(2), {.ranks = 4, .hosts = 2, .hardware = hardware});
+  const config::Config config = mesh_of_four(2);
+  const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2, .hardware = hardware});
   if (!planned.ok()) FAIL(planned.error().message);
   const std::string file = folder.write("plan.ir", ir::print(planned->plan));
-  CHECK(planning::read_plan(file, mesh_of_four(2), 4).ok());
+  CHECK(planning::read_plan(file, config, 4).ok());
   const auto refused = planning::read_plan(file, mesh_of_four(4), 4);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh none, found data 2 x expert 2"));

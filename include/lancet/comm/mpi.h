@@ -11,7 +11,8 @@ namespace lancet::comm {
 
 // Owns MPI from its start to the end of the process. A process may start one session, once.
 // Communicators may outlive it, but their calls fail then. The destructor finalises MPI and waits for the other ranks
-// to do the same; after an error or an abort it does not finalise MPI, so that the launcher ends the other ranks.
+// to do the same; after an error or an abort it does not finalise MPI, so that the launcher ends the other ranks. If
+// MPI does not return after an error, it logs one and exits with code 5.
 class MpiSession {
  public:
   // On the main thread. Fails if MPI is running already or provides less than MPI_THREAD_SERIALIZED. If the other ranks

@@ -134,9 +134,10 @@ Status MpiCommunicator::check_all_groups(std::span<const int> members) {
   return check_groups(members_of);
 }
 
-// After check_all_groups(), which names missing ranks, all ranks are about to split, so MPI's own call is short. It
-// blocks the progress thread without a deadline: if a rank ends between the two, wait() still returns an error, but the
-// thread stays in MPI, and only abort_job() ends the process.
+// After check_all_groups(), which has the deadline of every call and names missing ranks, all ranks are about to split,
+// so MPI's own call is short. It blocks the progress thread, since MPI has no split that does not block. If a rank ends
+// or halts between the two, wait() still returns an error, at its own deadline or sooner, but the thread stays in MPI:
+// the session then ends the process, in abort_job() or as it is destroyed.
 Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::span<const int> members) {
   LANCET_TRY(check_members(members, rank(), size()));
   LANCET_TRY(check_all_groups(members));

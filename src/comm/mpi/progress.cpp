@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "lancet/base/log.h"
+
 namespace lancet::comm::mpi {
 namespace {
 
@@ -111,7 +113,7 @@ Status Progress::wait(Request& request) {
   const auto last_moment = request.deadline + grace;
   while (!channel.broken && !request.done) {
     if (Clock::now() >= last_moment) {
-      channel.broken = true;
+      channel.broken = failed_ = true;
       channel.error = fmt::format("{}: MPI itself has not returned for {:.3g} s", describe_locked(request),
                                   seconds(channel.timeout) + std::chrono::duration<double>(grace).count());
       break;
@@ -151,10 +153,15 @@ void Progress::abort_job(int exit_code) {
 
 bool Progress::stop() {
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stop_ = true;
+    posted_changed_.notify_one();
+    const bool may_be_stuck = failed_ || aborting_;
+    if (may_be_stuck && !stopped_changed_.wait_for(lock, grace, [this] { return stopped_; })) {
+      log::error("communication: MPI itself has not returned; this process ends without it");
+      _exit(static_cast<int>(ExitCode::communication));  // the launcher then ends the job
+    }
   }
-  posted_changed_.notify_one();
   if (thread_.joinable()) thread_.join();
   return !failed_ && !aborting_;
 }
@@ -162,6 +169,14 @@ bool Progress::stop() {
 void Progress::run() {
   // Linux rounds a sleep up by the thread's timer slack, 50 us by default: more than a pause.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  serve();
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  stopped_changed_.notify_all();
+}
+
+// Works in rounds until stop().
+void Progress::serve() {
   std::unique_lock lock(mutex_);
   while (true) {
     if (job_exit_code_ >= 0) MPI_Abort(MPI_COMM_WORLD, job_exit_code_);

@@ -137,10 +137,13 @@ class Progress {
   Status wait(Request& request);       // sleeps until the request is done or its channel is broken
   void abort(const std::string& why);  // any thread
   [[noreturn]] void abort_job(int exit_code);
-  bool stop();  // stops the thread; later calls fail; returns true if no error has occurred and MPI may be finalised
+  // Stops the thread; later calls fail. Returns true if no error has occurred and MPI may be finalised. If the thread
+  // is stuck inside MPI after an error, it ends the process with code 5.
+  bool stop();
 
  private:
   void run();
+  void serve();
   void sleep(std::unique_lock<std::mutex>& lock, Clock::time_point now);
   void start(Request& request);
   void expect_messages(Request& request);
@@ -170,7 +173,8 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable posted_changed_;
   std::vector<Request*> posted_;
-  bool stop_ = false, abort_seen_ = false;
+  bool stop_ = false, stopped_ = false, abort_seen_ = false;
+  std::condition_variable stopped_changed_;
   std::string abort_reason_;
   std::atomic<bool> aborting_ = false;
   std::atomic<int> job_exit_code_ = -1;

@@ -1,41 +1,22 @@
-// Messages of packed shards (packed.h) among the ranks of a group, in rounds that bound how long another stream waits.
+// The exchange of packed shards (packed.h) among the ranks of a group, in rounds (slots.h).
 //
 // A round handles the same positions [from, to) of all shards. sum(): each rank packs, for each rank, the values at
 // these positions of that rank's shards, sends one message to each other rank, and adds up what it got in the order of
 // the ranks, as Communicator::all_reduce_sum does. gather(): each rank packs its own values, sends them to all others
 // and unpacks what it got. Values travel as Wire, and sums are f32.
 #pragma once
-#include "lancet/comm/communicator.h"
-#include "packed.h"
+#include "slots.h"
 
 namespace lancet::ops {
 
 template <class Wire>
-class CpuShardExchange {
+class CpuShardExchange : public ShardSlots<Wire, comm::round_floats * sizeof(float)> {
+  using Slots = ShardSlots<Wire, comm::round_floats * sizeof(float)>;
+  using Slots::place_, Slots::ranks_, Slots::sent_of, Slots::received_of;
+
  public:
-  // workspace: workspace_bytes() of them.
   CpuShardExchange(const comm::Group& group, std::int64_t ranks, std::int64_t length, std::byte* workspace)
-      : comm_(ranks > 1 ? group.comm : nullptr),
-        place_(ranks > 1 ? group.place : 0),
-        ranks_(ranks),
-        length_(length),
-        round_(positions(ranks, length)),
-        sent_(reinterpret_cast<Wire*>(workspace)),
-        received_(sent_ + ranks * round_) {}
-
-  static std::size_t workspace_bytes(std::int64_t ranks, std::int64_t length) {
-    return std::size_t(2 * ranks * positions(ranks, length)) * sizeof(Wire);
-  }
-
-  int place() const { return place_; }
-
-  // Calls body(from, to) for each round.
-  template <class F>
-  Status rounds(F body) const {
-    for (std::int64_t from = 0; from < length_; from += round_)
-      LANCET_TRY(body(from, std::min(from + round_, length_)));
-    return {};
-  }
+      : Slots(group, ranks, length, workspace), comm_(ranks > 1 ? group.comm : nullptr) {}
 
   // The sums over the ranks of the values f32 at [from, to) of this rank's shards of `values`, to the same positions of
   // the shards that `results` has for `result_rank`. rounded: each sum is rounded to Wire.
@@ -44,7 +25,7 @@ class CpuShardExchange {
     const bool has_values = !comm_ || comm_->carries_values();
     for (std::int64_t q = 0; has_values && q < ranks_; ++q)
       pack<float>(values, q, from, to, q == place_ ? received_of(q) : sent_of(q));
-    LANCET_TRY(exchange(true, to - from));
+    LANCET_TRY(send(true, to - from));
     if (!has_values) return {};
     walk(results, result_rank, from, to,
          [&](float* out, std::int64_t at, std::int64_t present, std::int64_t) { add_up(out, at, present, rounded); });
@@ -56,20 +37,13 @@ class CpuShardExchange {
   Status gather(const PackedTensors& tensors, std::int64_t from, std::int64_t to) const {
     const bool has_values = !comm_ || comm_->carries_values();
     if (has_values) pack<T>(tensors, place_, from, to, sent_of(0));
-    LANCET_TRY(exchange(false, to - from));
+    LANCET_TRY(send(false, to - from));
     for (std::int64_t q = 0; has_values && q < ranks_; ++q)
       if (q != place_) unpack<T>(tensors, q, from, to, received_of(q));
     return {};
   }
 
  private:
-  static std::int64_t positions(std::int64_t ranks, std::int64_t length) {
-    return positions_of_round(length, ranks, sizeof(Wire), comm::round_floats * sizeof(float));
-  }
-
-  Wire* sent_of(std::int64_t rank) const { return sent_ + rank * round_; }
-  Wire* received_of(std::int64_t rank) const { return received_ + rank * round_; }
-
   // Calls f(pointer to the first element, its position from `from` on, elements of the tensor, elements with padding)
   // for the run of each tensor in [from, to) of a rank's packed vector.
   template <class T = float, class F>
@@ -108,25 +82,13 @@ class CpuShardExchange {
     for (std::int64_t i = 0; rounded && i < count; ++i) out[i] = to_f32(from_f32<Wire>(out[i]));
   }
 
-  // each: every rank gets a message of its own; else all get the same one.
-  Status exchange(bool each, std::int64_t count) const {
+  Status send(bool each, std::int64_t count) const {
     if (!comm_) return {};
-    sends_.clear();
-    receives_.clear();
-    for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer == place_) continue;
-      const std::size_t bytes = std::size_t(count) * sizeof(Wire);
-      sends_.push_back({peer, reinterpret_cast<std::byte*>(sent_of(each ? peer : 0)), bytes});
-      receives_.push_back({peer, reinterpret_cast<std::byte*>(received_of(peer)), bytes});
-    }
-    return comm_->send_receive(sends_, receives_);
+    return this->exchange(
+        each, count, [this](const auto& sends, const auto& receives) { return comm_->send_receive(sends, receives); });
   }
 
   comm::Communicator* comm_;  // null: this rank is alone
-  int place_;
-  std::int64_t ranks_, length_, round_;
-  Wire *sent_, *received_;
-  mutable std::vector<comm::Segment> sends_, receives_;  // kept, so that a step allocates nothing
 };
 
 }  // namespace lancet::ops

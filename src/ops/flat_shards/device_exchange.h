@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/device/pack.h"
-#include "packed.h"
+#include "slots.h"
 
 namespace lancet::ops::device {
 
@@ -116,89 +116,64 @@ struct UnpackShards {
   }
 };
 
+// 16 MiB a round keep a link busy; the scratch is twice that.
+inline constexpr std::int64_t device_round_bytes = 16 << 20;
+
 template <class Wire>
-class DeviceShardExchange {
+class DeviceShardExchange : public ShardSlots<Wire, device_round_bytes> {
+  using Slots = ShardSlots<Wire, device_round_bytes>;
+  using Slots::place_, Slots::ranks_, Slots::slot_, Slots::sent_of, Slots::received_of;
+
  public:
   DeviceShardExchange(const KernelArgs& args, std::int64_t ranks, std::int64_t length)
-      : comm_(ranks > 1 ? args.group.device_comm : nullptr),
-        stream_(args.stream),
-        place_(ranks > 1 ? args.group.place : 0),
-        ranks_(int(ranks)),
-        length_(length),
-        round_(positions(ranks, length)),
-        sent_(reinterpret_cast<Wire*>(args.workspace)),
-        received_(sent_ + ranks * round_) {}
-
-  static std::size_t workspace_bytes(std::int64_t ranks, std::int64_t length) {
-    return std::size_t(2 * ranks * positions(ranks, length)) * sizeof(Wire);
-  }
-
-  int place() const { return place_; }
-
-  template <class F>
-  Status rounds(F body) const {
-    for (std::int64_t from = 0; from < length_; from += round_)
-      LANCET_TRY(body(from, std::min(from + round_, length_)));
-    return {};
-  }
+      : Slots(args.group, ranks, length, args.workspace),
+        comm_(ranks > 1 ? args.group.device_comm : nullptr),
+        stream_(args.stream) {}
 
   // As CpuShardExchange::sum() and gather().
   Status sum(const std::vector<PackedTable>& values, const std::vector<PackedTable>& results, int result_rank,
              bool rounded, std::int64_t from, std::int64_t to) const {
     LANCET_TRY(spans(values, from, to, 0, ranks_, [&](const PackedSpan& span) {
-      return launch(*stream_, span.blocks(), PackShards<float, Wire>{span, sent_, received_});
+      return launch(*stream_, span.blocks(), PackShards<float, Wire>{span, sent_of(0), received_of(0)});
     }));
-    LANCET_TRY(exchange(true, to - from));
+    LANCET_TRY(send(true, to - from));
     return spans(results, from, to, result_rank, 1, [&](const PackedSpan& span) {
-      return launch(*stream_, span.blocks(), SumShards<Wire>{span, received_, ranks_, rounded});
+      return launch(*stream_, span.blocks(), SumShards<Wire>{span, received_of(0), ranks_, rounded});
     });
   }
 
   template <class T>
   Status gather(const std::vector<PackedTable>& tensors, std::int64_t from, std::int64_t to) const {
-    Wire* first = sent_ - place_ * round_;  // this rank's values go to the first slot
+    Wire* first = sent_of(0) - place_ * slot_;  // this rank's values go to the first slot
     LANCET_TRY(spans(tensors, from, to, place_, 1, [&](const PackedSpan& span) {
       return launch(*stream_, span.blocks(), PackShards<T, Wire>{span, first, first});
     }));
-    LANCET_TRY(exchange(false, to - from));
+    LANCET_TRY(send(false, to - from));
     return spans(tensors, from, to, 0, ranks_, [&](const PackedSpan& span) {
-      return launch(*stream_, span.blocks(), UnpackShards<T, Wire>{span, received_});
+      return launch(*stream_, span.blocks(), UnpackShards<T, Wire>{span, received_of(0)});
     });
   }
 
  private:
-  // 16 MiB a round keep a link busy; the scratch is twice that.
-  static std::int64_t positions(std::int64_t ranks, std::int64_t length) {
-    return positions_of_round(length, ranks, sizeof(Wire), 16 << 20);
-  }
-
   template <class F>
   Status spans(const std::vector<PackedTable>& tables, std::int64_t from, std::int64_t to, int first_rank, int ranks,
                F f) const {
     for (const PackedTable& table : tables) {
       const std::int64_t begin = std::max(from, table.begin()), end = std::min(to, table.end());
-      if (begin < end) LANCET_TRY(f(PackedSpan{table, begin, end, from, round_, first_rank, ranks, place_}));
+      if (begin < end) LANCET_TRY(f(PackedSpan{table, begin, end, from, slot_, first_rank, ranks, place_}));
     }
     return {};
   }
 
-  Status exchange(bool each, std::int64_t count) const {
+  Status send(bool each, std::int64_t count) const {
     if (!comm_) return {};
-    std::vector<comm::Segment> sends, receives;
-    for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer == place_) continue;
-      const std::size_t bytes = std::size_t(count) * sizeof(Wire);
-      sends.push_back({peer, reinterpret_cast<std::byte*>(sent_ + (each ? peer : 0) * round_), bytes});
-      receives.push_back({peer, reinterpret_cast<std::byte*>(received_ + peer * round_), bytes});
-    }
-    return comm_->send_receive(*stream_, sends, receives);
+    return this->exchange(each, count, [this](const auto& sends, const auto& receives) {
+      return comm_->send_receive(*stream_, sends, receives);
+    });
   }
 
   comm::DeviceCommunicator* comm_;  // null: this rank is alone
   backend::Stream* stream_;
-  int place_, ranks_;
-  std::int64_t length_, round_;
-  Wire *sent_, *received_;
 };
 
 }  // namespace lancet::ops::device

@@ -27,6 +27,7 @@ constexpr auto forever = 5min;
 constexpr double at_once = 30;
 
 std::atomic<bool> mpi_gets_stuck{false}, mpi_is_stuck{false};
+std::atomic<int> ends_in_split{0};  // the signal that this rank gets when it calls MPI_Comm_split; 0: none
 bool hangs_once_started = false;
 
 using Clock = std::chrono::steady_clock;
@@ -216,6 +217,22 @@ Status stuck(Communicator& c) {
   fmt::print("stuck: reported the missing rank\n");
   return {};
 }
+// The last rank gets this signal after it has agreed on the groups, when the others are in MPI_Comm_split already.
+Status lost_in_split(Communicator& c, int signal_number, const std::string& error) {
+  c.set_timeout(2s);
+  LANCET_TRY(c.barrier());
+  const int last = c.size() - 1;
+  if (c.rank() == last) ends_in_split = signal_number;
+  signal(SIGTERM, SIG_IGN);  // the launcher sends it a second after a rank has ended
+  const auto start = Clock::now();
+  const auto group = c.split(contract::line_of(c.rank(), c.size(), 2, true));
+  EXPECT_THAT(!group.ok(), "the split of a lost rank succeeded");
+  EXPECT_THAT(since(start) < at_once, "it took {} s", since(start));
+  LANCET_TRY(expect_error(group.error(), {"split #3 of 0 bytes", error}));
+  LANCET_TRY(expect_error(c.barrier(), {"split #3 of 0 bytes", error}));
+  fmt::print(stderr, "rank {} reported the lost rank\n", c.rank());
+  return group.error();
+}
 Status absent(Communicator& c) {
   if (c.rank() == 1) std::this_thread::sleep_for(forever);
   c.set_timeout(1s);
@@ -262,6 +279,15 @@ int run(const std::string& name) {
     report(s);
     (*session)->abort_job(3);
   }
+  if (name == "split_killed") {
+    const Status s = lost_in_split(*world, SIGKILL, fmt::format("waited for rank {}, which", world->size() - 1));
+    report(s);
+    (*session)->abort_job(static_cast<int>(s.error().code));
+  }
+  if (name == "split_halted") {  // no abort_job: the session ends the process
+    report(lost_in_split(*world, SIGSTOP, "MPI itself has not returned for 7 s"));
+    return 3;
+  }
   if (name == "killed" || name == "returned") {  // no abort_job: the launcher must notice
     const Status s = name == "killed" ? killed(*world) : absent(*world);
     report(s);
@@ -280,6 +306,14 @@ extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_M
     std::this_thread::sleep_for(10ms);
   }
   return PMPI_Improbe(source, tag, comm, found, message, status);
+}
+
+extern "C" int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* made) {
+  if (const int signal_number = ends_in_split; signal_number != 0) {
+    std::this_thread::sleep_for(100ms);  // the others wait inside by now
+    raise(signal_number);
+  }
+  return PMPI_Comm_split(comm, color, key, made);
 }
 
 extern "C" int MPI_Iallgather(const void* send, int send_count, MPI_Datatype send_type, void* receive,

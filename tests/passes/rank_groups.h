@@ -1,0 +1,29 @@
+// The groups of a mesh's ranks that a Program's instructions go over, for ranks that are threads.
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "lancet/comm/group.h"
+#include "lancet/ir/groups.h"
+
+namespace lancet::test {
+
+struct RankGroups {
+  std::vector<std::unique_ptr<comm::Communicator>> communicators;
+  std::array<comm::Groups, ir::stream_count> of_stream;
+};
+
+// On all ranks of the mesh; `world` has no others.
+inline Result<RankGroups> open_groups(const ir::Program& program, const mesh::Mesh& mesh, comm::Communicator& world) {
+  RankGroups groups;
+  const auto used = ir::used_axes(program);
+  for (std::size_t stream = 0; stream < used.size(); ++stream)
+    for (const mesh::Axes axes : used[stream]) {
+      LANCET_ASSIGN(groups.communicators.emplace_back(), world.split(mesh.group(world.rank(), axes)));
+      groups.of_stream[stream][mesh::to_string(axes)] = comm::group_of(*groups.communicators.back());
+    }
+  return groups;
+}
+
+}  // namespace lancet::test
