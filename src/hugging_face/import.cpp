@@ -198,7 +198,7 @@ class Import {
     for (const auto& [name, parameter] : parameters_) {
       if (found_.contains(name)) continue;
       values.resize(static_cast<std::size_t>(parameter.shape.elements()));
-      model::initialize(parameter, 0, upcycle_->seed, values);
+      model::initialize(parameter, upcycle_->seed, mesh::held_elements(parameter.shape, {}, {}, 0), values);
       LANCET_TRY(write(store, store[name], 0, values));
     }
     return {};

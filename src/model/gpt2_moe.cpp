@@ -241,15 +241,17 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
-std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh, std::int64_t vocabulary_shards) {
-  return Builder(model, {.mesh = mesh, .vocabulary_shards = vocabulary_shards}).parameters();
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh) {
+  config::Model whole = model;
+  if (model.has_moe()) whole.num_local_experts = model.experts(mesh[mesh::Axis::expert]);
+  return Builder(whole, {.vocabulary_shards = mesh[mesh::Axis::tensor]}).parameters();
 }
 
 ParameterCount count_parameters(const config::Model& model, const mesh::Mesh& mesh) {
   ParameterCount count;
   for (const Parameter& parameter : parameters(model, mesh)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
-    count.total += parameter.is_experts ? elements * mesh[mesh::Axis::expert] : elements;
+    count.total += elements;
     count.active += parameter.is_experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
   }
   return count;

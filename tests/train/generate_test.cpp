@@ -27,7 +27,7 @@ struct Loaded {
     config.model.initializer_range = 0.2;  // logits that differ between tokens
     options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
     store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
-    REQUIRE(initialize_weights(config, 0, 1, store).ok());
+    REQUIRE(initialize_weights(config, store).ok());
   }
   std::unique_ptr<inference::Decoder> decoder() {
     auto made = inference::Decoder::create(config, *world, store, options);

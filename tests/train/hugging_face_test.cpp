@@ -237,7 +237,7 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
   const auto loaded = run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
-    return run::load_parameters(found.checkpoint, mesh::Mesh(), 0, store);
+    return run::load_parameters(found.checkpoint, store);
   });
   if (!loaded.ok()) FAIL(loaded.error().message);
   REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());

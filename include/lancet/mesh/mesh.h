@@ -37,6 +37,11 @@ class Axes {
     a.bits_ &= b.bits_;
     return a;
   }
+  // The axes that one of them has.
+  friend constexpr Axes operator|(Axes a, Axes b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
   friend constexpr bool operator==(Axes, Axes) = default;
   friend constexpr auto operator<=>(Axes, Axes) = default;
 

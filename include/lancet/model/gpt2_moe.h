@@ -61,14 +61,15 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
 // What a Program does not say of a parameter: the values that training starts with.
 struct Parameter {
   std::string name;
-  Shape shape;                          // of one rank
+  Shape shape;                          // of the whole parameter, whatever ranks hold of it
   bool is_experts = false;              // dimension 0 are experts
   float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
 };
-std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh,
-                                  std::int64_t vocabulary_shards = 1);
+// Of a run on the mesh, whose axis `expert` decides the number of experts where the config has experts_per_rank, and
+// whose axis `tensor` the rows that pad the vocabulary.
+std::vector<Parameter> parameters(const config::Model& model, const mesh::Mesh& mesh);
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model, each expert counted once
