@@ -16,7 +16,8 @@ inline cost::Machine declared_machine(int ranks, int hosts) {
 inline cost::Profile declared_profile(const config::Config& config, const cost::Machine& machine,
                                       const DeclaredCosts& costs = {}) {
   cost::Profile profile(machine);
-  for (const ir::Program& program : planning::step_programs(config, machine.cluster.ranks))
+  const auto programs = planning::step_programs(config, machine.cluster.ranks);
+  for (const ir::Program& program : programs.value())
     for (const ir::Instruction& instruction : program.instructions) {
       if (!cost::is_local(program, instruction)) continue;
       const std::string key = cost::op_key(program, instruction);

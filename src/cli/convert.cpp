@@ -26,7 +26,7 @@ Status export_model(const ExportArguments& arguments) {
   const auto load = [&](const run::ModelFolder& found) -> Status {
     store = {};
     LANCET_ASSIGN(store, hugging_face::make_whole_store(found.config.model));
-    return run::load_parameters(found.checkpoint, mesh::Mesh(), 0, store);
+    return run::load_parameters(found.checkpoint, store);
   };
   LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, load));
   hugging_face::HuggingFaceExport options;

@@ -35,8 +35,11 @@ std::int64_t weight_bytes(const ir::Program& program) {
   return bytes;
 }
 
+// Of one rank, which holds all of each tensor.
 ir::Program whole_program(const config::Model& model) {
-  return model::build_forward(model, {.mode = model::Mode::generate});
+  ir::Program program = model::build_forward(model, {.mode = model::Mode::generate});
+  for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
+  return program;
 }
 
 Status check_whole_memory(const ir::Program& program) {
@@ -81,7 +84,7 @@ class Import {
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
     const ir::Program program = whole_program(model.config.model);
-    for (const model::Parameter& p : model::parameters(model.config.model, {})) parameters_.emplace(p.name, p);
+    for (const model::Parameter& p : model::parameters(model.config.model)) parameters_.emplace(p.name, p);
     bytes_in_all_ = weight_bytes(program);
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
@@ -198,7 +201,7 @@ class Import {
     for (const auto& [name, parameter] : parameters_) {
       if (found_.contains(name)) continue;
       values.resize(static_cast<std::size_t>(parameter.shape.elements()));
-      model::initialize(parameter, 0, upcycle_->seed, values);
+      model::initialize(parameter, upcycle_->seed, mesh::held_elements(parameter.shape, {}, {}, 0), values);
       LANCET_TRY(write(store, store[name], 0, values));
     }
     return {};

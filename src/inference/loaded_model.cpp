@@ -87,13 +87,14 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   LANCET_ASSIGN(const ir::Program program, planning::rank_forward(config_, model::Mode::generate, world.size()));
   LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
   store_ = {};
+  store_.set_rank(config::mesh_of(config_, world.size()), world.rank());
   if (accelerator_) store_.place_on(accelerator_->device());
   try {
     store_.add(program);
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
-  return run::load_parameters(folder.checkpoint, config::mesh_of(config_, world.size()), world.rank(), store_);
+  return run::load_parameters(folder.checkpoint, store_);
 }
 
 runtime::ExecutorOptions LoadedModel::executor_options() const { return streams_->executor_options(threads_); }

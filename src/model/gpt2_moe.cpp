@@ -91,14 +91,15 @@ class Builder {
     parameters_.push_back(std::move(parameter));
     return id;
   }
+  static bool is_experts(const std::vector<Split>& dimensions) { return dimensions[0] == over_experts; }
   // A product's weight, in the activations' type.
   TensorId weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation) {
-    return add({.name = name, .shape = shape, .is_experts = holds_experts(name), .deviation = deviation}, options_.dtype,
+    return add({.name = name, .shape = shape, .is_experts = is_experts(dimensions), .deviation = deviation}, options_.dtype,
                std::move(dimensions));
   }
   // A bias, or the scale of a layer norm: `value` at first.
   TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value) {
-    return add({.name = name, .shape = shape, .is_experts = holds_experts(name), .value = value}, DType::f32, std::move(dimensions));
+    return add({.name = name, .shape = shape, .is_experts = is_experts(dimensions), .value = value}, DType::f32, std::move(dimensions));
   }
 
   // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,
@@ -265,8 +266,6 @@ class Builder {
 ir::Program build_forward(const config::Model& model, const BuildOptions& options) {
   return Builder(model, options).build();
 }
-
-bool holds_experts(std::string_view name) { return name.find(".experts.") != name.npos; }
 
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
   // The small subtraction prevents that 1.25 * 1024 / 4, which is exactly 320, is rounded up to 321.

@@ -1,16 +1,18 @@
-// A rank's store holds its experts as one tensor [local experts, ...]; a checkpoint holds each expert as a tensor of
-// its own under its global number, so that any number of ranks can load it. entries_of() translates one to the other.
-// share_of() deals the tensors that several ranks hold among them (those that all hold among all, an expert's among its
-// replicas): in order of decreasing size, each to the rank that has the fewest bytes. Every rank computes the same
-// distribution. load_tensors() first compares
-// all names and shapes with the model, then reads the rank's tensors: f32 values on the host straight into the store's
-// memory, others block by block through a sink that copies them to the device or rounds them to bf16.
+// A checkpoint holds whole tensors, and each expert as a tensor of its own under its global number, so that ranks of
+// any mesh can load it. entries_of() says which elements of the store's tensors a checkpoint's tensor is. share_of()
+// deals the tensors among the ranks that hold them, or parts of them (all ranks; of an expert those that are not
+// others' experts): in order of decreasing size, each to the rank that has the fewest bytes. Every rank computes the
+// same distribution.
+// load_tensors() first compares all names and shapes with the model, then reads the tensors of which the rank holds
+// elements: f32 values on the host straight into the store's memory if it holds all, others block by block through a
+// sink that picks the rank's elements, rounds them to bf16 or copies them to the device.
 #include "lancet/run/checkpoint_tensors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace lancet::run {
@@ -36,6 +38,7 @@ struct Entry {
   TensorInfo tensor;
   Source source;
   bool state = false;
+  mesh::Axes writers = {};  // the ranks along these axes write it, one of them
 };
 
 Shape without_first_axis(const Shape& shape) {
@@ -44,28 +47,53 @@ Shape without_first_axis(const Shape& shape) {
   return rest;
 }
 
-// A tensor of the store under its names in a checkpoint: one entry, or one for each expert of the ranks that have this
-// coordinate on the axis `expert`.
+// How the first dimension of a tensor of experts is split.
+mesh::Sharding of_experts(const runtime::TensorStore& store, const std::string& name) {
+  mesh::Sharding sharding = mesh::Sharding::whole(1);
+  if (const auto& all = store.sharding_of(name)) sharding.dimensions[0] = all->dimensions[0];
+  return sharding;
+}
+
+// The experts of which a rank holds elements, of a tensor of experts; all of them without a rank.
+std::vector<mesh::HeldRun> experts_on(const runtime::TensorStore& store, const std::string& name,
+                                      std::optional<int> rank) {
+  const std::int64_t all = store.whole_shape(name)[0];
+  if (!rank) return {{0, 0, all}};
+  return mesh::held_elements({all}, of_experts(store, name), store.mesh(), *rank);
+}
+
+// A tensor of the store under its names in a checkpoint: one entry, or one for each expert of the rank, or of all.
 std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::string& name,
-                              const runtime::NamedTensor& tensor, int expert_coordinate) {
+                              const runtime::NamedTensor& tensor, std::optional<int> rank) {
   const std::string master = master_of(name);
   const bool has_master = store.all().contains(master);
-  const Shape& whole = store.whole_shape(name);
+  const Shape whole = store.whole_shape(name);
   Entry entry{{name, "F32", whole}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
   if (!holds_experts(name)) {
+    entry.writers = mesh::holders(std::nullopt);
+    entry.source.elements = {0, whole.elements()};
     entry.source.bytes = entry.tensor.bytes();
     return {entry};
   }
-  const std::int64_t here = whole[0];
+  entry.writers = mesh::holders(of_experts(store, name));
   entry.tensor.shape = without_first_axis(whole);
   entry.source.bytes = entry.tensor.bytes();
+  const std::int64_t each = entry.tensor.shape.elements();
   std::vector<Entry> all;
-  for (std::int64_t e = 0; e < here; ++e) {
-    entry.tensor.name = expert_name(name, expert_coordinate * here + e);
-    entry.source.at = std::uint64_t(e) * entry.source.bytes;
-    all.push_back(entry);
-  }
+  for (const mesh::HeldRun& run : experts_on(store, name, rank))
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t expert = run.whole + i;
+      entry.tensor.name = expert_name(name, expert);
+      entry.source.elements = {expert * each, (expert + 1) * each};
+      entry.source.at = std::uint64_t(run.held + i) * entry.source.bytes;
+      all.push_back(entry);
+    }
   return all;
+}
+
+// True if the ranks that may write the tensor have different parts of it.
+bool is_divided(const runtime::TensorStore& store, const Entry& entry) {
+  return store.mesh().size(store.divided_over(entry.source.name) & entry.writers) > 1;
 }
 
 // The share of the tensors that a group of `ranks` ranks holds, of the rank with the given place in it.
@@ -83,25 +111,22 @@ std::vector<Entry> spread(std::vector<Entry> shared, int place, int ranks) {
 }
 
 // Checks that the checkpoint holds the model's tensors in their shapes, and no others.
-Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint,
-                     int expert_coordinates, LoadScope scope) {
+Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope) {
   const std::string where = checkpoint.path().string();
   std::set<std::string> known;
   for (const auto& [name, tensor] : store.all()) {
     if (!is_loaded(tensor, scope)) continue;
-    for (int coordinate = 0; coordinate < (holds_experts(name) ? expert_coordinates : 1); ++coordinate)
-      for (const Entry& entry : entries_of(store, name, tensor, coordinate)) {
-        const TensorInfo* found = checkpoint.find(entry.tensor.name);
-        if (!found)
-          return config_error(
-              fmt::format("{}: expected the model's tensor '{}', found none", where, entry.tensor.name));
-        if (to_string(*found) != to_string(entry.tensor))
-          return config_error(fmt::format("{}: {}: expected {}, as the model has it, found {}", where,
-                                          entry.tensor.name, to_string(entry.tensor), to_string(*found)));
-        known.insert(entry.tensor.name);
-        for (const ir::StateKind moment : {ir::StateKind::first_moment, ir::StateKind::second_moment})
-          if (scope == LoadScope::weights) known.insert(ir::state_name(entry.tensor.name, moment));
-      }
+    for (const Entry& entry : entries_of(store, name, tensor, std::nullopt)) {
+      const TensorInfo* found = checkpoint.find(entry.tensor.name);
+      if (!found)
+        return config_error(fmt::format("{}: expected the model's tensor '{}', found none", where, entry.tensor.name));
+      if (to_string(*found) != to_string(entry.tensor))
+        return config_error(fmt::format("{}: {}: expected {}, as the model has it, found {}", where, entry.tensor.name,
+                                        to_string(entry.tensor), to_string(*found)));
+      known.insert(entry.tensor.name);
+      for (const ir::StateKind moment : {ir::StateKind::first_moment, ir::StateKind::second_moment})
+        if (scope == LoadScope::weights) known.insert(ir::state_name(entry.tensor.name, moment));
+    }
   }
   for (const std::string& name : checkpoint.names())
     if (!known.contains(name))
@@ -111,34 +136,67 @@ Status check_tensors(const runtime::TensorStore& store, const checkpoint::Checkp
 
 using checkpoint::Checkpoint;
 
-// Writes those of the f32 values from byte `offset` of the whole tensor on that the store holds of it.
-Status write_held(runtime::TensorStore& store, const std::string& name, std::uint64_t offset,
-                  std::span<const std::byte> bytes) {
-  const FlatRange held = store.range_of(name);
-  const std::uint64_t first = 4 * std::uint64_t(held.begin);
-  const std::uint64_t begin = std::max(offset, first),
-                      end = std::min(offset + bytes.size(), 4 * std::uint64_t(held.end));
-  if (begin >= end) return {};
-  return store.write(store[name], begin - first, bytes.subspan(begin - offset, end - begin));
+// A tensor of the store, and the elements of the whole that it holds.
+struct Holder {
+  const runtime::NamedTensor* tensor;
+  std::vector<mesh::HeldRun> runs;
+};
+
+Holder holder_of(const runtime::TensorStore& store, const std::string& name) {
+  return {&store[name], store.held(name)};
 }
 
-// Where f32 values of a checkpoint go: a tensor of the store from byte `offset` (counted in f32) on, and its master. On
-// the host f32 tensors and masters are read in place, without a copy, unless they are flat shards.
-Checkpoint::Target target_in(runtime::TensorStore& store, const std::string& name, std::uint64_t offset) {
-  const runtime::NamedTensor* tensor = &store[name];
-  const runtime::NamedTensor* master = store.find(master_of(name));
-  const runtime::NamedTensor* exact = tensor->type.dtype == DType::f32 ? tensor : master;  // of f32; may be null
-  const bool in_place = exact && !exact->is_shard() && !store.on_device();
-  Checkpoint::Target target{in_place ? exact->memory.as<std::byte>() + offset : nullptr};
-  if (in_place && exact == tensor) return target;
-  target.sink = [&store, tensor, exact, in_place, offset, exact_name = exact == tensor ? name : master_of(name)](
-                    std::uint64_t at, std::span<const std::byte> bytes) -> Status {
-    if (exact && !in_place) LANCET_TRY(write_held(store, exact_name, offset + at, bytes));
-    if (exact == tensor) return {};
-    std::vector<bf16> rounded(bytes.size() / sizeof(float));
-    const auto* values = reinterpret_cast<const float*>(bytes.data());
-    for (std::size_t i = 0; i < rounded.size(); ++i) rounded[i] = from_f32<bf16>(values[i]);
-    return store.write(*tensor, (offset + at) / 2, std::as_bytes(std::span(rounded)));
+// Writes those of the values, which are the elements of the whole tensor from `first` on, that the holder has.
+Status write_held(runtime::TensorStore& store, const Holder& holder, std::int64_t first,
+                  std::span<const float> values) {
+  const auto runs = mesh::of_whole(holder.runs, {first, first + std::int64_t(values.size())});
+  if (runs.empty()) return {};
+  const auto of_run = [&](const mesh::HeldRun& run) {
+    return values.subspan(std::size_t(run.whole - first), std::size_t(run.count));
+  };
+  const auto at = std::size_t(runs.front().held), count = std::size_t(elements_of(runs));
+  if (holder.tensor->type.dtype == DType::f32) {
+    if (runs.size() == 1) return store.write(*holder.tensor, 4 * at, std::as_bytes(of_run(runs[0])));
+    std::vector<float> packed;
+    packed.reserve(count);
+    for (const mesh::HeldRun& run : runs) packed.insert(packed.end(), of_run(run).begin(), of_run(run).end());
+    return store.write(*holder.tensor, 4 * at, std::as_bytes(std::span(packed)));
+  }
+  std::vector<bf16> rounded;
+  rounded.reserve(count);
+  for (const mesh::HeldRun& run : runs)
+    for (const float value : of_run(run)) rounded.push_back(from_f32<bf16>(value));
+  return store.write(*holder.tensor, 2 * at, std::as_bytes(std::span(rounded)));
+}
+
+// The tensors of the store that a checkpoint's tensor fills: the tensor itself, and a bf16 weight's master.
+struct Holders {
+  Holder tensor;
+  std::optional<Holder> master;
+};
+
+// Where the f32 values of a checkpoint's tensor go. On the host an f32 tensor or a master that holds all of them is
+// read in place, without a copy.
+Checkpoint::Target target_in(runtime::TensorStore& store, const std::shared_ptr<const Holders>& holders,
+                             const FlatRange& elements) {
+  Checkpoint::Target target;
+  std::vector<const Holder*> rest;
+  for (const Holder* holder : {&holders->tensor, holders->master ? &*holders->master : nullptr}) {
+    if (!holder) continue;
+    const auto runs = mesh::of_whole(holder->runs, elements);
+    const bool all = runs.size() == 1 && runs[0].count == elements.size();
+    if (all && holder->tensor->type.dtype == DType::f32 && !store.on_device())
+      target.memory = holder->tensor->memory.as<std::byte>() + 4 * runs[0].held;
+    else if (!runs.empty())
+      rest.push_back(holder);
+  }
+  if (rest.empty()) return target;
+  target.sink = [&store, holders, rest, first = elements.begin](std::uint64_t at,
+                                                                std::span<const std::byte> bytes) -> Status {
+    const std::span values(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
+    for (const Holder* holder : rest)
+      LANCET_TRY(write_held(store, *holder, first + std::int64_t(at / sizeof(float)), values));
+    return {};
   };
   return target;
 }
@@ -167,27 +225,29 @@ Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& t
   return {};
 }
 
-RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank) {
-  const int ranks = mesh.ranks();
-  const mesh::Axes replicas{mesh::Axis::stage, mesh::Axis::data, mesh::Axis::tensor};
-  std::vector<Entry> local, shared;
+RankShare share_of(const runtime::TensorStore& store, int rank) {
+  const mesh::Mesh& mesh = store.mesh();
+  std::map<mesh::Axes, std::vector<Entry>> groups;
   for (const auto& [name, tensor] : store.all())
     if (is_saved(tensor))
-      for (Entry& entry : entries_of(store, name, tensor, mesh.coordinate(rank, mesh::Axis::expert)))
-        (holds_experts(name) ? local : shared).push_back(std::move(entry));
-  std::vector<Entry> mine = spread(std::move(local), mesh.place(rank, replicas), mesh.size(replicas));
-  for (Entry& entry : spread(std::move(shared), rank, ranks)) mine.push_back(std::move(entry));
-  std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
+      for (Entry& entry : entries_of(store, name, tensor, rank)) groups[entry.writers].push_back(std::move(entry));
   RankShare share;
+  std::vector<Entry> mine;
+  for (auto& [writers, entries] : groups) {
+    share.any_rank_gathers |= std::ranges::any_of(entries, [&](const Entry& at) { return is_divided(store, at); });
+    for (Entry& entry : spread(std::move(entries), mesh.place(rank, writers), mesh.size(writers)))
+      mine.push_back(std::move(entry));
+  }
+  std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
   for (const bool state : {false, true}) {
     checkpoint::Shard& shard = share.shards.emplace_back();
     shard.finite = true;
-    shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", rank + 1, ranks);
+    shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", rank + 1, mesh.ranks());
     for (const Entry& entry : mine) {
       if (entry.state != state) continue;
       shard.tensors.push_back(entry.tensor);
       share.sources.push_back(entry.source);
-      if (store[entry.source.name].is_shard()) {
+      if (is_divided(store, entry)) {
         share.sources.back().gathered = share.gathered_bytes;
         share.gathered_bytes += entry.source.bytes;
       }
@@ -197,14 +257,17 @@ RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, in
   return share;
 }
 
-Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, const mesh::Mesh& mesh,
-                    int rank, LoadScope scope) {
-  LANCET_TRY(check_tensors(store, checkpoint, mesh[mesh::Axis::expert], scope));
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope) {
+  LANCET_TRY(check_tensors(store, checkpoint, scope));
   std::map<std::string, Checkpoint::Target> targets;
-  for (const auto& [name, tensor] : store.all())
-    if (is_loaded(tensor, scope))
-      for (const Entry& entry : entries_of(store, name, tensor, mesh.coordinate(rank, mesh::Axis::expert)))
-        targets[entry.tensor.name] = target_in(store, name, entry.source.at);
+  for (const auto& [name, tensor] : store.all()) {
+    if (!is_loaded(tensor, scope)) continue;
+    Holders holders{holder_of(store, name), {}};
+    if (store.find(master_of(name))) holders.master = holder_of(store, master_of(name));
+    const auto shared = std::make_shared<const Holders>(std::move(holders));
+    for (const Entry& entry : entries_of(store, name, tensor, store.rank()))
+      targets[entry.tensor.name] = target_in(store, shared, entry.source.elements);
+  }
   return checkpoint.load(targets, store.on_device() ? 1 : reading_threads);
 }
 

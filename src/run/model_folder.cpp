@@ -84,7 +84,7 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
 
 Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
                      std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const RankShare share = share_of(store, mesh::Mesh(), 0);
+  const RankShare share = share_of(store, 0);
   const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
   const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
@@ -176,8 +176,8 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
 }
 
 // The config comes from the checkpoint itself, so a tensor that does not fit it is damage and no config error.
-Status load_parameters(const Checkpoint& checkpoint, const mesh::Mesh& mesh, int rank, runtime::TensorStore& store) {
-  const Status loaded = load_tensors(store, checkpoint, mesh, rank, LoadScope::weights);
+Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store) {
+  const Status loaded = load_tensors(store, checkpoint, LoadScope::weights);
   if (!loaded.ok() && loaded.error().code == ExitCode::config) return data_error(loaded.error().message);
   return loaded;
 }

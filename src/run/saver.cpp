@@ -39,7 +39,7 @@ std::uint64_t buffer_limit(const config::Config& config) {
 
 bool saves_while_training(const config::Config& config) { return config.train.saves() && config.holds_model(); }
 
-// A range of a tensor in the store, or of gathered shards, and its destination in the buffer.
+// A range of a tensor in the store, or of a gathered one, and its destination in the buffer.
 struct Fragment {
   const runtime::NamedTensor* tensor;
   std::uint64_t at;
@@ -67,34 +67,40 @@ void parse_files(const std::string& text, std::vector<checkpoint::ShardFile>& fi
   }
 }
 
+// The axes that split a parameter into pieces of the tensors of a checkpoint: all but those that deal out experts.
+mesh::Axes axes_of_pieces(const ir::Tensor& parameter) {
+  mesh::Sharding experts{{}, {}};
+  if (parameter.sharding && holds_experts(parameter.name)) experts.dimensions = {parameter.sharding->dimensions[0]};
+  return mesh::holders(experts);
+}
+
 }  // namespace
 
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh) {
   if (!saves_while_training(config)) return 0;
-  std::int64_t shared = 0, local = 0, own = 0, gathered = 0;  // bytes of f32
-  for (const ir::Tensor& tensor : program.tensors) {
-    const bool state = tensor.kind == ir::TensorKind::state;
-    if (!tensor.flat_shard.empty()) {
-      const std::int64_t bytes = ir::bytes(tensor.type);
-      gathered += bytes;
-      if (tensor.state != ir::StateKind::master) own += bytes;
-      continue;
+  std::int64_t share = 0, gathered = 0;  // bytes of f32
+  for (const ir::Tensor& parameter : program.tensors) {
+    if (parameter.kind != ir::TensorKind::parameter) continue;
+    const std::int64_t shard = parameter.type.shape.elements() * std::int64_t(sizeof(float));
+    const mesh::Axes split = parameter.sharding ? parameter.sharding->used() : mesh::Axes{};
+    const std::int64_t part = shard * mesh.size(split) / mesh.ranks();  // of the whole, if all ranks write as much
+    const bool is_split = mesh.size(split & axes_of_pieces(parameter)) > 1;
+    using Kind = ir::StateKind;
+    const auto find = [&](Kind kind) { return program.find(ir::state_name(parameter.name, kind)); };
+    const ir::TensorId master = find(Kind::master);
+    for (const ir::TensorId id : {master.valid() ? master : program.find(parameter.name), find(Kind::first_moment),
+                                  find(Kind::second_moment)}) {
+      if (!id.valid()) continue;
+      share += part;
+      if (is_split || !program[id].flat_shard.empty()) gathered += is_split ? 2 * part : part;
     }
-    if ((!state && tensor.kind != ir::TensorKind::parameter) || tensor.state == ir::StateKind::master) continue;
-    (tensor.sharding ? local : shared) += tensor.type.shape.elements() * std::int64_t(sizeof(float));
   }
-  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)),
-                                own + local * mesh[mesh::Axis::expert] / mesh.ranks() + shared / mesh.ranks()) +
-         gathered;
+  return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), share) + gathered;
 }
 
 Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
              checkpoint::FileSystem& files)
-    : config_(config),
-      world_(world),
-      store_(store),
-      files_(files),
-      share_(share_of(store, config::mesh_of(config, world.size()), world.rank())) {}
+    : config_(config), world_(world), store_(store), files_(files), share_(share_of(store, world.rank())) {}
 
 std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
 
@@ -127,7 +133,7 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   manifest_ = std::move(manifest);
   manifest_.files.clear();
   failure_.reset();
-  LANCET_ASSIGN(gathered_, gather_shards(store_, config::mesh_of(config_, world_.size()), world_));
+  LANCET_ASSIGN(gathered_, gather_parts(store_, world_));
   writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share_.shards);
   phase_ = Phase::writing;
   const Status copied = copy();

@@ -135,20 +135,36 @@ Status TensorStore::write(const NamedTensor& tensor, std::size_t offset, std::sp
   });
 }
 
-const Shape& TensorStore::whole_shape(std::string_view name) const {
+const NamedTensor& TensorStore::owner_of(std::string_view name) const {
   const NamedTensor& tensor = (*this)[name];
-  return tensor.is_shard() ? (*this)[tensor.shard_of].type.shape : tensor.type.shape;
+  return tensor.is_shard() ? (*this)[tensor.shard_of] : tensor;
 }
 
-FlatRange TensorStore::range_of(std::string_view name) const {
+Shape TensorStore::whole_shape(std::string_view name) const {
+  const NamedTensor& owner = owner_of(name);
+  return owner.sharding ? mesh::whole_shape(owner.type.shape, *owner.sharding, mesh_) : owner.type.shape;
+}
+
+std::vector<mesh::HeldRun> TensorStore::held_by(std::string_view name, int rank) const {
+  const auto runs = mesh::held_elements(whole_shape(name), owner_of(name).sharding, mesh_, rank);
+  return (*this)[name].is_shard() ? mesh::of_held(runs, range_of(name, rank)) : runs;
+}
+
+mesh::Axes TensorStore::divided_over(std::string_view name) const {
+  mesh::Axes axes = (*this)[name].flat_shard;
+  if (const auto& sharding = owner_of(name).sharding) axes = axes | sharding->used();
+  return axes;
+}
+
+FlatRange TensorStore::range_of(std::string_view name, int rank) const {
   const NamedTensor& tensor = (*this)[name];
-  const std::int64_t n = whole_shape(name).elements();
+  const std::int64_t n = owner_of(name).type.shape.elements();
   if (!tensor.is_shard()) return {0, n};
   const int ranks = mesh_.size(tensor.flat_shard);
   LANCET_CHECK(tensor.type.shape.elements() == flat_shard_elements(n, ranks),
                "@{} is {}, which is no shard of {} elements among {} ranks", name, ir::to_string(tensor.type), n,
                ranks);
-  return flat_range(n, ranks, mesh_.place(rank_, tensor.flat_shard));
+  return flat_range(n, ranks, mesh_.place(rank, tensor.flat_shard));
 }
 
 const NamedTensor& TensorStore::operator[](std::string_view name) const {

@@ -117,8 +117,7 @@ class Bench {
       LANCET_TRY(drop(*opened));
       LANCET_ASSIGN(const double load, slowest(world_, [&]() -> Status {
                       LANCET_ASSIGN(const auto from, checkpoint::Checkpoint::open(folder));
-                      return run::load_tensors(trainer_->store(), from, config::mesh_of(config_, world_.size()),
-                                               world_.rank(), run::LoadScope::all);
+                      return run::load_tensors(trainer_->store(), from, run::LoadScope::all);
                     }));
       read_s.push_back(plain);
       load_s.push_back(load);

@@ -50,9 +50,7 @@ Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::Resume
   if (resumes) state_.position = run::position_of(found->manifest(), state_.config, ranks);
   LANCET_TRY(make_trainer());
   const run::LoadScope take = resumes ? run::LoadScope::all : run::LoadScope::weights;
-  const Status loaded = world::agree(
-      world,
-      run::load_tensors(state_.trainer->store(), *found, config::mesh_of(state_.config, ranks), world.rank(), take));
+  const Status loaded = world::agree(world, run::load_tensors(state_.trainer->store(), *found, take));
   if (loaded.ok()) {
     if (resumes && found->manifest().plan != state_.plan_hash && found->manifest().ranks == ranks)
       notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");

@@ -99,7 +99,7 @@ class TrainerImpl final : public Trainer {
       LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
       return emulated_->try_links(world_, plans_.update);
     }
-    return initialize_weights(config_, world_.rank(), world_.size(), memory_.store());
+    return initialize_weights(config_, memory_.store());
   }
 
   Result<run::StepRecord> step(std::int64_t step) override {

@@ -22,13 +22,14 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
                      std::as_bytes(values.subspan(std::size_t(held.begin), std::size_t(held.size()))));
 }
 
-Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store) {
+Status initialize_weights(const config::Config& config, runtime::TensorStore& store) {
   std::vector<float> values;
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  const int coordinate = mesh.coordinate(rank, mesh::Axis::expert);
-  for (const model::Parameter& parameter : model::parameters(config.model, mesh)) {
-    values.resize(static_cast<std::size_t>(parameter.shape.elements()));
-    model::initialize(parameter, coordinate, static_cast<std::uint64_t>(config.train.seed), values);
+  const int vocabulary_shards = store.mesh()[mesh::Axis::tensor];
+  for (const model::Parameter& parameter : model::parameters(config.model.on(store.mesh()), vocabulary_shards)) {
+    LANCET_CHECK(store.whole_shape(parameter.name) == parameter.shape, "@{} is [{}] in the model and [{}] in the plan",
+                 parameter.name, to_string(parameter.shape), to_string(store.whole_shape(parameter.name)));
+    values.resize(static_cast<std::size_t>(store[parameter.name].type.shape.elements()));
+    model::initialize(parameter, static_cast<std::uint64_t>(config.train.seed), store.held(parameter.name), values);
     LANCET_TRY(set_parameter(store, parameter.name, values));
   }
   return {};

@@ -5,11 +5,11 @@
 
 namespace lancet::train {
 
-// Initialises every parameter, and the f32 master of each bf16 one. The values depend on config.train.seed alone, not
-// on the number of ranks.
-Status initialize_weights(const config::Config& config, int rank, int ranks, runtime::TensorStore& store);
+// Initialises what the store's rank holds of every parameter, and the f32 master of each bf16 one. The values of the
+// whole parameter depend on config.train.seed alone, not on the mesh.
+Status initialize_weights(const config::Config& config, runtime::TensorStore& store);
 
-// Sets one parameter from f32 values, and its master if it has one.
+// Sets one parameter from f32 values of the elements that the store's rank holds, and its master if it has one.
 Status set_parameter(runtime::TensorStore& store, std::string_view name, std::span<const float> values);
 
 }  // namespace lancet::train

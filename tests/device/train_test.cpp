@@ -242,8 +242,8 @@ TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once o
       options.accelerator = &accelerator;
       store.place_on(accelerator.device());
     }
-    store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
-    REQUIRE(train::initialize_weights(config, 0, 1, store).ok());
+    store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
+    REQUIRE(train::initialize_weights(config, store).ok());
     const auto decoder = inference::Decoder::create(config, *world, store, options);
     REQUIRE(decoder.ok());
     const std::size_t step = run == 2 ? tokens.size() : 1;

@@ -48,8 +48,8 @@ std::vector<std::int64_t> oracle(const SplitTensor& tensor, const mesh::Mesh& me
     std::int64_t rest = i;
     bool mine = true;
     for (int d = tensor.whole.rank() - 1; d >= 0; --d) {
-      mine &= holds_index(rest % tensor.whole[d], tensor.whole[d], tensor.sharding.dimensions[std::size_t(d)], mesh,
-                          rank);
+      mine &=
+          holds_index(rest % tensor.whole[d], tensor.whole[d], tensor.sharding.dimensions[std::size_t(d)], mesh, rank);
       rest /= tensor.whole[d];
     }
     if (mine) held.push_back(i);

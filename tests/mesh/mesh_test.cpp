@@ -51,8 +51,6 @@ TEST_CASE("mesh: sets of axes") {
   CHECK(Axes{}.count() == 0);
   CHECK((a | b).count() == 3);
   CHECK(Axes(mesh::all_axes).count() == mesh::axis_count);
-  CHECK(mesh::holders(false) == Axes(mesh::all_axes));
-  CHECK(mesh::holders(true) == Axes{Axis::stage, Axis::data, Axis::tensor});
   CHECK(Axes(std::vector{Axis::tensor, Axis::data}) == Axes{Axis::data, Axis::tensor});
 }
 

@@ -27,19 +27,16 @@ config::Model small() {
 
 using Values = std::vector<float>;
 
-// Tensors by name: the ranks' experts in order; replicated tensors are checked to be equal on all ranks.
-std::map<std::string, Values> all_parameters(const config::Model& m, int ranks, std::uint64_t seed) {
+Values whole_values(const model::Parameter& parameter, std::uint64_t seed) {
+  Values values(std::size_t(parameter.shape.elements()), -1);
+  model::initialize(parameter, seed, mesh::held_elements(parameter.shape, {}, {}, 0), values);
+  return values;
+}
+
+std::map<std::string, Values> all_parameters(const config::Model& m, std::uint64_t seed) {
   std::map<std::string, Values> result;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const model::Parameter& parameter : model::parameters(m, mesh::of_experts(ranks))) {
-      Values values(std::size_t(parameter.shape.elements()), -1);
-      model::initialize(parameter, rank, seed, values);
-      Values& all = result[parameter.name];
-      INFO(parameter.name);
-      if (rank > 0 && !parameter.is_experts) REQUIRE((all == values));
-      if (rank == 0 || parameter.is_experts) all.insert(all.end(), values.begin(), values.end());
-    }
-  }
+  for (const model::Parameter& parameter : model::parameters(m))
+    result[parameter.name] = whole_values(parameter, seed);
   return result;
 }
 
@@ -66,20 +63,37 @@ void check_normal(std::span<const float> values, double deviation) {
 
 }  // namespace
 
-TEST_CASE("initial values do not depend on the number of ranks") {
-  const auto one = all_parameters(small(), 1, 3);
+TEST_CASE("initial values are a function of the element, whatever a rank holds") {
+  const auto one = all_parameters(small(), 3);
   REQUIRE(one.size() == 2 + 2 + 13 + 12);
-  REQUIRE((all_parameters(small(), 2, 3) == one));
-  REQUIRE((all_parameters(small(), 4, 3) == one));
-  const auto other = all_parameters(small(), 1, 4);
-  for (const model::Parameter& parameter : model::parameters(small(), {}))  // another seed gives other numbers
+  const mesh::Mesh mesh{{1, 1, 2, 2}};
+  std::size_t wrong = 0;
+  for (const model::Parameter& parameter : model::parameters(small()))
+    for (int dimension = 0; dimension < parameter.shape.rank(); ++dimension)
+      for (const std::int64_t blocks : {1, 2})
+        for (int rank = 0; rank < 4; ++rank) {
+          mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(parameter.shape.rank()));
+          sharding.dimensions[0].axes = {mesh::Axis::expert};
+          sharding.dimensions[std::size_t(dimension)].axes.push_back(mesh::Axis::tensor);
+          sharding.dimensions[std::size_t(dimension)].blocks = parameter.shape[dimension] % 8 == 0 ? blocks : 1;
+          if (!mesh::shard_shape(parameter.shape, sharding, mesh).ok()) continue;
+          const auto held = mesh::held_elements(parameter.shape, sharding, mesh, rank);
+          Values values(std::size_t(elements_of(held)), -1);
+          model::initialize(parameter, 3, held, values);
+          for (const mesh::HeldRun& run : held)
+            for (std::int64_t i = 0; i < run.count; ++i)
+              wrong += values[std::size_t(run.held + i)] != one.at(parameter.name)[std::size_t(run.whole + i)];
+        }
+  REQUIRE(wrong == 0);
+  const auto other = all_parameters(small(), 4);
+  for (const model::Parameter& parameter : model::parameters(small()))  // another seed gives other numbers
     REQUIRE((other.at(parameter.name) != one.at(parameter.name)) == parameter.deviation.has_value());
 }
 
 TEST_CASE("values have GPT-2's deviations") {
   config::Model m = small();
   m.initializer_range = 0.05;
-  for (const auto& [name, values] : all_parameters(m, 2, 1)) {
+  for (const auto& [name, values] : all_parameters(m, 1)) {
     INFO(name);
     const bool residual = name.ends_with("c_proj.weight");  // projections into the residual stream
     if (name.ends_with(".bias")) {
@@ -95,23 +109,21 @@ TEST_CASE("values have GPT-2's deviations") {
 }
 
 TEST_CASE("the table of parameters is that of the forward program") {
-  for (int ranks : {1, 2}) {
-    const ir::Program program = model::build_forward(small(), {.mesh = mesh::of_experts(ranks)});
-    std::size_t found = 0;
-    for (const ir::Tensor& tensor : program.tensors) found += tensor.kind == ir::TensorKind::parameter;
-    const std::vector<model::Parameter> table = model::parameters(small(), mesh::of_experts(ranks));
-    REQUIRE(table.size() == found);
-    for (const model::Parameter& parameter : table) {
-      const ir::Tensor& tensor = program[program.find(parameter.name)];
-      CHECK(tensor.type.shape == parameter.shape);
-      CHECK(tensor.sharding.has_value() == (parameter.is_experts && ranks > 1));
-      CHECK(parameter.unused == (parameter.name == "wte.weight" ? 28 * 64 : 0));
-    }
+  const ir::Program program = model::build_forward(small(), {});
+  std::size_t found = 0;
+  for (const ir::Tensor& tensor : program.tensors) found += tensor.kind == ir::TensorKind::parameter;
+  const std::vector<model::Parameter> table = model::parameters(small());
+  REQUIRE(table.size() == found);
+  for (const model::Parameter& parameter : table) {
+    INFO(parameter.name);
+    CHECK(program.type(program.find(parameter.name)).shape == parameter.shape);
+    CHECK(parameter.is_experts == (parameter.name.find(".experts.") != std::string::npos));
+    CHECK(parameter.unused == (parameter.name == "wte.weight" ? 28 * 64 : 0));
   }
 }
 
 TEST_CASE("the padded rows of the vocabulary are zero") {
-  const Values wte = all_parameters(small(), 1, 1).at("wte.weight");
+  const Values wte = all_parameters(small(), 1).at("wte.weight");
   REQUIRE(wte.size() == 128 * 64);
   std::size_t zeros = 0;
   for (std::size_t i = 0; i < 100 * 64; ++i) zeros += wte[i] == 0;
@@ -120,7 +132,7 @@ TEST_CASE("the padded rows of the vocabulary are zero") {
 }
 
 TEST_CASE("experts, layers and tensors draw different numbers") {
-  const auto all = all_parameters(small(), 2, 1);
+  const auto all = all_parameters(small(), 1);
   const Values& fc = all.at("h.0.moe.experts.c_fc.weight");
   const std::size_t each = fc.size() / 4;
   for (std::size_t a = 0; a < 4; ++a)
@@ -137,13 +149,14 @@ TEST_CASE("experts, layers and tensors draw different numbers") {
 TEST_CASE("large tensors hold the numbers of their random stream at any number of threads") {
   const Philox random(3, stream_of("wpe.weight"));
   Values values(1100003);
-  model::initialize({.name = "wpe.weight", .shape = {1100003}, .deviation = 0.02f}, 0, 3, values);
+  model::initialize({.name = "wpe.weight", .shape = {1100003}, .deviation = 0.02f}, 3, {{0, 0, 1100003}}, values);
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != random.normal(i) * 0.02f;
   REQUIRE(wrong == 0);
 }
 
-TEST_CASE("a span of the wrong length is an internal error") {
+TEST_CASE("a span of the wrong length, and elements beyond the parameter, are internal errors") {
   Values values(5);
-  REQUIRE_THROWS_AS(model::initialize({.name = "wpe.weight", .shape = {2, 3}}, 0, 1, values), InternalError);
+  REQUIRE_THROWS_AS(model::initialize({.name = "wpe.weight", .shape = {2, 3}}, 1, {{0, 0, 6}}, values), InternalError);
+  REQUIRE_THROWS_AS(model::initialize({.name = "wpe.weight", .shape = {2, 3}}, 1, {{2, 0, 5}}, values), InternalError);
 }

@@ -1,5 +1,5 @@
 // The Program that partition_spmd makes: its text, states that are updated in place, which versions of a tensor it has,
-// what is local, and errors.
+// what ranks hold parts of, and errors.
 #include "passes/against_logical.h"
 #include "passes/dense_gpt2.h"
 #include "steps/support.h"
@@ -30,8 +30,8 @@ output y = %4
 )");
   CHECK(text_of(partitioned(logical, mesh_with(2, 1, 4))) == R"(program pair {ranks=8}
 input @x : f32[2,8]
-parameter @w : f32[4,8] local
-parameter @v : f32[8,4] local
+parameter @w : f32[4{tensor},8]
+parameter @v : f32[8,4{tensor}]
 parameter @b : f32[8]
 %0 : f32[2,4] = linear(@x, @w)  # compute forward a
 %1 : f32[2,4] = gelu(%0)  # compute forward a.gelu
@@ -129,18 +129,22 @@ output w = %4
 TEST_CASE("partition_spmd: an output that no instruction makes leaves as it is sharded") {
   const ir::Program logical = program("program named\nparameter @x : f32[8{data},4]\noutput y = @x\n");
   CHECK(text_of(partitioned(logical, mesh_with(2, 1, 1))) ==
-        "program named\nparameter @x : f32[4,4] local\noutput y = @x\n");
+        "program named\nparameter @x : f32[4{data},4]\noutput y = @x\n");
 }
 
-TEST_CASE("partition_spmd: what each rank has of its own is local") {
+TEST_CASE("partition_spmd: parameters that ranks hold parts of say how they are split") {
   const Mesh mesh = mesh_with(2, 1, 2);
   const ir::Program local = partitioned(DenseGpt2().make(1, mesh), mesh);
-  CHECK(local[local.find("h.0.attn.c_attn.weight")].local);
+  const auto split = [&](const char* name) {
+    const ir::Tensor& tensor = local[local.find(name)];
+    return tensor.sharding ? to_string(tensor.type.shape, *tensor.sharding) : "none";
+  };
+  CHECK(split("h.0.attn.c_attn.weight") == "3x8{tensor},16");
   CHECK(local.type(local.find("h.0.attn.c_attn.weight")).shape == Shape{24, 16});
-  CHECK(local[local.find("h.0.attn.c_attn.bias")].local);
-  CHECK_FALSE(local[local.find("h.0.attn.c_proj.bias")].local);
-  CHECK_FALSE(local[local.find("wte")].local);
-  CHECK_FALSE(local[local.find("tokens")].local);
+  CHECK(split("h.0.attn.c_attn.bias") == "3x8{tensor}");
+  CHECK(split("h.0.attn.c_proj.bias") == "none");
+  CHECK(split("wte") == "none");
+  CHECK(split("tokens") == "none");
   CHECK(local.type(local.find("tokens")).shape == Shape{4, 4});
   CHECK(local[local.output("grad.wte")].sharding->partial == Axes{Axis::data});
   CHECK(local[local.output("loss")].sharding->partial == Axes{Axis::data});

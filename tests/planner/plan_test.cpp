@@ -396,20 +396,20 @@ TEST_CASE("the pipeline keeps the program after each pass, and names a pass that
   const auto plan = planner::make_plan(model(2), r, &report);
   REQUIRE(plan.ok());
   REQUIRE(names_of(report) ==
-          std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync", "optimize", "take_turns",
-                                                         "plan_memory"});
+          std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync", "optimize",
+                                   "take_turns", "plan_memory"});
   CHECK(report.passes[0].text == ir::print(model(2)));
   CHECK(report.passes[1].text == ir::print(passes::autodiff(model(2))));
-  CHECK(report.passes[3].text == ir::print(plan->program));
-  CHECK(report.passes[3].instructions == plan->program.instructions.size());
+  CHECK(report.passes[5].text == ir::print(plan->program));
+  CHECK(report.passes[5].instructions == plan->program.instructions.size());
   ir::Plan last = *plan;
   last.header = {};
-  CHECK(report.passes[5].text == ir::print(last));
+  CHECK(report.passes[7].text == ir::print(last));
 
   ir::Program broken = model(1);
   broken.instructions[0].op = "no_such_op";
   REQUIRE_THROWS_WITH(planner::make_plan(broken, request(1)),
-                      Catch::Contains("after pass forward") && Catch::Contains("no such op"));
+                      Catch::Contains("after pass logical") && Catch::Contains("no such op"));
 }
 
 TEST_CASE("a policy that starts from the fastest other one reports the passes that made its plan") {

@@ -22,7 +22,7 @@ TEST_CASE("the least memory holds the plan's parameters and states and is below 
           if (tensor.kind == ir::TensorKind::parameter) parameters += ir::bytes(tensor.type);
           if (tensor.kind == ir::TensorKind::state) state += ir::bytes(tensor.type);
         }
-        const planning::LeastMemory least = planning::least_memory(*config, ranks);
+        const planning::LeastMemory least = planning::least_memory(*config, ranks).value();
         INFO(optimizer << " " << weights << " " << ranks);
         CHECK(least.parameters == parameters);
         CHECK(least.state == state);

@@ -25,10 +25,10 @@ constexpr double no_time = 0;
 
 TEST_CASE("the programs of a run") {
   config::Config config = small();
-  const auto updates = planning::step_programs(config, 1);
+  const auto updates = planning::step_programs(config, 1).value();
   REQUIRE_FALSE(updates.empty());
   config.train.gradient_accumulation_steps = 2;
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   CHECK(programs.size() == 2 * updates.size());  // with and without the update
   // Only the first list has the update; each list begins with the program without parts.
   CHECK(programs.front().instructions.size() > programs[updates.size()].instructions.size());
@@ -39,7 +39,7 @@ TEST_CASE("costs are measured once and then read") {
   config::Config config = small();
   config.overlap.profile = folder / "costs.json";
   const auto world = comm::make_self();
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   const auto first = planning::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(first.ok());
   CHECK(cost::op_costs(*first, programs[0]).ok());
@@ -66,7 +66,7 @@ TEST_CASE("measuring again keeps the peak") {
   old.peak_tflops["f32"] = 9;
   old.ops["gone"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   REQUIRE(planning::ensure_profile(config, *world, programs,
                                    {.renew = planning::ProfileRequest::Renew::all, .seconds = no_time})
               .ok());
@@ -81,7 +81,7 @@ TEST_CASE("a damaged file of costs is replaced where all are measured again, and
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 2, \"cp");
   const auto world = comm::make_self();
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   using Renew = planning::ProfileRequest::Renew;
   for (const Renew renew : {Renew::nothing, Renew::communication}) {
     const auto refused = planning::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
@@ -139,7 +139,7 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   const test::TemporaryFolder folder;
   const config::Config config = small();
   const auto world = comm::make_self();
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   REQUIRE(planning::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
   const std::string deep = folder / "deep";
@@ -152,7 +152,7 @@ TEST_CASE("times that no default file can keep are measured with a warning; a na
   const test::TemporaryFolder folder;
   config::Config config = small();
   const auto world = comm::make_self();
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   const std::string file = folder.write("file", "");
   const auto measure = [&](const std::string& cache, std::string& log) {
     test::LogCapture capture;
@@ -218,7 +218,7 @@ TEST_CASE("a file of another build is measured again and replaced") {
   cost::Profile old(older);
   old.ops["gone"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto programs = planning::step_programs(config, 1);
+  const auto programs = planning::step_programs(config, 1).value();
   const auto measured = planning::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(measured.ok());
   const auto held = cost::read_profile(config.overlap.profile);

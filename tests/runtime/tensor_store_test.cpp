@@ -13,7 +13,7 @@ ir::Program with(TensorKind kind, const char* name, ir::TensorType type, std::op
   return p;
 }
 
-const mesh::Sharding by_expert{{{{mesh::Axis::expert}}, {}}, {}};
+const mesh::Sharding by_expert{{{{mesh::Axis::expert}}, {}}, {}};  // of two dimensions
 
 }  // namespace
 
@@ -88,6 +88,15 @@ TEST_CASE("a flat shard knows which elements of its parameter it holds") {
     CHECK(store.range_of("w.m") == flat_range(100, 4, rank));
     CHECK(store.range_of("e.m") == flat_range(100, 2, rank / 2));  // among the replicas along data
     CHECK(store.range_of("e") == FlatRange{0, 100});
+    CHECK(store.whole_shape("e") == Shape{4, 50});
+    CHECK(store.whole_shape("e.m") == Shape{4, 50});
+    const std::int64_t first = rank % 2 * 100, part = rank / 2;  // of the rank's experts; of its elements of them
+    CHECK(store.held("e") == std::vector<mesh::HeldRun>{{first, 0, 100}});
+    CHECK(store.held("e.m") == std::vector<mesh::HeldRun>{{first + 64 * part, 0, part == 0 ? 64 : 36}});
+    CHECK(store.held_by("e", 3) == std::vector<mesh::HeldRun>{{100, 0, 100}});
+    CHECK(store.divided_over("w").empty());
+    CHECK(store.divided_over("e") == mesh::Axes{mesh::Axis::expert});
+    CHECK(store.divided_over("e.m") == mesh::Axes{mesh::Axis::data, mesh::Axis::expert});
   }
   runtime::TensorStore alone;
   alone.add(p);

@@ -26,8 +26,8 @@ struct Loaded {
   explicit Loaded(config::Config c) : config(std::move(c)) {
     config.model.initializer_range = 0.2;  // logits that differ between tokens
     options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
-    store.add(model::build_forward(config.model, planning::build_options(config, model::Mode::generate, 1)));
-    REQUIRE(initialize_weights(config, 0, 1, store).ok());
+    store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
+    REQUIRE(initialize_weights(config, store).ok());
   }
   std::unique_ptr<inference::Decoder> decoder() {
     auto made = inference::Decoder::create(config, *world, store, options);
@@ -38,7 +38,8 @@ struct Loaded {
   std::vector<std::vector<float>> forward(const std::vector<std::int32_t>& tokens) {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
-    const ir::Plan plan = planning::plan_forward(c, model::Mode::generate, 1);
+    const ir::Plan plan =
+        planning::plan_forward(c, planning::build_options(c, model::Mode::generate, 1), 1).value();
     const auto executor = runtime::Executor::create(plan, store, options);
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());

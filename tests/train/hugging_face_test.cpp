@@ -42,7 +42,8 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   const auto world = comm::make_self(), stream = comm::make_self();
   runtime::ExecutorOptions options;
   options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
-  const ir::Plan plan = planning::plan_forward(model.config, model::Mode::generate, 1);
+  const ir::Plan plan =
+      planning::plan_forward(model.config, planning::build_options(model.config, model::Mode::generate, 1), 1).value();
   const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());
   REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
@@ -233,11 +234,11 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   const auto device = test::make_host_queue({});  // its addresses trap in the host's threads
   runtime::TensorStore store;
   store.place_on(*device);
-  store.add(model::build_forward(model.config.model, {.mode = model::Mode::generate}));
+  store.add(planning::rank_forward(model.config, model::Mode::generate, 1).value());
   REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
   const auto loaded = run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
-    return run::load_parameters(found.checkpoint, mesh::Mesh(), 0, store);
+    return run::load_parameters(found.checkpoint, store);
   });
   if (!loaded.ok()) FAIL(loaded.error().message);
   REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());

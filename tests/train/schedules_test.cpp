@@ -67,11 +67,12 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
     LANCET_ASSIGN(const auto expert, world.duplicate());
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     runtime::TensorStore store;
+    store.set_rank(mesh::of_experts(ranks), world.rank());
     store.add(plan.program);
-    for (const model::Parameter& parameter : model::parameters(config.model, mesh::of_experts(ranks))) {
+    for (const model::Parameter& parameter : model::parameters(config.model.on(mesh::of_experts(ranks)))) {
       const runtime::NamedTensor& tensor = store[parameter.name];
       std::vector<float> values(std::size_t(tensor.type.shape.elements()));
-      model::initialize(parameter, world.rank(), 7, values);
+      model::initialize(parameter, 7, store.held(parameter.name), values);
       if (tensor.type.dtype == DType::f32) {
         std::copy(values.begin(), values.end(), tensor.memory.as<float>());
       } else {

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lancet/config/config.h"
@@ -60,18 +59,16 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
 // ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.
 std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts);
 
-// True for the name of a parameter whose dimension 0 are experts, and for those of its states.
-bool holds_experts(std::string_view name);
-
 // What a Program does not say of a parameter: the values that training starts with.
 struct Parameter {
   std::string name;
-  Shape shape;           // of the whole model
-  bool is_experts = false;  // dimension 0 has the experts of a layer
-  float value = 0;       // of all elements, unless they are normal numbers
+  Shape shape;                          // of the whole parameter, whatever ranks hold of it
+  bool is_experts = false;              // dimension 0 has the experts of a layer
+  float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
 };
+// model: config::Model::on the mesh of the run.
 std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards = 1);
 
 struct ParameterCount {

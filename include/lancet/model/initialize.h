@@ -4,13 +4,16 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "lancet/mesh/held_elements.h"
 #include "lancet/model/gpt2_moe.h"
 
 namespace lancet::model {
 
-// Fills `values` (the whole tensor as this rank holds it, f32). The rank's coordinate on the mesh's axis
-// `expert` determines which experts are its own.
-void initialize(const Parameter& parameter, int expert_coordinate, std::uint64_t seed, std::span<float> values);
+// Fills `values` with those elements of the parameter that a rank holds, which `held` says: value i is held element i.
+// InternalError: another number of values, or elements that the parameter has not.
+void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<mesh::HeldRun>& held,
+                std::span<float> values);
 
 }  // namespace lancet::model

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/base/flat_shard.h"
 #include "lancet/checkpoint/background_writer.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/comm/communicator.h"
-#include "lancet/mesh/mesh.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::run {
@@ -23,11 +23,12 @@ bool holds_experts(std::string_view name);
 // "h.0.moe.experts.c_fc.weight.m", 3 -> "h.0.moe.experts.3.c_fc.weight.m"
 std::string expert_name(std::string_view name, std::int64_t expert);
 
-// A range of a tensor in the store, or of the parameter's elements that a flat shard has a part of.
+// Where the values of a checkpoint's tensor come from: elements of a tensor in the stores of one rank or several.
 struct Source {
   std::string name;
-  std::uint64_t at = 0, bytes = 0;             // offset and size in bytes of f32, as checkpoints hold it
-  std::optional<std::uint64_t> gathered = {};  // of a flat shard: the offset in what gather_shards() returns
+  FlatRange elements = {};                     // of the whole tensor
+  std::uint64_t at = 0, bytes = 0;             // offset in the writer's store and size, in bytes of f32
+  std::optional<std::uint64_t> gathered = {};  // instead of `at`, if ranks have parts: in what gather_parts() returns
 };
 
 // Fills `to` with the f32 values of a tensor of f32 or bf16, from byte `at` (counted in f32) on.
@@ -39,20 +40,20 @@ struct RankShare {
   std::vector<checkpoint::Shard> shards;  // one of weights, one of optimizer states
   std::vector<Source> sources;            // of the shards' tensors, in their order
   std::uint64_t bytes = 0, gathered_bytes = 0;
+  bool any_rank_gathers = false;
 };
-RankShare share_of(const runtime::TensorStore& store, const mesh::Mesh& mesh, int rank);
+// Of any rank of the store's mesh.
+RankShare share_of(const runtime::TensorStore& store, int rank);
 
-// Collective over the world. The sources of this rank's share that are flat shards (ZeRO-1), whole, one after the
-// other: a checkpoint holds whole tensors, so that runs with and without shards can load it. Error: the communication
-// fails, or a rank cannot read its store.
-Result<std::vector<std::byte>> gather_shards(const runtime::TensorStore& store, const mesh::Mesh& mesh,
-                                             comm::Communicator& world);
+// Collective over the world, whose ranks have the places of the store's mesh. The sources of this rank's share of which
+// ranks have parts (flat shards of ZeRO-1, shards of split tensors), whole, one after the other: a checkpoint holds
+// whole tensors, so that runs on any mesh can load it. Error: the communication fails, or a rank cannot read its store.
+Result<std::vector<std::byte>> gather_parts(const runtime::TensorStore& store, comm::Communicator& world);
 
 enum class LoadScope { all, weights };
 
-// Fills the store of this rank from a checkpoint of any mesh. Config errors: a tensor that only the model or
-// only the checkpoint has, or whose shapes differ. Data errors: those of Checkpoint::load.
-Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, const mesh::Mesh& mesh,
-                    int rank, LoadScope scope);
+// Fills the store with what its rank holds of the tensors of a checkpoint of any mesh. Config errors: a tensor that
+// only the model or only the checkpoint has, or whose shapes differ. Data errors: those of Checkpoint::load.
+Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope);
 
 }  // namespace lancet::run

@@ -28,10 +28,9 @@ struct ModelFolder {
 Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load);
 
-// Fills the store's parameters, which include the experts of this rank of the mesh, from a checkpoint of any mesh. Data
-// errors: a tensor that is missing, unknown, or of another shape or type; a damaged file.
-Status load_parameters(const checkpoint::Checkpoint& checkpoint, const mesh::Mesh& mesh, int rank,
-                       runtime::TensorStore& store);
+// Fills the store's parameters, with what its rank holds of each, from a checkpoint of any mesh. Data errors: a tensor
+// that is missing, unknown, or of another shape or type; a damaged file.
+Status load_parameters(const checkpoint::Checkpoint& checkpoint, runtime::TensorStore& store);
 
 struct ModelTokenizer {
   std::filesystem::path folder;

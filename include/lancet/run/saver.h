@@ -15,8 +15,8 @@
 
 namespace lancet::run {
 
-// Bytes of the buffer that a rank keeps for saving while it trains, and of the flat shards that it gathers for a
-// moment.
+// Bytes of the buffer that a rank keeps for saving while it trains, and of the tensors that it gathers for a moment. Of
+// tensors that are split otherwise than among the holders of whole experts also those of the pieces that arrive.
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh);
 
 class Saver {
@@ -74,7 +74,7 @@ class Saver {
   runtime::TensorStore& store_;
   checkpoint::FileSystem& files_;
   RankShare share_;
-  std::vector<std::byte> gathered_;  // while begin() copies: the share's flat shards, whole
+  std::vector<std::byte> gathered_;  // while begin() copies: the tensors of the share of which ranks have parts
   Patience patience_;
   Phase phase_ = Phase::idle;
   bool postponed_ = false;

@@ -12,6 +12,7 @@
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
+#include "lancet/mesh/held_elements.h"
 #include "lancet/mesh/mesh.h"
 #include "lancet/runtime/block.h"
 
@@ -34,8 +35,11 @@ class TensorStore {
   void place_on(backend::Device& device);
   // The store's tensors get addresses, but no memory that is used (Block::reserved).
   void reserve_only() { reserve_only_ = true; }
-  // Says which rank of the mesh the store is of; only flat shards depend on it. The default is one rank alone.
+  // Says which rank of the mesh the store is of, and thus which parts of split tensors it has. The default is one rank
+  // alone.
   void set_rank(const mesh::Mesh& mesh, int rank) { mesh_ = mesh, rank_ = rank; }
+  const mesh::Mesh& mesh() const { return mesh_; }
+  int rank() const { return rank_; }
   bool on_device() const { return staging_ != nullptr; }
   // Makes the parameters and states that the program names and the store lacks. Inputs belong to an Executor, since
   // plans of one model differ in their batches. One call allocates one block, in the program's order, each tensor at a
@@ -53,10 +57,17 @@ class TensorStore {
     LANCET_TRY(read(tensor, 0, std::as_writable_bytes(std::span(values))));
     return values;
   }
-  // The shape of a tensor, or of the parameter that a flat shard is of.
-  const Shape& whole_shape(std::string_view name) const;
-  // The elements that a tensor holds, of whole_shape(): all, or those of a flat shard.
-  FlatRange range_of(std::string_view name) const;
+  // The shape of the whole tensor of which the ranks have parts. For a flat shard: of the parameter that it is of.
+  Shape whole_shape(std::string_view name) const;
+  // The elements of whole_shape() that a rank has of the tensor, this rank or another one of the mesh.
+  std::vector<mesh::HeldRun> held_by(std::string_view name, int rank) const;
+  std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
+  // How the shards are split off the whole tensor, those of the parameter for a flat shard.
+  const std::optional<mesh::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
+  // The axes along which ranks have different parts of a tensor.
+  mesh::Axes divided_over(std::string_view name) const;
+  // The elements that a tensor has of its parameter's shard on this rank: all, or those of a flat shard.
+  FlatRange range_of(std::string_view name) const { return range_of(name, rank_); }
   NamedTensor& operator[](std::string_view name);
   const NamedTensor& operator[](std::string_view name) const;
   NamedTensor* find(std::string_view name);
@@ -65,6 +76,10 @@ class TensorStore {
   const std::map<std::string, NamedTensor, std::less<>>& all() const { return tensors_; }
 
  private:
+  // The tensor itself, or the parameter that a flat shard is of.
+  const NamedTensor& owner_of(std::string_view name) const;
+  FlatRange range_of(std::string_view name, int rank) const;
+
   std::map<std::string, NamedTensor, std::less<>> tensors_;
   // Only for a store on a device: the device stream and the page-locked memory that reads and writes go through.
   struct Staging {
