@@ -66,6 +66,7 @@ struct Parameter {
   float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
+  std::int64_t extra_rows = 0;          // of these rows: those that a mesh without the axis `tensor` does not need
 };
 // Of a run on the mesh, whose axis `expert` decides the number of experts where the config has experts_per_rank, and
 // whose axis `tensor` the rows that pad the vocabulary.
