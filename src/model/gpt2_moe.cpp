@@ -38,6 +38,7 @@ class Builder {
     const std::int64_t rows = model_.padded_vocab(options_.vocabulary_shards);
     const TensorId wte = weight("wte.weight", {rows, d}, {over_tensor, whole}, deviation_);
     parameters_.back().unused = (rows - model_.vocab_size) * d;
+    parameters_.back().extra_rows = rows - model_.padded_vocab();
     const TensorId wpe = weight("wpe.weight", {model_.n_positions, d}, {whole, whole}, deviation_);
     if (decodes()) cursor_ = program_.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]

@@ -67,7 +67,7 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
                               const runtime::NamedTensor& tensor, std::optional<int> rank) {
   const std::string master = master_of(name);
   const bool has_master = store.all().contains(master);
-  const Shape whole = store.whole_shape(name);
+  const Shape whole = store.saved_shape(name);
   Entry entry{{name, "F32", whole}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
   if (!holds_experts(name)) {
     entry.writers = mesh::holders(std::nullopt);

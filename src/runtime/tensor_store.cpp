@@ -75,13 +75,13 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(tensor->name, NamedTensor{tensor->kind,
-                                               tensor->type,
-                                               tensor->sharding,
-                                               tensor->flat_shard,
-                                               tensor->state,
-                                               shard_of(program, *tensor),
-                                               {next, size}});
+    tensors_.emplace(tensor->name, NamedTensor{.kind = tensor->kind,
+                                               .type = tensor->type,
+                                               .sharding = tensor->sharding,
+                                               .flat_shard = tensor->flat_shard,
+                                               .state = tensor->state,
+                                               .shard_of = shard_of(program, *tensor),
+                                               .memory = {next, size}});
     next += aligned(size);
   }
 }
@@ -143,6 +143,17 @@ const NamedTensor& TensorStore::owner_of(std::string_view name) const {
 Shape TensorStore::whole_shape(std::string_view name) const {
   const NamedTensor& owner = owner_of(name);
   return owner.sharding ? mesh::whole_shape(owner.type.shape, *owner.sharding, mesh_) : owner.type.shape;
+}
+
+void TensorStore::set_padding(std::string_view parameter, std::int64_t rows) {
+  for (auto& [name, tensor] : tensors_)
+    if (name == parameter || name == ir::state_name(parameter, tensor.state)) tensor.padding_rows = rows;
+}
+
+Shape TensorStore::saved_shape(std::string_view name) const {
+  Shape shape = whole_shape(name);
+  if (const std::int64_t padding = (*this)[name].padding_rows; padding > 0) shape.set(0, shape[0] - padding);
+  return shape;
 }
 
 std::vector<mesh::HeldRun> TensorStore::held_by(std::string_view name, int rank) const {

@@ -31,6 +31,7 @@ Status initialize_weights(const config::Config& config, runtime::TensorStore& st
     values.resize(static_cast<std::size_t>(store[parameter.name].type.shape.elements()));
     model::initialize(parameter, static_cast<std::uint64_t>(config.train.seed), store.held(parameter.name), values);
     LANCET_TRY(set_parameter(store, parameter.name, values));
+    store.set_padding(parameter.name, parameter.extra_rows);
   }
   return {};
 }

@@ -162,8 +162,10 @@ TEST_CASE("where ranks split the vocabulary, they divide its rows, and the loss 
     REQUIRE(loss.attributes == ops::Attributes{{"total_tokens", 16}});
     REQUIRE(program.output("loss") == loss.results[0]);
   }
-  for (const model::Parameter& parameter : model::parameters(m, 3))
+  for (const model::Parameter& parameter : model::parameters(m, 3)) {
     REQUIRE(parameter.unused == (parameter.name == "wte.weight" ? (8256 - 8191) * m.n_embd : 0));
+    REQUIRE(parameter.extra_rows == (parameter.name == "wte.weight" ? 8256 - m.padded_vocab() : 0));
+  }
 }
 
 TEST_CASE("capacity is rounded up, at least 1 and at most the number of tokens") {

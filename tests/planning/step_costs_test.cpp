@@ -102,7 +102,7 @@ TEST_CASE("a named file of another machine is refused on all ranks and stays as 
   alone.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, alone).ok());
   const std::string text = *read_file(config.overlap.profile, "it");
-  const auto programs = planning::step_programs(config, 2);
+  const auto programs = planning::step_programs(config, 2).value();
   std::vector<std::string> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = planning::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
@@ -128,7 +128,7 @@ TEST_CASE("an old file stays until its times are measured again") {
   old.machine.device.build = "an older one";
   old.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto profile = planning::ensure_profile(config, *world, planning::step_programs(config, 1),
+  const auto profile = planning::ensure_profile(config, *world, planning::step_programs(config, 1).value(),
                                                 {.seconds = no_time, .accelerator = &accelerator});
   REQUIRE_FALSE(profile.ok());
   CHECK(profile.error().message.find("bytes of memory on") != std::string::npos);
@@ -280,7 +280,7 @@ TEST_CASE("a damaged file of costs stops all ranks before anything is measured")
   const test::TemporaryFolder folder;
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 2}");
-  const auto programs = planning::step_programs(config, 2);
+  const auto programs = planning::step_programs(config, 2).value();
   std::vector<Error> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = planning::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});

@@ -7,6 +7,7 @@
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/passes/passes.h"
 #include "small_model.h"
+#include "steps/support.h"
 
 namespace lancet {
 namespace {
@@ -28,7 +29,7 @@ ir::Program step_on(const mesh::Mesh& mesh) {
   model.num_local_experts = 4;
   passes::OptimizeOptions options;
   options.mesh = mesh;
-  const ir::Program backward = of_rank(passes::autodiff(model::build_forward(model, build)), mesh);
+  const ir::Program backward = test::of_rank(passes::autodiff(model::build_forward(model, build)), mesh);
   return passes::optimize(passes::sync(backward, mesh, 1 << 20), options);
 }
 

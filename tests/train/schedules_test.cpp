@@ -14,6 +14,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "steps/fake_costs.h"
+#include "steps/support.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -32,7 +33,7 @@ ir::Program whole_step(const config::Config& config, int ranks) {
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
   optimizer.mesh = mesh::of_experts(ranks);
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(ranks)), mesh::of_experts(ranks), 25 << 20), optimizer);
+  return passes::optimize(passes::sync(test::of_rank(passes::autodiff(forward), mesh::of_experts(ranks)), mesh::of_experts(ranks), 25 << 20), optimizer);
 }
 
 ir::Plan planned(const schedule::Ordered& ordered) {

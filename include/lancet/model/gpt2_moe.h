@@ -67,6 +67,7 @@ struct Parameter {
   float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary
+  std::int64_t extra_rows = 0;          // of these rows: those that a mesh without the axis `tensor` does not need
 };
 // model: config::Model::on the mesh of the run.
 std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards = 1);

@@ -24,7 +24,8 @@ struct NamedTensor {
   std::optional<mesh::Sharding> sharding = {};  // as in ir::Tensor
   mesh::Axes flat_shard = {};                   // likewise
   ir::StateKind state = ir::StateKind::other;
-  std::string shard_of = {};  // a flat shard: the parameter of whose elements it has those that this rank owns
+  std::string shard_of = {};      // a flat shard: the parameter of whose elements it has those that this rank owns
+  std::int64_t padding_rows = 0;  // at the end of the whole tensor, see set_padding()
   bool is_shard() const { return !shard_of.empty(); }
   Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
@@ -62,6 +63,10 @@ class TensorStore {
   // The elements of whole_shape() that a rank has of the tensor, this rank or another one of the mesh.
   std::vector<mesh::HeldRun> held_by(std::string_view name, int rank) const;
   std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
+  // Says that so many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
+  void set_padding(std::string_view parameter, std::int64_t rows);
+  // The shape of the whole tensor without that padding, in which a checkpoint holds it.
+  Shape saved_shape(std::string_view name) const;
   // How the shards are split off the whole tensor, those of the parameter for a flat shard.
   const std::optional<mesh::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
   // The axes along which ranks have different parts of a tensor.
