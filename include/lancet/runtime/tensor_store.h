@@ -63,7 +63,7 @@ class TensorStore {
   // The elements of whole_shape() that a rank has of the tensor, this rank or another one of the mesh.
   std::vector<mesh::HeldRun> held_by(std::string_view name, int rank) const;
   std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
-  // Says that so many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
+  // Says how many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
   void set_padding(std::string_view parameter, std::int64_t rows);
   // The shape of the whole tensor without that padding, in which a checkpoint holds it.
   Shape saved_shape(std::string_view name) const;
