@@ -87,20 +87,19 @@ class Builder {
 
   // Every parameter is annotated, so that all Programs of a model spread it alike.
   TensorId add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
+    parameter.is_experts = dimensions[0] == over_experts;
     const TensorId id = program_.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape});
     annotate(id, std::move(dimensions));
     parameters_.push_back(std::move(parameter));
     return id;
   }
-  static bool is_experts(const std::vector<Split>& dimensions) { return dimensions[0] == over_experts; }
   // A product's weight, in the activations' type.
   TensorId weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation) {
-    return add({.name = name, .shape = shape, .is_experts = is_experts(dimensions), .deviation = deviation}, options_.dtype,
-               std::move(dimensions));
+    return add({.name = name, .shape = shape, .deviation = deviation}, options_.dtype, std::move(dimensions));
   }
   // A bias, or the scale of a layer norm: `value` at first.
   TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value) {
-    return add({.name = name, .shape = shape, .is_experts = is_experts(dimensions), .value = value}, DType::f32, std::move(dimensions));
+    return add({.name = name, .shape = shape, .value = value}, DType::f32, std::move(dimensions));
   }
 
   // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,

@@ -107,7 +107,7 @@ TEST_CASE("a printed config parses to the same config") {
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
-      "master_weights": false, "zero": 1, "reduce_dtype": "bf16", "tf32": true, "fuse_gelu": false, "deterministic": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
+      "master_weights": false, "zero": 1, "reduce_dtype": "bf16", "sequence_parallel": true, "tf32": true, "fuse_gelu": false, "deterministic": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
@@ -315,8 +315,15 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   CHECK(error({"mesh.data=1", "model.num_local_experts=2"}, 4).ends_with("h.*.moe.experts, found 4"));
   CHECK(error({"mesh.expert=2", "model.moe_layer_freq=0"}, 4) ==
         "config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found 2");
-  CHECK(error({"mesh.tensor=2"}, 4) == "config: mesh.tensor: expected 1 (tensor is not supported), found 2");
-  CHECK(error({"mesh.stage=2"}, 4) == "config: mesh.stage: expected 1 (stage is not supported), found 2");
+  CHECK(error({"mesh.tensor=5"}, 5) ==
+        "config: mesh.tensor: expected a divisor of the 12 heads (model.n_head) of h.*.attn.c_attn, found 5");
+  CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
+        "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.c_fc, found 3");
+  CHECK(error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
+        "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
+        "found 3");
+  CHECK(error({"mesh.stage=2"}, 4) ==
+        "config: mesh.stage: expected 1 (pipeline stages are not supported), found 2");
 }
 
 TEST_CASE("every number except the seed has an upper limit") {
