@@ -214,7 +214,7 @@ class PartitionSpmd {
     const ir::Role of_steps = is_said && maker ? maker->role : role;
     Version made = way->from;
     for (const Reshard& step : way->steps.steps) {
-      made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label)};
+      made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label, label)};
       versions.push_back(made);
     }
     return made.id;
@@ -238,28 +238,34 @@ class PartitionSpmd {
     return best;
   }
 
-  // One step from a version of a tensor. The role is that of the instruction, the label the beginning of its label.
-  TensorId take_step(TensorId id, const Version& from, const Reshard& step, ir::Role role, const std::string& label) {
+  // One step from a version of a tensor. The role is that of the instruction; its label begins with that of the
+  // tensor's maker. Rows that return in the backward pass have the label under which they went, as a gradient has that
+  // of its forward instruction: the passes that cut a step in parts match the two by it.
+  TensorId take_step(TensorId id, const Version& from, const Reshard& step, ir::Role role, const std::string& maker,
+                     const std::string& reader) {
     std::string_view op = name(step.kind);
+    std::string_view place = maker, way = op;
     std::vector<TensorId> operands{from.id};
     ir::Attributes attributes = passes::attributes(step);
     const SlotUse::Kind use = ragged_.use(id).kind;
     if (use == SlotUse::Kind::counts && step.kind == Reshard::Kind::reduce_scatter) {
-      op = "all_to_all_counts";
+      op = way = "all_to_all_counts";
       attributes = {{"ranks", std::int64_t(step.ranks)}, {"axes", mesh::to_string(step.axes)}};
     } else if (use == SlotUse::Kind::buffer && step.kind == Reshard::Kind::swap_shards) {
       const bool there = step.to == 0;
+      const bool returns = role != ir::Role::forward;
       op = there ? "all_to_all" : "all_to_all_back";
+      way = there == returns ? "all_to_all_back" : "all_to_all";
+      if (returns) place = reader;
       const TensorId counts = ragged_.counts(id);
       const Sharding &of_tokens = there ? from.sharding : step.sharding,
                      &of_experts = there ? step.sharding : from.sharding;
-      operands.push_back(version(counts, sharding_of_counts(of_tokens), role, label));
-      operands.push_back(version(counts, sharding_of_counts(of_experts), role, label));
+      operands.push_back(version(counts, sharding_of_counts(of_tokens), role, maker));
+      operands.push_back(version(counts, sharding_of_counts(of_experts), role, maker));
       attributes = {{"axes", mesh::to_string(step.axes)}};
       if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
     }
-    return ops::append(result_, op, std::move(operands), std::move(attributes), role,
-                       fmt::format("{}.{}", label, op))[0];
+    return ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way))[0];
   }
 
   bool is_of_slots(TensorId id) const { return ragged_.use(id).kind != SlotUse::Kind::none; }

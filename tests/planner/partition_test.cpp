@@ -335,7 +335,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
 
 TEST_CASE("policies: lancet leaves the backward pass whole if the config says so") {
   test::DeclaredCosts slow;
-  slow.network_mb_per_s = 4;  // so that weight gradients cannot hide all communication
+  slow.network_mb_per_s = 2;  // so that weight gradients cannot hide all communication
   std::vector<double> steps;
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{.overlap = {.policy = "lancet", .parts = 2, .split_backward = backward},

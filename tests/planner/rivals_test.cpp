@@ -118,6 +118,7 @@ TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunk
     const bool part = at.attributes.has("parts");
     forward += part && at.role == ir::Role::forward;
     backward += part && at.role == ir::Role::dx;
+    INFO(at.label);
     if (at.op == "switch_gate" || at.op == "attention" || at.op == "all_to_all") CHECK(part);
     if (at.op == "expert_linear_dw") CHECK_FALSE(part);
   }
