@@ -107,7 +107,8 @@ class Optimize {
     for (const Update& update : updates_) gradients[divided(update)].push_back(update.gradient);
     std::vector<TensorId> sums;
     for (const auto& [group, all] : gradients) {
-      const std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
+      std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
+      std::ranges::replace(label, ',', '.');
       sums.push_back(ops::append(program_, "squared_norm", all, {}, Role::update, label)[0]);
       if (group.empty()) continue;
       ops::Attributes attributes;
