@@ -53,7 +53,7 @@ constexpr Words all_words[] = {
     {Reason::shard_of_sum, "the ranks have summands of {value}, {reader} reads a shard of the sum"},
     {Reason::sum, "the ranks have summands of {value}, {reader} reads the sum"},
     {Reason::whole, "the ranks have shards of {value}, {reader} reads the whole"},
-    {Reason::records, "the ranks have shares of the loss and of what else is logged, the records have the sums"},
+    {Reason::records, "the ranks have shares of the loss and of the other logged numbers, the records have the sums"},
     {Reason::gradients, "the ranks have summands of the gradients of {parameters}, the updates read the sums"},
     {Reason::gradient_shards,
      "the ranks have summands of the gradients of {parameters}, each updates with its shard of the sums"},
