@@ -1,10 +1,11 @@
-// The baselines that split only the experts. Every MoE layer, from its first expert instruction to its second
+// The baselines that split only the experts. Every MoE layer, from its first expert instruction to its last
 // all-to-all, is split and its parts are put in order; everything else takes turns. Forward and backward ranges of a
 // layer have the same number of parts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
@@ -16,30 +17,41 @@
 namespace lancet::schedule {
 namespace {
 
-// In one pass, what is split of an MoE layer: its first expert instruction up to and including the second all-to-all.
+// In one pass, what is split of an MoE layer: its first expert instruction up to and including the last all-to-all.
 struct ExpertRange {
   Span span;
   std::size_t layer = 0;
+  bool forward = true;
 };
 
-// In program order. Both passes of a layer read the same filled slots.
+// The MoE layer of each tensor that says which slots or rows of the layer are filled. Both passes of a layer read them.
+std::map<ir::TensorId, std::size_t> layers_of_rows(const Step& step) {
+  std::map<ir::TensorId, std::size_t> layers;
+  std::size_t count = 0;
+  for (const ir::Instruction& at : step.program().instructions) {
+    if (ops::kind(at) != ops::Kind::all_to_all) continue;
+    const auto [filled, is_new] = layers.emplace(at.operands[1], count);
+    if (is_new) ++count;
+    layers.emplace(at.operands[2], filled->second);
+  }
+  return layers;
+}
+
+// In program order. A pass of a layer may have more than two all-to-alls, as where tensor parallelism sends the
+// experts' results back once more in the backward pass.
 std::vector<ExpertRange> expert_ranges(const Step& step) {
+  const std::map<ir::TensorId, std::size_t> layers = layers_of_rows(step);
   std::vector<ExpertRange> ranges;
-  std::vector<ir::TensorId> filled;  // by layer
-  int all_to_alls = 2;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
-    if (all_to_alls == 2) {
-      ranges.push_back({{i, i}});
-      all_to_alls = 0;
-    }
-    ranges.back().span.second = i + 1;
     const ir::Instruction& at = step.program().instructions[i];
-    if (ops::kind(at) != ops::Kind::all_to_all) continue;
-    ++all_to_alls;
-    const auto layer = std::ranges::find(filled, at.operands[1]);
-    ranges.back().layer = std::size_t(layer - filled.begin());
-    if (layer == filled.end()) filled.push_back(at.operands[1]);
+    const auto rows = std::ranges::find_if(at.operands, [&](ir::TensorId id) { return layers.contains(id); });
+    LANCET_CHECK(rows != at.operands.end(), "{} reads no rows that all-to-alls move", at.label);
+    const ExpertRange range{{i, i + 1}, layers.at(*rows), at.role == ir::Role::forward};
+    if (ranges.empty() || ranges.back().layer != range.layer || ranges.back().forward != range.forward)
+      ranges.push_back(range);
+    else
+      ranges.back().span.second = i + 1;
   }
   return ranges;
 }
