@@ -172,6 +172,7 @@ std::optional<RowChooser::Price> RowChooser::price(const ShardedInstruction& at,
   Price sum;
   auto add = [&](const std::optional<Price>& part) {
     if (!part) return false;
+    sum.gathered += part->gathered;
     sum.cost += part->cost;
     sum.collectives += part->collectives;
     sum.steps += part->steps;
@@ -190,7 +191,9 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
   std::optional<Price> least;
   for (const Sharding& other : operand.shardings) {
     const Sharding there = restrict(other, axes);
-    const Price& found = is_result ? price_of(operand, sharding, there) : price_of(operand, there, sharding);
+    Price found = is_result ? price_of(operand, sharding, there) : price_of(operand, there, sharding);
+    found.gathered = operand.is_parameter && there.used().has(mesh::Axis::tensor) &&
+                     !sharding.used().has(mesh::Axis::tensor);
     if (operand.pinned && found.steps > 0) continue;
     if (std::isinf(found.cost)) continue;
     if (!least || found < *least) least = found;
@@ -205,7 +208,7 @@ const RowChooser::Price& RowChooser::price_of(const ShardedOperand& operand, con
   if (is_new) {
     const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_,
                                            [&](const Reshard& step) { return step_cost(operand.slots, step, cost_); });
-    entry->second = {way.cost, way.collectives(), false, int(way.steps.size())};
+    entry->second = {0, way.cost, way.collectives(), false, int(way.steps.size())};
   }
   return entry->second;
 }

@@ -5,6 +5,9 @@
 // of equal costs, the choice is a row before the same computation on all ranks. So `cost` must price local steps,
 // take_shard and one_summand, at 0, as bytes_sent() does; a price for them may cost less on all ranks alike, and that
 // multiplies the computation by the ranks of the axis.
+//
+// Before all costs, a parameter that `tensor` splits stays split: the axis is there so that no rank needs more of it
+// (Megatron-LM, section 3). By cost alone, long sequences would be exchanged between ranks that gather the weights.
 #pragma once
 #include <map>
 #include <optional>
@@ -26,6 +29,7 @@ struct ShardedOperand {
                                                // gets, or none if no instruction reads it
   SlotUse slots = {};                          // which steps it may take
   bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding
+  bool is_parameter = false;
 };
 
 struct ShardedInstruction {
@@ -51,6 +55,7 @@ class RowChooser {
  private:
   // In the order in which choices are preferred.
   struct Price {
+    int gathered = 0;  // parameters that tensor no longer splits
     double cost = 0;
     int collectives = 0;
     bool replicated = false;  // each rank along the axis computes all of it

@@ -155,7 +155,8 @@ class PartitionSpmd {
     drop_gathered(instruction.role);
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
-      ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id)};
+      ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id),
+                             logical_[id].kind == ir::TensorKind::parameter};
       for (const Version& version : versions_[id.index()])
         if (!operand.pinned || is_in_place(id, version)) operand.shardings.push_back(version.sharding);
       at.operands.push_back(std::move(operand));
