@@ -129,6 +129,7 @@ Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candi
 Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (overlap.parts > 0) return split_experts_by_capacity(step, overlap, std::move(candidate));
   candidate.how = "experts and their all-to-alls whole";
+  if (expert_ranges(step).empty()) return candidate;  // no tokens travel
   for (PartOrder how : {PartOrder::stages, PartOrder::list_schedule})
     candidate = search_degrees(step, how, std::move(candidate));
   return candidate;
