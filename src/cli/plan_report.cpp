@@ -148,11 +148,13 @@ std::string schedule_text(const planning::PlannedStep& planned) {
 std::string cover_table(const ir::Plan& plan) {
   const auto sites = site_covers(plan);
   if (sites.empty()) return "no all-to-all takes time\n";
-  std::string text =
-      fmt::format("{:<26} {:<8} {:>5} {:>8} {:>8}  {}\n", "all-to-all", "", "parts", "ms", "covered", "by what (ms)");
+  std::size_t width = 0;
+  for (const SiteCover& sum : sites) width = std::max(width, sum.name.size());
+  std::string text = fmt::format("{:<{}} {:<8} {:>5} {:>8} {:>8}  {}\n", "all-to-all", width, "", "parts", "ms",
+                                 "covered", "by what (ms)");
   for (const SiteCover& sum : sites)
-    text += fmt::format("{:<26} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.name, sum.direction, sum.parts, sum.ms,
-                        100 * sum.covered_ms / sum.ms, longest_first(sum.under));
+    text += fmt::format("{:<{}} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.name, width, sum.direction, sum.parts,
+                        sum.ms, 100 * sum.covered_ms / sum.ms, longest_first(sum.under));
   return text;
 }
 

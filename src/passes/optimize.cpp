@@ -111,21 +111,14 @@ class Optimize {
     return update.group | (sharding ? sharding->used() : mesh::Axes{});
   }
 
-  static std::string norm_label(mesh::Axes group) {
-    if (group.empty()) return "norm.whole";
-    std::string label = "norm";  // without the commas of a list of axes, at which a label would end
-    for (const mesh::Axis axis : mesh::all_axes)
-      if (group.has(axis)) label += fmt::format(".{}", mesh::name(axis));
-    return label;
-  }
-
   // Sums that wait for an all-reduce come first.
   TensorId clip_scale() {
     std::map<mesh::Axes, std::vector<TensorId>, std::greater<>> gradients;
     for (const Update& update : updates_) gradients[divided(update)].push_back(update.gradient);
     std::vector<TensorId> sums;
     for (const auto& [group, all] : gradients) {
-      const std::string label = norm_label(group);
+      std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
+      std::ranges::replace(label, ',', '.');
       sums.push_back(ops::append(program_, "squared_norm", all, {}, Role::update, label)[0]);
       if (group.empty()) continue;
       ops::Attributes attributes;

@@ -1,8 +1,8 @@
 // Walks the logical Program and emits what one rank executes of each instruction. A tensor of it has several versions
 // on the ranks, one for each sharding: the one that its maker made, the one with the sharding that the Program says,
 // and those that readers took. Each is made once, when the first reader takes it or something that is made from it, and
-// is kept for all later readers: a gather of the forward pass also serves the backward pass, at the price of its memory
-// in between. choose_rows.h picks the row of the op table by which the ranks share an instruction, from the versions at
+// is kept for all later readers. But what the forward pass gathers, the backward pass gathers again, so that between
+// the two no rank holds more than its shard (Korthikanti et al., section 4.2.2). choose_rows.h picks the row of the op table by which the ranks share an instruction, from the versions at
 // hand to the sharding that the Program says of the results. What is about experts' slots changes its sharding by the
 // irregular all-to-all (ragged.h), and only as readers need it, since not every sharding can be reached.
 //
@@ -16,6 +16,7 @@
 
 #include "choose_rows.h"
 #include "lancet/base/check.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 
@@ -49,7 +50,8 @@ class PartitionSpmd {
  private:
   struct Version {
     Sharding sharding;
-    TensorId id = {};  // in the rank's Program; invalid until a reader takes it
+    TensorId id = {};         // in the rank's Program; invalid until a reader takes it
+    bool is_gathered = false;  // by the step that made it, or one before
   };
 
   Status read_shardings() {
@@ -150,6 +152,7 @@ class PartitionSpmd {
   }
 
   Status add(const Instruction& instruction) {
+    drop_gathered(instruction.role);
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
       ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id)};
@@ -165,6 +168,13 @@ class PartitionSpmd {
     LANCET_ASSIGN(const Share share, rows_.choose(at));
     emit(instruction, share);
     return {};
+  }
+
+  // Before the first instruction of the backward pass.
+  void drop_gathered(ir::Role role) {
+    if (role == ir::Role::forward || is_backward_) return;
+    is_backward_ = true;
+    for (std::vector<Version>& versions : versions_) std::erase_if(versions, &Version::is_gathered);
   }
 
   void emit(const Instruction& instruction, const Share& share) {
@@ -214,7 +224,8 @@ class PartitionSpmd {
     const ir::Role of_steps = is_said && maker ? maker->role : role;
     Version made = way->from;
     for (const Reshard& step : way->steps.steps) {
-      made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label, label)};
+      made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label, label),
+              made.is_gathered || step.kind == Reshard::Kind::all_gather};
       versions.push_back(made);
     }
     return made.id;
@@ -246,11 +257,12 @@ class PartitionSpmd {
     std::string_view op = name(step.kind);
     std::string_view place = maker, way = op;
     std::vector<TensorId> operands{from.id};
-    ir::Attributes attributes = passes::attributes(step);
+    ir::Attributes attributes = passes::attributes(step, mesh_);
     const SlotUse::Kind use = ragged_.use(id).kind;
     if (use == SlotUse::Kind::counts && step.kind == Reshard::Kind::reduce_scatter) {
       op = way = "all_to_all_counts";
-      attributes = {{"ranks", std::int64_t(step.ranks)}, {"axes", mesh::to_string(step.axes)}};
+      attributes = {{"ranks", std::int64_t(step.ranks)}};
+      ir::set_group(attributes, mesh_, step.axes);
     } else if (use == SlotUse::Kind::buffer && step.kind == Reshard::Kind::swap_shards) {
       const bool there = step.to == 0;
       const bool returns = role != ir::Role::forward;
@@ -262,7 +274,8 @@ class PartitionSpmd {
                      &of_experts = there ? step.sharding : from.sharding;
       operands.push_back(version(counts, sharding_of_counts(of_tokens), role, maker));
       operands.push_back(version(counts, sharding_of_counts(of_experts), role, maker));
-      attributes = {{"axes", mesh::to_string(step.axes)}};
+      attributes = {};
+      ir::set_group(attributes, mesh_, step.axes);
       if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
     }
     return ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way))[0];
@@ -305,6 +318,7 @@ class PartitionSpmd {
   std::vector<bool> adds_up_;                     // losses and loads, whose shards add up as well as their summands
   std::vector<const Instruction*> makers_;        // null for what has none
   std::vector<std::vector<Version>> versions_;
+  bool is_backward_ = false;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "lancet/base/check.h"
+#include "lancet/ir/groups.h"
 
 namespace lancet::passes {
 namespace {
@@ -256,8 +257,12 @@ std::string_view name(Reshard::Kind kind) {
   return names[std::size_t(kind)];
 }
 
-ir::Attributes attributes(const Reshard& step) {
-  ir::Attributes result{{"axes", mesh::to_string(step.axes)}};
+ir::Attributes attributes(const Reshard& step, const mesh::Mesh& mesh) {
+  ir::Attributes result;
+  if (is_local(step.kind))
+    result.set(ir::axes_attribute, mesh::to_string(step.axes));
+  else
+    ir::set_group(result, mesh, step.axes);
   if (step.kind == Kind::one_summand) return result;
   result.set("shards", std::int64_t(step.ranks));
   if (step.kind == Kind::sum_shards) return result;

@@ -33,10 +33,11 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
       model.n_layer, model.moe_layers(), model.experts(among), model.experts_on_rank(among), model.n_embd, model.n_head,
       model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
-  const int shares = mesh.size(mesh::batch_axes);
-  text += fmt::format("batch      {} tokens a step: {} ranks x {} sequences x {} tokens x {} micro batches\n",
+  const int shares = mesh.size(mesh::batch_axes), copies = mesh[mesh::Axis::tensor];
+  text += fmt::format("batch      {} tokens a step: {} rank{} x {} sequences x {} tokens x {} micro batches{}\n",
                       shares * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, shares,
-                      train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps);
+                      shares == 1 ? "" : "s", train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps,
+                      copies > 1 ? fmt::format(", each token on {} ranks", copies) : "");
   if (ranks > 1) text += fmt::format("mesh       {}\n", mesh::describe(mesh));
   text += fmt::format("device     {} a rank, {}\n", describe(resources),
                       train.dtype != DType::bf16 ? "fp32"

@@ -15,11 +15,12 @@ using mesh::Mesh;
 using mesh::Sharding;
 
 // The instructions that communicate: "forward sum_shards tensor h.0.attn.c_proj".
-std::vector<std::string> collectives(const ir::Program& program) {
+std::vector<std::string> collectives(const ir::Program& program, const Mesh& mesh) {
   std::vector<std::string> found;
   for (const ir::Instruction& at : program.instructions)
     if (at.stream != ir::Stream::compute)
-      found.push_back(fmt::format("{} {} {}", name(at.role), at.attributes.text("axes"), at.label));
+      found.push_back(fmt::format("{} {} {}", name(at.role),
+                                  to_string(at.attributes.has("axes") ? ir::group_of(at) : mesh.wide()), at.label));
   return found;
 }
 
@@ -42,8 +43,9 @@ TEST_CASE("partition_spmd: tensor parallelism has Megatron's collectives and no 
       "dx tensor h.1.mlp.c_fc.sum_shards",         "dx tensor h.1.attn.c_attn.sum_shards",
       "dx tensor h.0.mlp.c_fc.sum_shards",         "dx tensor h.0.attn.c_attn.sum_shards"};
   for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)})
-    CHECK(collectives(partitioned(DenseGpt2().make(2, mesh), mesh)) == expected);
-  CHECK(collectives(partitioned(DenseGpt2().make(2, mesh_with(4, 2, 1)), mesh_with(4, 2, 1))).empty());
+    CHECK(collectives(partitioned(DenseGpt2().make(2, mesh), mesh), mesh) == expected);
+  const Mesh data = mesh_with(4, 2, 1);
+  CHECK(collectives(partitioned(DenseGpt2().make(2, data), data), data).empty());
 }
 
 TEST_CASE("partition_spmd: sequence parallelism gathers and scatters what tensor parallelism sums") {
@@ -60,7 +62,7 @@ TEST_CASE("partition_spmd: sequence parallelism gathers and scatters what tensor
   std::vector<std::string> expected = forward;
   expected.insert(expected.end(), backward.begin(), backward.end());
   expected.push_back("dw tensor h.0.ln_1.swap_shards");  // the embedding's gradient has no row for the sequence
-  CHECK(collectives(local) == expected);
+  CHECK(collectives(local, mesh) == expected);
 }
 
 TEST_CASE("partition_spmd: weights that are split over the batch's axes") {
@@ -68,7 +70,7 @@ TEST_CASE("partition_spmd: weights that are split over the batch's axes") {
   const ir::Program logical = DenseGpt2().make(1, mesh, false, false, true);
   const ir::Program local = partitioned(logical, mesh);
   CHECK(difference(logical, local, mesh, random_values(logical, DenseGpt2::vocabulary, 11)) == "");
-  CHECK(collectives(local) ==
+  CHECK(collectives(local, mesh) ==
         std::vector<std::string>{"forward data h.0.attn.c_attn.all_gather", "forward data h.0.attn.c_proj.all_gather",
                                  "forward data h.0.attn.c_proj.all_gather", "forward tensor h.0.attn.c_proj.sum_shards",
                                  "forward data h.0.mlp.c_fc.all_gather", "forward data h.0.mlp.c_proj.all_gather",
@@ -97,7 +99,7 @@ TEST_CASE("partition_spmd: a vocabulary that is split over tensor, some of it pa
     const Values values = random_values(logical, DenseGpt2::vocabulary, 13);
     CHECK(difference(logical, local, mesh, values) == "");
     CHECK(local.type(local.find("wte")).shape == Shape{16 / mesh[Axis::tensor], DenseGpt2::width});
-    CHECK(collectives(local) ==
+    CHECK(collectives(local, mesh) ==
           std::vector<std::string>{"forward tensor wte.sum_shards", "forward tensor h.0.attn.c_proj.sum_shards",
                                    "forward tensor h.0.mlp.c_proj.sum_shards",
                                    "forward tensor lm_head.stats.all_gather", "dx tensor lm_head.sum_shards",

@@ -262,6 +262,8 @@ TEST_CASE("reshard steps: the caller's costs decide") {
   CHECK(way.steps[0].kind == Reshard::Kind::all_gather);
   CHECK(way.steps[1].kind == Reshard::Kind::take_shard);
   CHECK(way.cost == 3 * 8 * 4 * 4);
-  CHECK(attributes(way.steps[0]) ==
+  CHECK(attributes(way.steps[0], mesh_of(2, 1, 4)) ==
         ir::Attributes{{"axes", "tensor"}, {"shards", std::int64_t(4)}, {"axis", std::int64_t(0)}});
+  CHECK(attributes(way.steps[0], mesh_of(1, 1, 4)) ==  // all ranks
+        ir::Attributes{{"shards", std::int64_t(4)}, {"axis", std::int64_t(0)}});
 }

@@ -174,10 +174,12 @@ int ops_named(const ir::Program& program, std::string_view op) {
 }
 
 // The ops that send something over `expert`, in order.
-std::vector<std::string> sent_over_experts(const ir::Program& program) {
+std::vector<std::string> sent_over_experts(const ir::Program& program, const Mesh& mesh) {
   std::vector<std::string> ops;
-  for (const ir::Instruction& at : program.instructions)
-    if (at.stream != ir::Stream::compute && ir::group_of(at).has(Axis::expert)) ops.push_back(at.op);
+  for (const ir::Instruction& at : program.instructions) {
+    const mesh::Axes group = ir::axes_text(at).empty() ? mesh.wide() : ir::group_of(at);
+    if (at.stream != ir::Stream::compute && group.has(Axis::expert)) ops.push_back(at.op);
+  }
   return ops;
 }
 
@@ -185,7 +187,7 @@ std::vector<std::string> sent_over_experts(const ir::Program& program) {
 void check_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
   const ir::Program logical = logical_logits(c, mode, positions), local = partitioned(logical, c.mesh);
   INFO(to_string(c.mesh) << "\n" << ir::print(logical) << ir::print(local));
-  CHECK(sent_over_experts(local) == std::vector<std::string>(c.mesh[Axis::expert] > 1 ? 2 : 0, "sum_shards"));
+  CHECK(sent_over_experts(local, c.mesh) == std::vector<std::string>(c.mesh[Axis::expert] > 1 ? 2 : 0, "sum_shards"));
   CHECK(ops_named(local, "all_to_all") + ops_named(local, "all_to_all_counts") == 0);
   const Values values = values_of_pass(logical, positions);
   const RankOutputs whole = run_as_threads(logical, {}, values, shardings_of(logical, {}, values));
@@ -258,7 +260,7 @@ TEST_CASE("ranks that have the same tokens train the experts that they split wit
   for (const Mesh& mesh : {mesh_with(1, 4, 1), mesh_with(1, 2, 2)}) {
     const MoeCase c{.mesh = mesh, .split_tokens = false};
     check_case(c, false);
-    const auto sent = sent_over_experts(partitioned(logical_step(c, false), mesh));
+    const auto sent = sent_over_experts(partitioned(logical_step(c, false), mesh), mesh);
     CHECK(std::ranges::count(sent, "sum_shards") == std::ssize(sent));
   }
 }

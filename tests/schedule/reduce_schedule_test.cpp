@@ -102,7 +102,7 @@ FakeCosts busy_network() {
 ir::Program large_vocabulary() {
   std::string text(moe);
   for (const auto& [from, to] : std::map<std::string, std::string>{
-           {"bf16[11,8]", "bf16[4099,8]"}, {"bf16[2,4,11]", "bf16[2,4,4099]"}, {"vocabulary=11", "vocabulary=4099"}})
+           {"bf16[11,8]", "bf16[4099,8]"}, {"bf16[4,4,11]", "bf16[4,4,4099]"}, {"vocabulary=11", "vocabulary=4099"}})
     for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
       text.replace(at, from.size(), to);
   return program(text);

@@ -41,8 +41,8 @@ std::string_view name(Reshard::Kind kind);  // also the name of the op
 inline bool is_local(Reshard::Kind kind) {
   return kind == Reshard::Kind::take_shard || kind == Reshard::Kind::one_summand;
 }
-// The attributes of the op.
-ir::Attributes attributes(const Reshard& step);
+// The attributes of the op. A collective over all ranks names no group.
+ir::Attributes attributes(const Reshard& step, const mesh::Mesh& mesh);
 
 // What one step costs, at least 0; in any unit, the same for all. It is asked for every step that a search may take, so
 // it is a cheap function of the step alone.

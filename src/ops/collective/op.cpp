@@ -1,5 +1,5 @@
 // Collectives over a group of ranks that carry activations and gradients of activations: what a change of a tensor's
-// sharding costs (GShard, section 3.3.1). All have the attributes axes (the group, ir/groups.h) and shards (its ranks).
+// sharding costs (GShard, section 3.3.1). All have the attributes axes (the group, ir/groups.h; without it all ranks) and shards (its ranks).
 //   all_gather(x) {axis, blocks}: x is this rank's shard of dimension `axis`, a dimension of `blocks` blocks (default
 //       1; shards.h) -> the whole dimension
 //   reduce_scatter(x) {axis, blocks}: the sum of x over the ranks -> this rank's shard of it
@@ -22,8 +22,7 @@ Status check_group(const OpInput& in, bool sums) {
   const DType dtype = in.operands[0].dtype;
   if (!is_activation(dtype) && (sums || dtype != DType::i32))
     return expected(sums ? "a tensor of f32 or bf16" : "a tensor of f32, bf16 or i32");
-  if (!in.attributes.has(ir::axes_attribute) || shards_of(in) < 1)
-    return expected("the attributes axes and shards, a group of ranks");
+  if (shards_of(in) < 1) return expected("the attribute shards, the ranks of a group");
   return {};
 }
 
