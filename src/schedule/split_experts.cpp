@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
@@ -16,30 +17,47 @@
 namespace lancet::schedule {
 namespace {
 
-// In one pass, what is split of an MoE layer: its first expert instruction up to and including the second all-to-all.
+// In one pass, what is split of an MoE layer: its first expert instruction up to and including the last one, which is
+// an all-to-all.
 struct ExpertRange {
   Span span;
   std::size_t layer = 0;
+  bool is_forward = true;
 };
 
-// In program order. Both passes of a layer read the same filled slots.
+// Tells the MoE layers apart by the counts of their slots, on the tokens' side and on the experts'.
+class LayersByCounts {
+ public:
+  // The layer of an expert instruction.
+  std::size_t of(const ir::Instruction& at) {
+    for (const ir::TensorId id : at.operands)
+      if (const auto known = layers_.find(id.value); known != layers_.end()) return add(at, known->second);
+    return add(at, count_++);
+  }
+
+ private:
+  std::size_t add(const ir::Instruction& at, std::size_t layer) {
+    const ops::Kind kind = ops::kind(at);
+    if (kind == ops::Kind::all_to_all) layers_[at.operands[1].value] = layers_[at.operands[2].value] = layer;
+    if (kind == ops::Kind::counts) layers_[at.operands[0].value] = layers_[at.results[0].value] = layer;
+    return layer;
+  }
+  std::map<std::int32_t, std::size_t> layers_;
+  std::size_t count_ = 0;
+};
+
+// In program order. How often a layer's tokens travel in a pass is up to the mesh.
 std::vector<ExpertRange> expert_ranges(const Step& step) {
   std::vector<ExpertRange> ranges;
-  std::vector<ir::TensorId> filled;  // by layer
-  int all_to_alls = 2;
+  LayersByCounts layers;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
-    if (all_to_alls == 2) {
-      ranges.push_back({{i, i}});
-      all_to_alls = 0;
-    }
-    ranges.back().span.second = i + 1;
     const ir::Instruction& at = step.program().instructions[i];
-    if (ops::kind(at) != ops::Kind::all_to_all) continue;
-    ++all_to_alls;
-    const auto layer = std::ranges::find(filled, at.operands[1]);
-    ranges.back().layer = std::size_t(layer - filled.begin());
-    if (layer == filled.end()) filled.push_back(at.operands[1]);
+    const std::size_t layer = layers.of(at);
+    const bool is_forward = at.role == ir::Role::forward;
+    if (ranges.empty() || ranges.back().layer != layer || ranges.back().is_forward != is_forward)
+      ranges.push_back({{i, i}, layer, is_forward});
+    ranges.back().span.second = i + 1;
   }
   return ranges;
 }
