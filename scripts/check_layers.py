@@ -32,8 +32,8 @@ LAYERS = [
                "runtime", "profiler", "world", "planning", "run", "inference"],
      "experiment": ["base", "mesh", "config", "ir", "ops", "cost", "schedule", "planner", "profiler", "planning"],
      "report": ["base", "ir"]},
-    {"cli": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner", "runtime",
-             "profiler", "world", "planning", "run", "hugging_face", "inference", "train", "experiment", "report"]},
+    {"cli": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "passes", "schedule", "planner",
+             "runtime", "profiler", "world", "planning", "run", "hugging_face", "inference", "train", "experiment", "report"]},
 ]
 MODULES = {module: others for layer in LAYERS for module, others in layer.items()}
 

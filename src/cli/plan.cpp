@@ -123,7 +123,9 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
-  if (arguments.explain) fmt::print("\n{}", explanation(planned));
+  if (arguments.explain)
+    fmt::print("\n{}{}", explanation(planned),
+               communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));

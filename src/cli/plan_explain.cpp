@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lancet/ops/catalogue.h"
 #include "plan_report.h"
 
 namespace lancet::cli {
@@ -31,21 +32,44 @@ const PolicyResult& result_of(const PlanReport& report, std::string_view policy)
                        [&](const PolicyResult& result) { return result.policy == policy; });
 }
 
+bool has(const ir::Program& program, ops::Kind kind) {
+  return std::ranges::any_of(program.instructions, [&](const ir::Instruction& at) { return ops::kind(at) == kind; });
+}
+
+// The communication of activations, of which there may be none.
+std::string what_travels(const planning::PlannedStep& planned) {
+  const ir::Program& program = planned.plan.program;
+  const bool all_to_alls = has(program, ops::Kind::all_to_all), collectives = has(program, ops::Kind::collective);
+  std::string text =
+      all_to_alls
+          ? "Experts are on different ranks. In each MoE layer an all-to-all carries every token to the rank of "
+            "its expert, a second one carries the results back; the backward pass does both again. "
+          : "Every rank holds all experts: there is no all-to-all. ";
+  if (collectives)
+    text +=
+        "Tensors are split over the ranks: where an op cannot work on its rank's shard alone, a collective joins "
+        "the shards, adds up summands or splits the tensor along another dimension. ";
+  if (all_to_alls || collectives)
+    text +=
+        fmt::format("Without overlap the {} ranks spend {:.1f} ms a step on {}. ", planned.plan.header.integer("ranks"),
+                    result_of(planned.report, "sequential").timeline.all_to_all,
+                    all_to_alls && collectives ? "all of these" : "them");
+  return text;
+}
+
 std::string what_happens(const planning::PlannedStep& planned) {
-  const std::int64_t ranks = planned.plan.header.integer("ranks");
-  if (ranks == 1) return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
+  if (planned.plan.header.integer("ranks") == 1)
+    return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
   const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
+  std::string text = what_travels(planned);
   if (t.all_to_all == 0)
-    return wrapped(
-        fmt::format("Every rank holds all experts: there is no all-to-all. All-reduces sum the gradients: {:.1f} ms "
-                    "a step.",
-                    t.all_reduce));
-  return wrapped(fmt::format(
-      "Experts are on different ranks. In each MoE layer an all-to-all carries every token to the rank of its "
-      "expert, a second one carries the results back; the backward pass does both again. Without overlap "
-      "the {} ranks spend {:.1f} ms a step on them. All-reduces sum the gradients of the weights that all ranks share: "
-      "{:.1f} ms. Communication is exposed while nothing is computed beside it, and hidden otherwise.",
-      ranks, t.all_to_all, t.all_reduce));
+    text += fmt::format("All-reduces sum the gradients: {:.1f} ms a step.", t.all_reduce);
+  else
+    text += fmt::format(
+        "All-reduces sum the gradients of the weights that all ranks share: {:.1f} ms. Communication is exposed while "
+        "nothing is computed beside it, and hidden otherwise.",
+        t.all_reduce);
+  return wrapped(text);
 }
 
 std::string what_policies_do() {

@@ -37,8 +37,9 @@ struct SiteCover {
 std::vector<SiteCover> site_covers(const ir::Plan& plan) {
   std::vector<SiteCover> sites;
   std::map<std::string, std::size_t> index;
-  for (const schedule::AllToAllCover& cover : schedule::all_to_all_covers(plan.program, plan.predicted)) {
-    const ir::Instruction& all_to_all = plan.program.instructions[cover.all_to_all.index()];
+  for (const schedule::CommunicationCover& cover :
+       schedule::communication_covers(plan.program, plan.predicted, ir::Stream::expert)) {
+    const ir::Instruction& all_to_all = plan.program.instructions[cover.communication.index()];
     if (ops::kind(all_to_all) != ops::Kind::all_to_all) continue;  // counts are a few bytes
     const auto [it, first] = index.emplace(site(all_to_all), sites.size());
     if (first) sites.push_back({schedule::site_of(all_to_all), direction(all_to_all.role), 0, 0, 0, {}});

@@ -12,5 +12,8 @@ std::string schedule_text(const planning::PlannedStep& planned);  // the chosen 
 std::string cover_table(const ir::Plan& plan);                    // the computation that hides each all-to-all
 std::string timeline_chart(const ir::Plan& plan);                 // the predicted step, a row for each stream
 std::string explanation(const planning::PlannedStep& planned);    // in words, for a first reader
+// A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
+// why. Empty on one rank.
+std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh);
 
 }  // namespace lancet::cli

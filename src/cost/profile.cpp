@@ -97,10 +97,16 @@ std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes) {
   return mesh::to_string(sizes);
 }
 
-bool Profile::knows(mesh::Axes group) const { return group.empty() || network.groups.contains(group_key(mesh, group)); }
+mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes) {
+  return mesh.ranks() > 1 && mesh.size(axes) == mesh.ranks() ? mesh::Axes() : axes;
+}
+
+bool Profile::knows(mesh::Axes group) const {
+  return measured_group(mesh, group).empty() || network.groups.contains(group_key(mesh, group));
+}
 
 const CollectiveTimes& Profile::times_of(mesh::Axes group) const {
-  if (group.empty()) return network;
+  if (measured_group(mesh, group).empty()) return network;
   const auto it = network.groups.find(group_key(mesh, group));
   LANCET_CHECK(it != network.groups.end(), "the profile has no times of {}", group_key(mesh, group));
   return it->second;

@@ -71,12 +71,12 @@ struct Messages {
 };
 
 // By group of ranks; those of all ranks are always there.
-std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans) {
+std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans, const mesh::Mesh& mesh) {
   std::map<mesh::Axes, Messages> by_group{{mesh::Axes(), Messages()}};
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
       if (instruction.stream == ir::Stream::compute) continue;
-      Messages& messages = by_group[ir::group_of(instruction)];
+      Messages& messages = by_group[cost::measured_group(mesh, ir::group_of(instruction))];
       const double bytes = cost::bytes_sent(plan.program, instruction);
       if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
       if (instruction.stream != ir::Stream::expert) continue;
@@ -225,7 +225,7 @@ Status fill_interference(cost::NetworkTimes& network, NetworkMeter& meter, comm:
 }  // namespace
 
 bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profile) {
-  return std::ranges::any_of(messages_of(plans), [&](const auto& of_group) {
+  return std::ranges::any_of(messages_of(plans, profile.mesh), [&](const auto& of_group) {
     return lacks_messages(of_group.second, held_times(profile, of_group.first));
   });
 }
@@ -234,7 +234,7 @@ Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plan
   if (!options.world || options.world->size() == 1) return false;
   cost::NetworkTimes& network = profile.network;
   bool measured = false;
-  for (const auto& [group, messages] : messages_of(plans)) {
+  for (const auto& [group, messages] : messages_of(plans, profile.mesh)) {
     cost::CollectiveTimes times = held_times(profile, group);
     if (!lacks_messages(messages, times)) continue;
     measured = true;

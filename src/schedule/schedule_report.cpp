@@ -31,18 +31,19 @@ class Components {
 
 }  // namespace
 
-std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::span<const ir::Interval> when) {
+std::vector<CommunicationCover> communication_covers(const ir::Program& program, std::span<const ir::Interval> when,
+                                                     ir::Stream stream) {
   std::vector<ir::InstructionId> compute;
-  std::vector<AllToAllCover> covers;
+  std::vector<CommunicationCover> covers;
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::InstructionId id{static_cast<std::int32_t>(i)};
     if (!takes_time(when[i])) continue;
     if (program.instructions[i].stream == Stream::compute) compute.push_back(id);
-    if (program.instructions[i].stream == Stream::expert) covers.push_back({id, when[i].end - when[i].start, 0, {}});
+    if (program.instructions[i].stream == stream) covers.push_back({id, when[i].end - when[i].start, 0, {}});
   }
   std::size_t first = 0;  // the first computation that may still overlap; streams run in order
-  for (AllToAllCover& cover : covers) {
-    const ir::Interval& span = when[cover.all_to_all.index()];
+  for (CommunicationCover& cover : covers) {
+    const ir::Interval& span = when[cover.communication.index()];
     while (first < compute.size() && when[compute[first].index()].end <= span.start) ++first;
     for (std::size_t at = first; at < compute.size() && when[compute[at].index()].start < span.end; ++at) {
       const ir::Interval& other = when[compute[at].index()];

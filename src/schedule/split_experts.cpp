@@ -1,4 +1,4 @@
-// The baselines that split only the experts. Every MoE layer, from its first expert instruction to its second
+// The baselines that split only the experts. Every MoE layer, from its first expert instruction to its last
 // all-to-all, is split and its parts are put in order; everything else takes turns. Forward and backward ranges of a
 // layer have the same number of parts.
 #include <fmt/format.h>
@@ -17,47 +17,41 @@
 namespace lancet::schedule {
 namespace {
 
-// In one pass, what is split of an MoE layer: its first expert instruction up to and including the last one, which is
-// an all-to-all.
+// In one pass, what is split of an MoE layer: its first expert instruction up to and including the last all-to-all.
 struct ExpertRange {
   Span span;
   std::size_t layer = 0;
-  bool is_forward = true;
+  bool forward = true;
 };
 
-// Tells the MoE layers apart by the counts of their slots, on the tokens' side and on the experts'.
-class LayersByCounts {
- public:
-  // The layer of an expert instruction.
-  std::size_t of(const ir::Instruction& at) {
-    for (const ir::TensorId id : at.operands)
-      if (const auto known = layers_.find(id.value); known != layers_.end()) return add(at, known->second);
-    return add(at, count_++);
+// The MoE layer of each tensor that says which slots or rows of the layer are filled. Both passes of a layer read them.
+std::map<ir::TensorId, std::size_t> layers_of_rows(const Step& step) {
+  std::map<ir::TensorId, std::size_t> layers;
+  std::size_t count = 0;
+  for (const ir::Instruction& at : step.program().instructions) {
+    if (ops::kind(at) != ops::Kind::all_to_all) continue;
+    const auto [filled, is_new] = layers.emplace(at.operands[1], count);
+    if (is_new) ++count;
+    layers.emplace(at.operands[2], filled->second);
   }
+  return layers;
+}
 
- private:
-  std::size_t add(const ir::Instruction& at, std::size_t layer) {
-    const ops::Kind kind = ops::kind(at);
-    if (kind == ops::Kind::all_to_all) layers_[at.operands[1].value] = layers_[at.operands[2].value] = layer;
-    if (kind == ops::Kind::counts) layers_[at.operands[0].value] = layers_[at.results[0].value] = layer;
-    return layer;
-  }
-  std::map<std::int32_t, std::size_t> layers_;
-  std::size_t count_ = 0;
-};
-
-// In program order. How often a layer's tokens travel in a pass is up to the mesh.
+// In program order. A pass of a layer may have more than two all-to-alls, as where tensor parallelism sends the
+// experts' results back once more in the backward pass.
 std::vector<ExpertRange> expert_ranges(const Step& step) {
+  const std::map<ir::TensorId, std::size_t> layers = layers_of_rows(step);
   std::vector<ExpertRange> ranges;
-  LayersByCounts layers;
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i) {
     if (!step.rows(Cut::capacity)[i]) continue;
     const ir::Instruction& at = step.program().instructions[i];
-    const std::size_t layer = layers.of(at);
-    const bool is_forward = at.role == ir::Role::forward;
-    if (ranges.empty() || ranges.back().layer != layer || ranges.back().is_forward != is_forward)
-      ranges.push_back({{i, i}, layer, is_forward});
-    ranges.back().span.second = i + 1;
+    const auto rows = std::ranges::find_if(at.operands, [&](ir::TensorId id) { return layers.contains(id); });
+    LANCET_CHECK(rows != at.operands.end(), "{} reads no rows that all-to-alls move", at.label);
+    const ExpertRange range{{i, i + 1}, layers.at(*rows), at.role == ir::Role::forward};
+    if (ranges.empty() || ranges.back().layer != range.layer || ranges.back().forward != range.forward)
+      ranges.push_back(range);
+    else
+      ranges.back().span.second = i + 1;
   }
   return ranges;
 }
@@ -147,7 +141,6 @@ Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candi
 Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (overlap.parts > 0) return split_experts_by_capacity(step, overlap, std::move(candidate));
   candidate.how = "experts and their all-to-alls whole";
-  if (expert_ranges(step).empty()) return candidate;  // no tokens travel
   for (PartOrder how : {PartOrder::stages, PartOrder::list_schedule})
     candidate = search_degrees(step, how, std::move(candidate));
   return candidate;

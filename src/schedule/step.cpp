@@ -49,6 +49,11 @@ AxisRows rows_of(const ir::Program& program, Cut cut) {
                     }));
 }
 
+// False if no tokens travel: rows are found from the all-to-alls on.
+bool has_rows(const AxisRows& rows) {
+  return std::ranges::any_of(rows, [](const ops::PartitionRow* row) { return row != nullptr; });
+}
+
 // The split that has every helper which some split of the step may need: along the batch, with copies as well.
 Split with_helpers(Split split) {
   split.all_helpers = true;
@@ -94,7 +99,7 @@ std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap
   std::vector<ir::Program> result{step};
   for (Cut cut : {Cut::batch, Cut::capacity}) {
     const AxisRows rows = rows_of(step, cut);
-    if (std::none_of(rows.begin(), rows.end(), [](const ops::PartitionRow* row) { return row != nullptr; })) continue;
+    if (!has_rows(rows)) continue;
     for (int k : part_counts(overlap)) {
       if (!divides(step, rows, k)) continue;
       result.push_back(rewrite(step, with_helpers(all_of(rows, cut, k))).program);
@@ -114,10 +119,11 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.capacity_rows_ = rows_of(program, Cut::capacity);
   if (!step.has_all_to_all()) return step;
   for (int k : part_counts) {
-    if (divides(program, step.batch_rows_, k)) {
+    if (has_rows(step.batch_rows_) && divides(program, step.batch_rows_, k)) {
       step.batch_parts_.push_back(k);
       LANCET_TRY(step.add_part_costs(Cut::batch, k));
     }
+    if (!has_rows(step.capacity_rows_)) continue;
     step.capacity_parts_.push_back(k);
     LANCET_TRY(step.add_part_costs(Cut::capacity, k));
     if (step.ranks() % k == 0) step.peer_parts_.push_back(k);

@@ -138,6 +138,7 @@ TEST_CASE("one rank has no communication to hide") {
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("1 rank, 1 host") == 1);
   CHECK(outcome.lines_with("it has no all-to-all, and nothing to hide") == 1);
+  CHECK(outcome.lines_with("communication of a step") == 0);
 }
 
 TEST_CASE("the explanation of a plan on a declared machine counts the ranks that were asked for") {
@@ -300,8 +301,9 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
       lancet("plan " + files.config + files.for_two + " --set overlap.policy=dw --passes --dump " + folder);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
-  const char* names[] = {"00_forward", "01_autodiff",          "02_sync",       "03_optimize",
-                         "04_move_dw", "05_chunk_all_reduces", "06_plan_memory"};
+  const char* names[] = {"00_logical",    "01_autodiff", "02_shard",   "03_partition_spmd",
+                         "04_sync",       "05_optimize", "06_move_dw", "07_chunk_all_reduces",
+                         "08_plan_memory"};
   std::size_t found = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) found += entry.path().extension() == ".ir";
   CHECK(found == std::size(names));
@@ -309,7 +311,7 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
     INFO(name);
     CHECK(outcome.lines_with(std::string(name).substr(3) + " ") >= 1);
     const std::string text = text_of(folder + "/" + name + ".ir");
-    if (std::string_view(name) == "06_plan_memory")
+    if (std::string_view(name) == "08_plan_memory")
       CHECK(ir::parse_plan(text).ok());
     else
       CHECK(ir::parse(text).ok());
@@ -321,13 +323,37 @@ TEST_CASE("plan writes the program after each pass of the chosen policy, and lis
   const auto again =
       lancet("plan " + files.config + files.for_two + " --set overlap.policy=sequential --dump " + folder);
   CHECK(again.code == 0);
-  CHECK(std::filesystem::exists(folder + "/04_take_turns.ir"));
-  CHECK_FALSE(std::filesystem::exists(folder + "/04_move_dw.ir"));
+  CHECK(std::filesystem::exists(folder + "/06_take_turns.ir"));
+  CHECK_FALSE(std::filesystem::exists(folder + "/06_move_dw.ir"));
   for (const char* words : {" --dump /dev/null/x", " --out /dev/null/x", " --skip nope"}) {
     const auto refused = lancet("plan " + files.config + files.for_two + words);
     INFO(refused.output);
     CHECK(refused.code != 0);
     CHECK(refused.lines_with("costs: ") == 0);
+  }
+}
+
+TEST_CASE("plan writes the logical program first, and the sharding of every tensor after the pass shard") {
+  const Files files;
+  const std::string folder = files.folder / "passes";
+  const auto outcome =
+      lancet("plan " + files.config + " --ranks 4 --set mesh.tensor=2 --on ethernet-10g-cpu --dump " + folder);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("mesh: expert 2 x tensor 2;") == 1);
+  const std::string logical = text_of(folder + "/00_logical.ir"), text = text_of(folder + "/02_shard.ir");
+  // The whole batch, with annotations on the inputs and parameters only.
+  CHECK(test::matches(logical, "\ninput @tokens : i32\\[8\\{data,expert\\},16\\]\n"));
+  CHECK(test::matches(logical, "\n%0 : f32\\[8,16,32\\] = embedding"));
+  CHECK(test::matches(text, "\n%0 : f32\\[8\\{expert\\},16,32\\] partial\\{tensor\\} = embedding"));
+  CHECK(test::matches(text, "\nparameter @h\\.0\\.attn\\.c_attn\\.weight : f32\\[3x32\\{tensor\\},32\\]\n"));
+  CHECK(test::matches(text, "\nparameter @wpe\\.weight : f32\\[16,32\\] whole\n"));
+  const auto sharded = ir::parse(text);
+  REQUIRE(sharded.ok());
+  REQUIRE(sharded->tensors.size() > 100);
+  for (std::size_t i = 0; i < sharded->tensors.size(); ++i) {
+    INFO(sharded->display({std::int32_t(i)}));
+    CHECK(sharded->tensors[i].sharding);
   }
 }
 

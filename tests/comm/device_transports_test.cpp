@@ -131,6 +131,10 @@ TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's t
     REQUIRE(world->send_receive(to, from).ok());
     CHECK(in == std::vector<float>{0, 0, 0, 2});
   }
+  SECTION("from all ranks to the first, which sends the others nothing") {
+    REQUIRE(world->send_receive(std::span(sends).first(1), receives).ok());
+    CHECK(in == std::vector<float>{1, 1, 1, 1});
+  }
   SECTION("a sum") {
     const double ms = milliseconds([&] { REQUIRE(world->all_reduce_sum(out).ok()); });
     CHECK(out == std::vector<float>{4, 8, 12, 16});
@@ -140,7 +144,7 @@ TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's t
     receives[2].bytes = 2;
     const Status status = world->send_receive(sends, receives);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("a mirrored rank must send back as many bytes as it receives") !=
+    CHECK(status.error().message.find("a mirrored rank must send as many bytes as it receives") !=
           std::string::npos);
   }
 }

@@ -81,8 +81,11 @@ TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   auto stored = parse_profile(print(profile), "p.json");
   REQUIRE(stored.ok());
   CHECK(stored->network.groups == profile.network.groups);
-  profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
+  profile.mesh = mesh::Mesh{{1, 4, 2, 1}};
   CHECK_FALSE(profile.knows(data));  // another size
+  profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
+  CHECK(profile.knows(data));  // all ranks
+  CHECK(profile.all_reduce_ms(1, data) == 0.2);
 }
 
 TEST_CASE("the file returns the profile that was stored") {

@@ -18,6 +18,10 @@ struct RankGroups {
 inline Result<RankGroups> open_groups(const ir::Program& program, const mesh::Mesh& mesh, comm::Communicator& world) {
   RankGroups groups;
   const auto used = ir::used_axes(program);
+  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce}) {
+    LANCET_ASSIGN(groups.communicators.emplace_back(), world.duplicate());
+    groups.of_stream[std::size_t(stream)] = comm::all_ranks(groups.communicators.back().get());
+  }
   for (std::size_t stream = 0; stream < used.size(); ++stream)
     for (const mesh::Axes axes : used[stream]) {
       LANCET_ASSIGN(groups.communicators.emplace_back(), world.split(mesh.group(world.rank(), axes)));

@@ -32,8 +32,8 @@ class RankThread {
     const ops::CpuKernel* kernel = ops::find_cpu_kernel(at.op);
     LANCET_CHECK(kernel, "{} has no CPU kernel", at.op);
     Bound bound{kernel->bind, kernel->workspace};
-    if (const std::string_view axes = ir::axes_text(at); !axes.empty())
-      bound.group = groups_.of_stream[std::size_t(at.stream)].find(axes)->second;
+    const comm::Groups& groups = groups_.of_stream[std::size_t(at.stream)];
+    if (const auto group = groups.find(ir::axes_text(at)); group != groups.end()) bound.group = group->second;
     std::vector<GuardedTensor> operands;
     for (const ir::TensorId id : at.operands) operands.push_back(of(id));
     const Outcome outcome = lancet::test::run(ops::op(at.op), std::move(operands), at.attributes, bound);

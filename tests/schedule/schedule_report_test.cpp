@@ -28,19 +28,20 @@ input @x : f32[4]
 )");
   //                                   a       b       c       d       e       f        g
   const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
-  const auto covers = schedule::all_to_all_covers(program, when);
+  const auto covers = schedule::communication_covers(program, when, ir::Stream::expert);
   REQUIRE(covers.size() == 2);  // the last one takes no time
-  CHECK(covers[0].all_to_all.value == 1);
+  CHECK(covers[0].communication.value == 1);
   CHECK(covers[0].ms == 4);
   CHECK(covers[0].covered_ms == 1 + 1 + 1);
   REQUIRE(covers[0].under.size() == 3);
   CHECK(covers[0].under[0].instruction.value == 0);
   CHECK(covers[0].under[2].instruction.value == 3);
   CHECK(covers[0].under[2].ms == 1);
-  CHECK(covers[1].all_to_all.value == 4);
+  CHECK(covers[1].communication.value == 4);
   CHECK(covers[1].covered_ms == 2);
   REQUIRE(covers[1].under.size() == 1);
   CHECK(covers[1].under[0].instruction.value == 3);  // the same one runs under both
+  CHECK(schedule::communication_covers(program, when, ir::Stream::reduce).empty());
 }
 
 TEST_CASE("ranges consist of consecutive parts, with any instructions between them") {

@@ -67,6 +67,8 @@ struct NetworkTimes : CollectiveTimes {  // those of all ranks
 
 // The key of a mesh's groups of these axes: "data 2", or "data 2 x expert 4" for two axes.
 std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes);
+// The group whose times hold for these axes: none, which stands for all ranks, if the axes are all that the mesh has.
+mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes);
 
 // The costs measured at one machine. A question about communication that was not measured is an InternalError; with one
 // rank communication is free.

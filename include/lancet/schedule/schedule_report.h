@@ -8,18 +8,19 @@
 
 namespace lancet::schedule {
 
-// The instructions of the compute stream that overlap an all-to-all. Milliseconds.
+// The instructions of the compute stream that overlap a communication. Milliseconds.
 struct Cover {
   ir::InstructionId instruction;
   double ms = 0;
 };
-struct AllToAllCover {
-  ir::InstructionId all_to_all;  // of the expert stream
+struct CommunicationCover {
+  ir::InstructionId communication;
   double ms = 0, covered_ms = 0;
   std::vector<Cover> under;  // in the order of the compute stream
 };
-// The cover of every instruction of the expert stream that takes time, in launch order. when: per instruction.
-std::vector<AllToAllCover> all_to_all_covers(const ir::Program& program, std::span<const ir::Interval> when);
+// The cover of every instruction of a communication stream that takes time, in launch order. when: per instruction.
+std::vector<CommunicationCover> communication_covers(const ir::Program& program, std::span<const ir::Interval> when,
+                                                     ir::Stream stream);
 
 // The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);

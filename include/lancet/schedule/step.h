@@ -22,12 +22,12 @@ class Step {
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
   const cost::Costs& costs() const { return *costs_; }
   // The part_counts (at least 2, ascending) that the step can be split in: along the batch those that divide it, by
-  // peers those that divide the ranks, by capacity all.
+  // peers those that divide the ranks, by capacity all. Empty if no tokens travel.
   const std::vector<int>& part_counts(Cut cut) const {
     return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
   }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
-  bool has_all_to_all() const;                              // some all-to-all takes time
+  bool has_all_to_all() const;                              // some of the expert stream takes time
 
   // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
   const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }

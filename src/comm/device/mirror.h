@@ -45,30 +45,39 @@ inline Status move_bytes(PeerBytes& from, PeerBytes& to, std::vector<backend::Co
     to.advance(count);
   }
   if (from.ended() && to.ended()) return {};
-  return internal_error("a mirrored rank must send back as many bytes as it receives");
+  return internal_error("a mirrored rank must send as many bytes as it receives");
+}
+
+inline std::size_t bytes_of(std::span<const Segment> segments, int peer) {
+  std::size_t bytes = 0;
+  for (const Segment& segment : segments) bytes += segment.peer == peer ? segment.bytes : 0;
+  return bytes;
 }
 
 // Returns the copies in place of messages: the bytes sent to each of `ranks` peers, this rank included, are those
-// received from it. In a ring, where the rank sends to one peer and receives from another, the unmatched send feeds the
-// unmatched receive.
+// received from it. Where they differ in number, the peers are other parts of the pattern that this rank, the first,
+// is in: in a ring the one unmatched send feeds the one unmatched receive; where all ranks send to this one, what comes
+// from a peer is what this rank sends to itself, and what it sends to the peers is received by none.
 inline Result<std::vector<backend::Copy>> mirror(std::span<const Segment> sends, std::span<const Segment> receives,
                                                  int ranks) {
+  constexpr int self = 0;
   std::vector<backend::Copy> copies;
-  int to_peer = -1, from_peer = -1;
+  std::vector<int> to_peers, from_peers;  // of unmatched messages
   for (int peer = 0; peer < ranks; ++peer) {
-    PeerBytes from(sends, peer), to(receives, peer);
-    const bool sends_any = !from.ended(), receives_any = !to.ended();
-    if (sends_any && !receives_any && to_peer < 0) {
-      to_peer = peer;
-    } else if (!sends_any && receives_any && from_peer < 0) {
-      from_peer = peer;
-    } else {
+    const std::size_t sent = bytes_of(sends, peer), received = bytes_of(receives, peer);
+    if (sent == received) {
+      PeerBytes from(sends, peer), to(receives, peer);
       LANCET_TRY(move_bytes(from, to, copies));
+      continue;
     }
+    if (sent > 0) to_peers.push_back(peer);
+    if (received > 0) from_peers.push_back(peer);
   }
-  if (to_peer < 0 && from_peer < 0) return copies;
-  PeerBytes from(sends, to_peer), to(receives, from_peer);
-  LANCET_TRY(move_bytes(from, to, copies));
+  const bool ring = to_peers.size() == 1 && from_peers.size() == 1 && to_peers != from_peers;
+  for (const int peer : from_peers) {
+    PeerBytes from(sends, ring ? to_peers[0] : self), to(receives, peer);
+    LANCET_TRY(move_bytes(from, to, copies));
+  }
   return copies;
 }
 
