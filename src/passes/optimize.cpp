@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "lancet/base/random.h"
@@ -71,12 +72,9 @@ class Optimize {
     for (const ir::Output& output : program_.outputs)
       if (output.kind == ir::OutputKind::gradient) updates_.push_back({output.parameter, output.tensor});
     std::vector<std::size_t> made(program_.tensors.size());
-    is_weight_.resize(program_.tensors.size());
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-      const ir::Instruction& at = program_.instructions[i];
-      for (TensorId id : at.results) made[id.index()] = i;
-      for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
-    }
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+      for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
+    find_weights();
     std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
     for (Update& update : updates_) {
       const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
@@ -84,6 +82,18 @@ class Optimize {
       update.group = ir::axes_text(maker).empty() ? options_.mesh.wide() : ir::group_of(maker);
       ir::set_group(update.sharing, options_.mesh, update.group);
       update.sharing.set("shards", maker.attributes.integer("shards"));
+    }
+  }
+
+  // A weight may be read in another sharding than the parameter has, so changes of sharding are followed to their
+  // operand.
+  void find_weights() {
+    is_weight_.resize(program_.tensors.size());
+    for (const ir::Instruction& at : program_.instructions | std::views::reverse) {
+      for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
+      const ops::Kind kind = ops::kind(at);
+      if ((kind == ops::Kind::collective || kind == ops::Kind::share) && is_weight_[at.results[0].index()])
+        is_weight_[at.operands[0].index()] = true;
     }
   }
 

@@ -80,7 +80,7 @@ class Buckets {
     auto next = gradients_.begin();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       if (is_bucket_[i]) continue;
-      if (reads_unsent(program_.instructions[i])) close_all();
+      if (needs_sent(program_.instructions[i])) close_all();
       result.instructions.push_back(program_.instructions[i]);
       op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
@@ -112,10 +112,16 @@ class Buckets {
     return found != chunks_.end() ? *found : chunks_.emplace_back(Chunk{gradient.reduction, {}, {}});
   }
 
-  // True for an update in the midst of the backward pass whose gradient waits in a chunk that is not full yet.
-  bool reads_unsent(const ir::Instruction& instruction) const {
-    return std::ranges::any_of(instruction.operands, [&](TensorId id) {
-      return std::ranges::any_of(chunks_, [&](const Chunk& c) { return std::ranges::count(c.results, id) > 0; });
+  // True for an update in the midst of the backward pass whose gradient waits in a chunk that is not full yet, and for
+  // an instruction that zeroes the sum of such a gradient.
+  bool needs_sent(const ir::Instruction& instruction) const {
+    return std::ranges::any_of(chunks_, [&](const Chunk& chunk) {
+      const auto reads = [&](TensorId id) { return std::ranges::count(chunk.results, id) > 0; };
+      const auto overwrites = [&](TensorId id) {
+        return std::ranges::any_of(chunk.operands,
+                                   [&](TensorId sum) { return program_.root(sum) == program_.root(id); });
+      };
+      return std::ranges::any_of(instruction.operands, reads) || std::ranges::any_of(instruction.writes, overwrites);
     });
   }
 

@@ -15,91 +15,23 @@
 #include "routers.h"
 #include "temporary_folder.h"
 #include "text.h"
-#include "train/support.h"
+#include "train/meshes.h"
 
 namespace lancet {
 namespace {
 
-using Records = std::vector<run::StepRecord>;
-
-constexpr int step_rows = 8;
-
-// A step of 8 sequences on any number of ranks, capacity counted in pairs of them; four experts, and drops.
-config::Config mesh_config(int ranks) {
-  config::Config config = test::small_config();
-  config.model.experts_per_rank.reset();
-  config.model.num_local_experts = 4;
-  config.model.capacity_factor = 0.75;
-  config.model.router_group_size = 2;
-  config.model.router_aux_loss_coef = 0.02;
-  config.model.router_aux_loss_scope = config::AuxLossScope::global;
-  config.train.micro_batch_size = step_rows / ranks;
-  config.train.steps = 6;
-  config.train.weight_decay = 0.1;
-  config.train.save_buffer_mb = 8;
-  return config;
-}
+using test::check_records;
+using test::losses_of_run;
+using test::mesh_config;
+using test::Records;
+using test::Tensors;
+using test::train_and_look;
 
 // On four ranks, for expert 1, 2 and 4.
 config::Config mesh_of_four(int expert) {
   config::Config config = mesh_config(4);
   config.mesh.expert = expert;
   return config;
-}
-
-void check_records(const Records& found, const Records& expected, double epsilon) {
-  REQUIRE(found.size() == expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    INFO("step " << i + 1);
-    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
-    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(epsilon));
-    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
-    CHECK(found[i].drop_pct.value() == Approx(expected[i].drop_pct.value()).margin(0.2));
-  }
-}
-
-// The bytes of a rank's parameters and optimizer state, by name.
-using Tensors = std::map<std::string, std::vector<std::byte>>;
-
-Tensors tensors_of(const runtime::TensorStore& store) {
-  Tensors tensors;
-  for (const auto& [name, tensor] : store.all()) {
-    if (tensor.kind != ir::TensorKind::parameter && tensor.kind != ir::TensorKind::state) continue;
-    const auto* start = tensor.memory.as<std::byte>();
-    tensors[name].assign(start, start + ir::bytes(tensor.type));
-  }
-  return tensors;
-}
-
-std::vector<Tensors> train_and_look(const config::Config& config, int ranks, int steps) {
-  std::vector<Tensors> tensors(static_cast<std::size_t>(ranks));
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
-    for (int step = 0; step < steps; ++step) LANCET_TRY(trainer->step(step));
-    tensors[std::size_t(world.rank())] = tensors_of(trainer->store());
-    return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
-  return tensors;
-}
-
-// The losses in the records of a run on these ranks up to `stop` (0: the end).
-std::vector<double> losses_of_run(config::Config config, const std::string& folder, int ranks, int stop) {
-  config.log.run_dir = folder;
-  config.train.stop_after = stop;
-  std::atomic<int> wrong{0};
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    const Status mine = train::train(config, world, {.local_ranks = ranks});
-    wrong += (mine.ok() ? ExitCode::done : mine.error().code) != (stop > 0 ? ExitCode::saved : ExitCode::done);
-    return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
-  REQUIRE(wrong == 0);
-  std::vector<double> losses;
-  std::ifstream in(folder + "/metrics.jsonl");
-  for (std::string line; std::getline(in, line);)
-    if (const auto at = line.find("\"loss\": "); at != line.npos) losses.push_back(std::stod(line.substr(at + 8)));
-  return losses;
 }
 
 }  // namespace
@@ -238,7 +170,8 @@ TEST_CASE("meshes: each expert is written once") {
 
 TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan predicts the same plan") {
   const test::TemporaryFolder folder;
-  config::Config config = mesh_of_four(2);
+  const std::string beside = GENERATE("data", "tensor");  // expert
+  config::Config config = beside == "data" ? mesh_of_four(2) : test::config_on(test::mesh_of(1, 2, 2));
   config.device = config::Device::emulated;
   config.emulated.hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
   config.emulated.scale = 1;
@@ -256,8 +189,8 @@ TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan pred
   });
   if (!status.ok()) FAIL(status.error().message);
   CHECK(ran.find("axes=expert") != ran.npos);
-  CHECK(ran.find("axes=data") != ran.npos);
-  CHECK(ran.find("data 2 x expert 2") != ran.npos);
+  CHECK(ran.find("axes=" + beside) != ran.npos);
+  CHECK(ran.find(beside == "data" ? "data 2 x expert 2" : "expert 2 x tensor 2") != ran.npos);
   const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2});
   if (!planned.ok()) FAIL(planned.error().message);
   CHECK(ir::print(planned->plan) == ran);

@@ -155,6 +155,7 @@ enum class Kind : std::uint8_t {
   counts,               // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,           // moves these rows to the experts' ranks, or back
   collective,           // moves or sums shards of a tensor over a group of ranks, on the expert stream
+  share,                // what a rank keeps of a tensor that all ranks of a group have; no message is sent
   part_helper,          // splits the operands or joins the results of an instruction that is split in parts
   flat_reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
   flat_all_gather,      // completes parameters of which each rank has updated its flat shard

@@ -33,12 +33,14 @@ const OpDef table[] = {
      .infer = infer_take,
      .work = work_take,
      .samples = {{{f32({3, 12, 5})}, {{"axes", "tensor"}, {"shards", 3}, {"axis", 1}, {"blocks", 2}}},
-                 {{bf16({4, 3, 8})}, {{"axes", "data"}, {"shards", 2}, {"axis", 0}}}}},
+                 {{bf16({4, 3, 8})}, {{"axes", "data"}, {"shards", 2}, {"axis", 0}}}},
+     .kind = Kind::share},
     {.name = "one_summand",
      .required = 1,
      .infer = infer_summand,
      .work = work_summand,
-     .samples = {{{f32({3, 5, 7})}, {{"axes", "tensor"}}}, {{bf16({4, 9})}, {{"axes", "tensor"}}}}},
+     .samples = {{{f32({3, 5, 7})}, {{"axes", "tensor"}}}, {{bf16({4, 9})}, {{"axes", "tensor"}}}},
+     .kind = Kind::share},
 };
 
 }  // namespace

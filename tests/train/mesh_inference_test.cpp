@@ -1,0 +1,110 @@
+// Evaluation and generation on meshes give what one rank gives, from the trainer's weights and from a checkpoint.
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "in_memory.h"
+#include "lancet/inference/generate.h"
+#include "lancet/inference/loaded_model.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/world/stream_communicators.h"
+#include "train/meshes.h"
+#include "train/runs.h"
+
+namespace lancet {
+namespace {
+
+using mesh::Mesh;
+
+// What a rank finds after a few steps.
+struct Inferred {
+  double loss = 0;
+  std::vector<std::int32_t> greedy, drawn;
+};
+
+const std::vector<std::int32_t> prompt{3, 14, 15};
+
+Status write_greedily(const config::Config& config, comm::Communicator& world, train::Trainer& trainer,
+                      std::vector<std::int32_t>& ids) {
+  LANCET_ASSIGN(world::Streams streams, world::Streams::make(config, world, nullptr));
+  LANCET_ASSIGN(const ir::Program decode, planning::rank_forward(config, model::Mode::decode, world.size()));
+  LANCET_TRY(streams.open_groups(config::mesh_of(config, world.size()), decode));
+  LANCET_ASSIGN(const auto decoder,
+                inference::Decoder::create(config, world, trainer.store(), streams.executor_options(1)));
+  const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
+  return inference::generate(*decoder, prompt, options, [&](std::int32_t token) -> Status {
+           ids.push_back(token);
+           return {};
+         }).ok()
+             ? Status()
+             : Status(Error{ExitCode::internal, "no text", true});
+}
+
+std::vector<Inferred> infer(const config::Config& config, int ranks) {
+  std::vector<Inferred> found(static_cast<std::size_t>(ranks));
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    Inferred& mine = found[std::size_t(world.rank())];
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    for (int step = 0; step < 4; ++step) LANCET_TRY(trainer->step(step));
+    LANCET_ASSIGN(const std::optional<double> loss, trainer->evaluate());
+    mine.loss = loss.value();
+    LANCET_TRY(write_greedily(config, world, *trainer, mine.greedy));
+    LANCET_ASSIGN(const auto drawn, trainer->generate(prompt, 12));
+    mine.drawn = drawn.value();
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return found;
+}
+
+// Trains and evaluates on files; the logits of tokens differ.
+config::Config on_files(const Mesh& mesh, const config::Config& files) {
+  config::Config config = test::config_on(mesh);
+  config.data = files.data;
+  config.model.initializer_range = 0.2;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("meshes: evaluation and generated text are those of one rank") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  const config::Config files = test::config_with_files(folder, "run");
+  const Inferred expected = infer(on_files({}, files), 1)[0];
+  CHECK(expected.greedy.size() == 12);
+  CHECK(expected.drawn.size() == prompt.size() + 12);
+  const Mesh mesh = GENERATE(test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
+  config::Config config = on_files(mesh, files);
+  config.train.sequence_parallel = GENERATE(false, true);
+  INFO(to_string(mesh) << ", sequences split " << config.train.sequence_parallel);
+  for (const Inferred& found : infer(config, mesh.ranks())) {
+    CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
+    CHECK(found.greedy == expected.greedy);
+    CHECK(found.drawn == expected.drawn);
+  }
+}
+
+TEST_CASE("meshes: a model that tensor split is loaded and evaluated on any ranks") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  config::Config config = on_files(test::mesh_of(1, 2, 2), test::config_with_files(folder, "run"));
+  config.model.capacity_factor = 4;  // training drops no token, as evaluation of a saved model drops none
+  config.train.save_interval = 100;
+  config.train.steps = 2;
+  test::losses_of_run(config, folder / "run", 4, 0);
+  const double held_out = test::held_out_losses(folder / "run").back().second;
+  for (const int ranks : {1, 2, 3, 4}) {
+    INFO(ranks);
+    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(const auto loaded,
+                    inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
+      LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = config.data.eval,
+                                                                            .max_sequences = 64}));
+      if (world.rank() == 0) CHECK(result.loss == Approx(held_out).epsilon(1e-5));
+      return {};
+    });
+    if (!status.ok()) FAIL(status.error().message);
+  }
+}
+
+}  // namespace lancet

@@ -1,0 +1,104 @@
+// Every mesh trains like one rank: the same losses, norms and drops, also where tensor splits weights, sequences and
+// the vocabulary.
+#include <catch2/catch.hpp>
+
+#include "routers.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+using mesh::Axis;
+using mesh::Mesh;
+using test::check_records;
+using test::config_on;
+using test::Records;
+
+const Mesh loss_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
+                            test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2)};
+
+// Trains on all meshes that have a tensor axis of at least `tensor`, with the optimizer's state whole and sharded.
+void check_meshes(config::Config alone, int steps, int least_tensor = 1) {
+  const Records expected = test::run_steps(alone, 1, steps);
+  CHECK(expected[0].drop_pct.value() > 0);
+  CHECK(expected[0].grad_norm > alone.train.clip_grad);
+  for (const Mesh& mesh : loss_meshes) {
+    if (mesh[Axis::tensor] < least_tensor) continue;
+    const config::Config there = config_on(mesh);
+    config::Config config = alone;
+    config.mesh = there.mesh;
+    config.train.micro_batch_size = there.train.micro_batch_size;
+    for (const int zero : {0, 1}) {
+      config.train.zero = zero;
+      INFO(to_string(mesh) << ", train.zero " << zero);
+      check_records(test::run_steps(config, mesh.ranks(), steps), expected, 1e-5);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("meshes: twenty steps on every mesh are those of one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.router = GENERATE(from_range(test::routers));
+  check_meshes(alone, 20);
+}
+
+TEST_CASE("meshes: a vocabulary that fills no shard of a mesh trains as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.vocab_size = 8191;
+  check_meshes(alone, 20);
+}
+
+TEST_CASE("meshes: sequences that tensor splits train as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.train.sequence_parallel = true;
+  check_meshes(alone, 20, 2);
+}
+
+TEST_CASE("meshes: dense models train on every mesh without experts as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.moe_layer_freq = 0;
+  alone.model.num_local_experts.reset();
+  alone.train.sequence_parallel = GENERATE(false, true);
+  const Records expected = test::run_steps(alone, 1, 20);
+  for (const Mesh& mesh : loss_meshes) {
+    if (mesh[Axis::expert] > 1) continue;
+    config::Config config = alone;
+    config.mesh.data = mesh[Axis::data];
+    config.mesh.tensor = mesh[Axis::tensor];
+    config.train.micro_batch_size = test::step_rows / mesh[Axis::data];
+    config.train.zero = mesh[Axis::data] > 1;
+    INFO(to_string(mesh));
+    const Records found = test::run_steps(config, mesh.ranks(), 20);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("meshes: micro batches on every mesh add up to the step of one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.router_group_size = 1;
+  alone.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch
+  alone.train.sequence_parallel = GENERATE(false, true);
+  const Records expected = test::run_steps(alone, 1, 20);
+  CHECK(expected[0].grad_norm > alone.train.clip_grad);
+  for (const Mesh& mesh : loss_meshes)
+    for (const int zero : {0, 1}) {
+      config::Config config = alone;
+      config.mesh = config_on(mesh).mesh;
+      config.train.micro_batch_size = config_on(mesh).train.micro_batch_size / 2;
+      config.train.gradient_accumulation_steps = 2;
+      config.train.zero = zero;
+      INFO(to_string(mesh) << ", train.zero " << zero << ", sequences split " << config.train.sequence_parallel);
+      const Records found = test::run_steps(config, mesh.ranks(), 20);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+        CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+      }
+    }
+}
+
+}  // namespace lancet

@@ -1,0 +1,115 @@
+// Runs that are saved on one mesh resume on it bit for bit, and on every other with the same losses, also where tensor
+// splits weights and the vocabulary; ranks that hold the same shards stay equal.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "in_memory.h"
+#include "lancet/checkpoint/checkpoint.h"
+#include "temporary_folder.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+using mesh::Axis;
+using mesh::Mesh;
+using test::losses_of_run;
+
+// Six heads, so that tensor may be 2 or 3, and 67 tokens, which neither divides.
+config::Config saved_on(const Mesh& mesh, int zero) {
+  config::Config config = test::config_on(mesh);
+  config.model.n_head = 6;
+  config.model.n_embd = 48;
+  config.train.save_interval = 100;
+  config.train.zero = zero;
+  return config;
+}
+
+const Mesh saving_meshes[] = {test::mesh_of(1, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2),
+                              test::mesh_of(1, 1, 3)};
+
+std::vector<checkpoint::ShardFile> files_at_end(const std::string& run) {
+  const auto opened =
+      checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6));
+  REQUIRE(opened.ok());
+  REQUIRE(opened->verify().ok());
+  return opened->manifest().files;
+}
+
+}  // namespace
+
+TEST_CASE("meshes: runs resume bit for bit where tensor splits weights") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  const Mesh mesh = GENERATE(test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(1, 1, 3));
+  config::Config config = saved_on(mesh, GENERATE(0, 1));
+  config.train.sequence_parallel = mesh[Axis::expert] > 1;
+  INFO(to_string(mesh) << ", train.zero " << config.train.zero);
+  const auto whole = losses_of_run(config, folder / "whole", mesh.ranks(), 0);
+  REQUIRE(whole.size() == 6);
+  losses_of_run(config, folder / "stopped", mesh.ranks(), 3);
+  CHECK(losses_of_run(config, folder / "stopped", mesh.ranks(), 0) == whole);
+  CHECK(files_at_end(folder / "stopped") == files_at_end(folder / "whole"));
+}
+
+TEST_CASE("meshes: what is saved on one mesh resumes on every other") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  const auto whole = losses_of_run(saved_on({}, 0), folder / "whole", 1, 0);
+  REQUIRE(whole.size() == 6);
+  for (const Mesh& from : saving_meshes)
+    for (const Mesh& to : saving_meshes)
+      for (const int zero : {0, 1}) {
+        if (from == to) continue;  // the test above
+        INFO("from " << to_string(from) << " to " << to_string(to) << ", train.zero " << zero << " at first");
+        const std::string run =
+            folder / (to_string(from) + " to " + to_string(to) + std::to_string(zero));
+        losses_of_run(saved_on(from, zero), run, from.ranks(), 3);
+        const auto moved = losses_of_run(saved_on(to, 1 - zero), run, to.ranks(), 0);
+        REQUIRE(moved.size() == 6);
+        for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(1e-5));
+      }
+}
+
+TEST_CASE("meshes: a checkpoint of another model is refused where tensor splits weights") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  const Mesh mesh = test::mesh_of(2, 1, 2);
+  config::Config config = saved_on(mesh, 0);
+  losses_of_run(config, folder / "run", 4, 3);
+  config.log.run_dir = folder / "run";
+  config.model.n_embd = 96;
+  std::vector<Error> errors(4);
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    const Status mine = train::train(config, world, {.local_ranks = 4});
+    if (!mine.ok()) errors[std::size_t(world.rank())] = mine.error();
+    return {};
+  });
+  REQUIRE(status.ok());
+  for (const Error& error : errors) {
+    CHECK(error.code == ExitCode::config);
+    CHECK(error.agreed);
+    CHECK(error.message.ends_with("model.n_embd: expected 48, found 96; model.n_inner: expected 192, found 384"));
+    CHECK(error.message.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("meshes: ranks that hold the same shards stay equal, bit for bit, where tensor splits the others") {
+  config::Config config = test::config_on(test::mesh_of(2, 2, 2));
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  config.train.master_weights = GENERATE(true, false);  // bf16 without masters: rounded stochastically
+  config.train.sequence_parallel = GENERATE(false, true);
+  const std::vector<test::Tensors> of_rank = test::train_and_look(config, 8, 5);
+  for (std::size_t rank = 0; rank < 4; ++rank) CHECK(of_rank[rank] == of_rank[rank + 4]);  // along data
+  for (const char* whole : {"wpe.weight", "h.0.ln_2.weight", "h.0.moe.gate.weight", "h.1.mlp.c_proj.bias"})
+    for (std::size_t rank = 1; rank < 4; ++rank) CHECK(of_rank[rank].at(whole) == of_rank[0].at(whole));
+  for (const char* split : {"wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_proj.weight"}) {
+    CHECK(of_rank[0].at(split) != of_rank[1].at(split));  // along tensor
+    CHECK(of_rank[0].at(split) == of_rank[2].at(split));  // along expert
+  }
+  const std::string bias = "h.0.moe.experts.c_proj.bias";  // split over expert alone
+  CHECK(of_rank[0].at(bias) == of_rank[1].at(bias));
+  CHECK(of_rank[0].at(bias) != of_rank[2].at(bias));
+}
+
+}  // namespace lancet

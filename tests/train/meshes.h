@@ -1,0 +1,105 @@
+// Training on meshes of ranks that are threads, and the same steps on one rank.
+#pragma once
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lancet/mesh/mesh.h"
+#include "train/support.h"
+
+namespace lancet::test {
+
+using Records = std::vector<run::StepRecord>;
+
+constexpr int step_rows = 8;
+
+// A step of 8 sequences that are split over any number of ranks, capacity counted in pairs of them; four experts and
+// four heads; drops, and gradients that are clipped.
+inline config::Config mesh_config(int batch_ranks) {
+  config::Config config = small_config();
+  config.model.n_head = 4;
+  config.model.experts_per_rank.reset();
+  config.model.num_local_experts = 4;
+  config.model.capacity_factor = 0.75;
+  config.model.router_group_size = 2;
+  config.model.router_aux_loss_coef = 0.02;
+  config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  config.train.micro_batch_size = step_rows / batch_ranks;
+  config.train.steps = 6;
+  config.train.weight_decay = 0.1;
+  config.train.save_buffer_mb = 8;
+  return config;
+}
+
+inline mesh::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }
+
+// The same step on this mesh.
+inline config::Config config_on(const mesh::Mesh& mesh) {
+  config::Config config = mesh_config(mesh.size(mesh::batch_axes));
+  config.mesh.data = mesh[mesh::Axis::data];
+  config.mesh.expert = mesh[mesh::Axis::expert];
+  config.mesh.tensor = mesh[mesh::Axis::tensor];
+  return config;
+}
+
+inline void check_records(const Records& found, const Records& expected, double epsilon) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
+    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(epsilon));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
+    CHECK(found[i].drop_pct.value() == Approx(expected[i].drop_pct.value()).margin(0.2));
+  }
+}
+
+// The bytes of a rank's parameters and optimizer state, by name.
+using Tensors = std::map<std::string, std::vector<std::byte>>;
+
+inline Tensors tensors_of(const runtime::TensorStore& store) {
+  Tensors tensors;
+  for (const auto& [name, tensor] : store.all()) {
+    if (tensor.kind != ir::TensorKind::parameter && tensor.kind != ir::TensorKind::state) continue;
+    const auto* start = tensor.memory.as<std::byte>();
+    tensors[name].assign(start, start + ir::bytes(tensor.type));
+  }
+  return tensors;
+}
+
+// Each rank's tensors after these steps.
+inline std::vector<Tensors> train_and_look(const config::Config& config, int ranks, int steps) {
+  std::vector<Tensors> tensors(static_cast<std::size_t>(ranks));
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    for (int step = 0; step < steps; ++step) LANCET_TRY(trainer->step(step));
+    tensors[std::size_t(world.rank())] = tensors_of(trainer->store());
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return tensors;
+}
+
+// The losses in the records of a run on these ranks up to `stop` (0: the end).
+inline std::vector<double> losses_of_run(config::Config config, const std::string& folder, int ranks, int stop) {
+  config.log.run_dir = folder;
+  config.train.stop_after = stop;
+  std::atomic<int> wrong{0};
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    const Status mine = train::train(config, world, {.local_ranks = ranks});
+    wrong += (mine.ok() ? ExitCode::done : mine.error().code) != (stop > 0 ? ExitCode::saved : ExitCode::done);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  REQUIRE(wrong == 0);
+  std::vector<double> losses;
+  std::ifstream in(folder + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);)
+    if (const auto at = line.find("\"loss\": "); at != line.npos) losses.push_back(std::stod(line.substr(at + 8)));
+  return losses;
+}
+
+}  // namespace lancet::test
