@@ -56,6 +56,21 @@ TEST_CASE("meshes: sequences that tensor splits train as on one rank") {
   check_meshes(alone, 20, 2);
 }
 
+TEST_CASE("meshes: bf16 trains alike on every mesh") {
+  config::Config alone = test::mesh_config(1);
+  alone.train.dtype = DType::bf16;
+  alone.train.master_weights = GENERATE(true, false);
+  const Records expected = test::run_steps(alone, 1, 10);
+  for (const Mesh& mesh : loss_meshes) {
+    config::Config config = alone;
+    config.mesh = config_on(mesh).mesh;
+    config.train.micro_batch_size = config_on(mesh).train.micro_batch_size;
+    INFO(to_string(mesh) << ", master weights " << config.train.master_weights);
+    const Records found = test::run_steps(config, mesh.ranks(), 10);
+    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(5e-3));
+  }
+}
+
 TEST_CASE("meshes: dense models train on every mesh without experts as on one rank") {
   config::Config alone = test::mesh_config(1);
   alone.model.moe_layer_freq = 0;

@@ -21,16 +21,30 @@ std::map<std::string, std::set<std::string>> collectives_of(const ir::Program& p
   return labels;
 }
 
-ir::Program step_on(const mesh::Mesh& mesh) {
+ir::Program step_on(const mesh::Mesh& mesh, bool sequence_parallel = false) {
   const std::int64_t ranks = mesh.size(mesh::batch_axes);
-  const model::BuildOptions build{.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks};
+  const model::BuildOptions build{.batch = 2 * ranks,
+                                  .sequence = 8,
+                                  .groups = ranks,
+                                  .loads = ranks,
+                                  .vocabulary_shards = mesh[mesh::Axis::tensor],
+                                  .sequence_parallel = sequence_parallel};
   config::Model model = test::small_model();
   model.experts_per_rank.reset();
   model.num_local_experts = 4;
   passes::OptimizeOptions options;
   options.mesh = mesh;
+  options.weight_decay = 0.1;
   const ir::Program backward = test::of_rank(passes::autodiff(model::build_forward(model, build)), mesh);
   return passes::optimize(passes::sync(backward, mesh, 1 << 20), options);
+}
+
+// The parameters whose update decays them.
+std::set<std::string> decayed(const ir::Program& step) {
+  std::set<std::string> names;
+  for (const ir::Instruction& at : step.instructions)
+    if (at.op == "adamw" && at.attributes.real("weight_decay", 0) > 0) names.insert(step[at.operands[0]].name);
+  return names;
 }
 
 using Labels = std::map<std::string, std::set<std::string>>;
@@ -66,6 +80,15 @@ TEST_CASE("sync: the same Program from equal meshes, whatever the sizes of the g
     return all;
   };
   CHECK(attributes(step_on({{1, 2, 2, 1}})) == attributes(step_on({{1, 8, 4, 1}})));
+}
+
+TEST_CASE("optimize: the same weights decay on every mesh, also those that are read in another sharding") {
+  const std::set<std::string> expected = decayed(step_on({}));
+  CHECK(expected.contains("wpe.weight"));
+  CHECK(expected.contains("h.0.moe.gate.weight"));
+  CHECK_FALSE(expected.contains("ln_f.weight"));
+  for (const mesh::Mesh& mesh : {mesh::Mesh{{1, 2, 2, 1}}, mesh::Mesh{{1, 1, 1, 2}}, mesh::Mesh{{1, 2, 2, 2}}})
+    for (const bool sequence_parallel : {false, true}) CHECK(decayed(step_on(mesh, sequence_parallel)) == expected);
 }
 
 }  // namespace lancet
