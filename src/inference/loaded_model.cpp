@@ -113,9 +113,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   data::Evaluation& evaluation = **batches;
   model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = true;
-  LANCET_ASSIGN(
-      const ir::Plan plan,
-      planning::share_plan(world, planning::plan_forward(config, build, world.size())));
+  LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world, planning::plan_forward(config, build, world.size())));
   LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);
@@ -123,7 +121,8 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   };
   const float* loss = executor->output("loss").as<float>();
   // A plan's loss is divided by the tokens of a full batch.
-  const double batch = double(config.train.micro_batch_size * config.train.seq_len) * config::batch_ranks(config, world.size());
+  const double batch =
+      double(config.train.micro_batch_size * config.train.seq_len) * config::batch_ranks(config, world.size());
   double sum = 0;
   for (std::int64_t i = 0; i < evaluation.count; ++i) {
     LANCET_TRY(world::agree(world, evaluation.batches->fill(i, 0, ids("tokens"), ids("targets"))));

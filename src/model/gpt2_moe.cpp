@@ -174,7 +174,7 @@ class Builder {
 
     const TensorId gate = add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_},
                               DType::f32, {whole, whole});
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];    // f32[B,S,E]
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];   // f32[B,S,E]
     const ops::Attributes rows{{"tokens", std::min(tokens, experts * slots)}};  // that the experts get
     ops::Attributes product = product_of(tokens);
     product.set("tokens", rows.integer("tokens"));
@@ -193,8 +193,8 @@ class Builder {
     const TensorId sent =
         emit("dispatch", {y, expert, slot, filled}, {{"slots", slots}}, name + ".dispatch")[0];  // [E,C,D]
 
-    const TensorId w1 = weight(name + ".experts.c_fc.weight", {experts, f, d}, {over_experts, over_tensor, whole},
-                               deviation_);
+    const TensorId w1 =
+        weight(name + ".experts.c_fc.weight", {experts, f, d}, {over_experts, over_tensor, whole}, deviation_);
     const TensorId b1 = constant(name + ".experts.c_fc.bias", {experts, f}, {over_experts, over_tensor}, 0);
     const TensorId w2 = weight(name + ".experts.c_proj.weight", {experts, d, f}, {over_experts, whole, over_tensor},
                                residual_deviation_);

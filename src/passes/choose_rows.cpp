@@ -192,8 +192,8 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
   for (const Sharding& other : operand.shardings) {
     const Sharding there = restrict(other, axes);
     Price found = is_result ? price_of(operand, sharding, there) : price_of(operand, there, sharding);
-    found.gathered = operand.is_parameter && there.used().has(mesh::Axis::tensor) &&
-                     !sharding.used().has(mesh::Axis::tensor);
+    found.gathered =
+        operand.is_parameter && there.used().has(mesh::Axis::tensor) && !sharding.used().has(mesh::Axis::tensor);
     if (operand.pinned && found.steps > 0) continue;
     if (std::isinf(found.cost)) continue;
     if (!least || found < *least) least = found;

@@ -2,9 +2,10 @@
 // on the ranks, one for each sharding: the one that its maker made, the one with the sharding that the Program says,
 // and those that readers took. Each is made once, when the first reader takes it or something that is made from it, and
 // is kept for all later readers. But what the forward pass gathers, the backward pass gathers again, so that between
-// the two no rank holds more than its shard (Korthikanti et al., section 4.2.2). choose_rows.h picks the row of the op table by which the ranks share an instruction, from the versions at
-// hand to the sharding that the Program says of the results. What is about experts' slots changes its sharding by the
-// irregular all-to-all (ragged.h), and only as readers need it, since not every sharding can be reached.
+// the two no rank holds more than its shard (Korthikanti et al., section 4.2.2). choose_rows.h picks the row of the op
+// table by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
+// results. What is about experts' slots changes its sharding by the irregular all-to-all (ragged.h), and only as
+// readers need it, since not every sharding can be reached.
 //
 // An update in place changes one version of the tensor. The other versions of everything in that memory are stale then,
 // and are dropped. What is in the memory of a parameter or a state is only updated there, never in a copy.
@@ -50,7 +51,7 @@ class PartitionSpmd {
  private:
   struct Version {
     Sharding sharding;
-    TensorId id = {};         // in the rank's Program; invalid until a reader takes it
+    TensorId id = {};          // in the rank's Program; invalid until a reader takes it
     bool is_gathered = false;  // by the step that made it, or one before
   };
 
@@ -155,7 +156,10 @@ class PartitionSpmd {
     drop_gathered(instruction.role);
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
-      ShardedOperand operand{logical_.type(id), {}, ragged_.use(id), is_pinned(id) && is_updated(instruction, id),
+      ShardedOperand operand{logical_.type(id),
+                             {},
+                             ragged_.use(id),
+                             is_pinned(id) && is_updated(instruction, id),
                              logical_[id].kind == ir::TensorKind::parameter};
       for (const Version& version : versions_[id.index()])
         if (!operand.pinned || is_in_place(id, version)) operand.shardings.push_back(version.sharding);
@@ -279,7 +283,8 @@ class PartitionSpmd {
       ir::set_group(attributes, mesh_, step.axes);
       if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
     }
-    return ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way))[0];
+    return ops::append(result_, op, std::move(operands), std::move(attributes), role,
+                       fmt::format("{}.{}", place, way))[0];
   }
 
   bool is_of_slots(TensorId id) const { return ragged_.use(id).kind != SlotUse::Kind::none; }

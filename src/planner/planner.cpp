@@ -1,6 +1,6 @@
-// A plan is made in three steps. The step passes turn the logical Program into a rank's training step. The passes of the
-// requested policy schedule it, as do those of the policies that it starts from or is compared with. The last
-// pass, plan_memory, gives every value its offset in memory. All of them run in one Pipeline.
+// A plan is made in three steps. The step passes turn the logical Program into a rank's training step. The passes of
+// the requested policy schedule it, as do those of the policies that it starts from or is compared with. The last pass,
+// plan_memory, gives every value its offset in memory. All of them run in one Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>

@@ -117,7 +117,8 @@ class TrainerImpl final : public Trainer {
     const std::optional<data::Evaluation>& evaluation = data_.evaluation();
     if (!evaluation) return std::optional<double>();
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
-    const double batch_tokens = double(config_.train.micro_batch_size * config_.train.seq_len) * config::batch_ranks(config_, world_.size());
+    const double batch_tokens =
+        double(config_.train.micro_batch_size * config_.train.seq_len) * config::batch_ranks(config_, world_.size());
     for (std::int64_t i = 0; i < evaluation->count; ++i) {
       LANCET_ASSIGN(const bool stop, interrupted());
       if (stop) return std::optional<double>();

@@ -47,8 +47,9 @@ TEST_CASE("meshes that do not fit the model or the ranks are one line") {
                 "mesh.tensor: expected a divisor of the 33 features (model.n_inner) of h.*.c_fc, found 2");
   check_refused("mesh.tensor=2 --set train.sequence_parallel=true --set train.seq_len=15",
                 "mesh.tensor: expected a divisor of the 15 tokens of a sequence (train.seq_len)");
-  check_refused("mesh.tensor=4 --set model.n_head=4", "mesh: expected axes whose product is the 2 ranks, found data 1, "
-                                                      "expert null, tensor 4, stage 1");
+  check_refused("mesh.tensor=4 --set model.n_head=4",
+                "mesh: expected axes whose product is the 2 ranks, found data 1, "
+                "expert null, tensor 4, stage 1");
 }
 
 }  // namespace lancet

@@ -154,7 +154,7 @@ TEST_CASE("the explanation says why each communication is there: experts whose w
             "forward: activations return from the experts to the ranks of the tokens");
   check_row(outcome, 2, "expert", 0.13, "h.*.moe.combine.all_to_all",
             "backward: activations return from the experts to the ranks of the tokens");
-  check_row(outcome, 1, "expert,tensor", 0, "norm.expert,tensor", sum_of("squared_norm", "clip_scale"));
+  check_row(outcome, 1, "expert,tensor", 0, "norm.expert.tensor", sum_of("squared_norm", "clip_scale"));
   check_sums(outcome);
 }
 

@@ -144,8 +144,7 @@ TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's t
     receives[2].bytes = 2;
     const Status status = world->send_receive(sends, receives);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("a mirrored rank must send as many bytes as it receives") !=
-          std::string::npos);
+    CHECK(status.error().message.find("a mirrored rank must send as many bytes as it receives") != std::string::npos);
   }
 }
 

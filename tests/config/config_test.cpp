@@ -319,11 +319,11 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
         "config: mesh.tensor: expected a divisor of the 12 heads (model.n_head) of h.*.attn.c_attn, found 5");
   CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
         "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.c_fc, found 3");
-  CHECK(error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
-        "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
-        "found 3");
-  CHECK(error({"mesh.stage=2"}, 4) ==
-        "config: mesh.stage: expected 1 (pipeline stages are not supported), found 2");
+  CHECK(
+      error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
+      "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
+      "found 3");
+  CHECK(error({"mesh.stage=2"}, 4) == "config: mesh.stage: expected 1 (pipeline stages are not supported), found 2");
 }
 
 TEST_CASE("every number except the seed has an upper limit") {

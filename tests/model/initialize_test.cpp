@@ -35,8 +35,7 @@ Values whole_values(const model::Parameter& parameter, std::uint64_t seed) {
 
 std::map<std::string, Values> all_parameters(const config::Model& m, std::uint64_t seed) {
   std::map<std::string, Values> result;
-  for (const model::Parameter& parameter : model::parameters(m))
-    result[parameter.name] = whole_values(parameter, seed);
+  for (const model::Parameter& parameter : model::parameters(m)) result[parameter.name] = whole_values(parameter, seed);
   return result;
 }
 

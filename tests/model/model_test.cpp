@@ -13,9 +13,7 @@ using namespace lancet;
 namespace {
 
 // The batch of that many ranks, of which each counts capacity for itself.
-model::BuildOptions options(int ranks) {
-  return {.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks};
-}
+model::BuildOptions options(int ranks) { return {.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks}; }
 config::Model model_on(int ranks) { return test::small_model().on(mesh::of_experts(ranks)); }
 
 void require_sound(const ir::Program& program) {
@@ -27,8 +25,8 @@ Types parameters_of(const ir::Program& program, const std::string& prefix) {
   Types result;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter && tensor.name.starts_with(prefix))
-      result[tensor.name] = fmt::format("{}[{}]", name(tensor.type.dtype),
-                                        mesh::to_string(tensor.type.shape, *tensor.sharding));
+      result[tensor.name] =
+          fmt::format("{}[{}]", name(tensor.type.dtype), mesh::to_string(tensor.type.shape, *tensor.sharding));
   return result;
 }
 
@@ -72,20 +70,19 @@ TEST_CASE("parameters have the documented names and shapes") {
   REQUIRE(parameters_of(program, "w") == Types{{"wte.weight", "bf16[128{tensor},32]"},  // 67 padded to 128
                                                {"wpe.weight", "bf16[16,32 whole]"}});
   REQUIRE(parameters_of(program, "ln_f") == Types{{"ln_f.weight", "f32[32 whole]"}, {"ln_f.bias", "f32[32 whole]"}});
-  REQUIRE(parameters_of(program, "h.0.") ==
-          Types{{"h.0.ln_1.weight", "f32[32 whole]"},
-                {"h.0.ln_1.bias", "f32[32 whole]"},
-                {"h.0.attn.c_attn.weight", "bf16[3x32{tensor},32]"},
-                {"h.0.attn.c_attn.bias", "f32[3x32{tensor}]"},
-                {"h.0.attn.c_proj.weight", "bf16[32,32{tensor}]"},
-                {"h.0.attn.c_proj.bias", "f32[32 whole]"},
-                {"h.0.ln_2.weight", "f32[32 whole]"},
-                {"h.0.ln_2.bias", "f32[32 whole]"},
-                {"h.0.moe.gate.weight", "f32[4,32 whole]"},
-                {"h.0.moe.experts.c_fc.weight", "bf16[4{expert},96{tensor},32]"},
-                {"h.0.moe.experts.c_fc.bias", "f32[4{expert},96{tensor}]"},
-                {"h.0.moe.experts.c_proj.weight", "bf16[4{expert},32,96{tensor}]"},
-                {"h.0.moe.experts.c_proj.bias", "f32[4{expert},32]"}});
+  REQUIRE(parameters_of(program, "h.0.") == Types{{"h.0.ln_1.weight", "f32[32 whole]"},
+                                                  {"h.0.ln_1.bias", "f32[32 whole]"},
+                                                  {"h.0.attn.c_attn.weight", "bf16[3x32{tensor},32]"},
+                                                  {"h.0.attn.c_attn.bias", "f32[3x32{tensor}]"},
+                                                  {"h.0.attn.c_proj.weight", "bf16[32,32{tensor}]"},
+                                                  {"h.0.attn.c_proj.bias", "f32[32 whole]"},
+                                                  {"h.0.ln_2.weight", "f32[32 whole]"},
+                                                  {"h.0.ln_2.bias", "f32[32 whole]"},
+                                                  {"h.0.moe.gate.weight", "f32[4,32 whole]"},
+                                                  {"h.0.moe.experts.c_fc.weight", "bf16[4{expert},96{tensor},32]"},
+                                                  {"h.0.moe.experts.c_fc.bias", "f32[4{expert},96{tensor}]"},
+                                                  {"h.0.moe.experts.c_proj.weight", "bf16[4{expert},32,96{tensor}]"},
+                                                  {"h.0.moe.experts.c_proj.bias", "f32[4{expert},32]"}});
   REQUIRE(parameters_of(program, "h.1.mlp") == Types{{"h.1.mlp.c_fc.weight", "bf16[96{tensor},32]"},
                                                      {"h.1.mlp.c_fc.bias", "f32[96{tensor}]"},
                                                      {"h.1.mlp.c_proj.weight", "bf16[32,96{tensor}]"},

@@ -34,7 +34,8 @@ TEST_CASE("collectives refuse types and attributes that do not fit") {
   CHECK(refused("all_gather", x, {{"axes", "data"}, {"shards", 2}, {"axis", 2}}) == divides);
   CHECK(refused("swap_shards", x, {{"axes", "data"}, {"shards", 2}, {"from", 1}, {"to", 1}}) ==
         "expected two dimensions, from and to");
-  CHECK(refused("sum_shards", x, {{"axes", "data"}, {"shards", 0}}) == "expected the attribute shards, the ranks of a group");
+  CHECK(refused("sum_shards", x, {{"axes", "data"}, {"shards", 0}}) ==
+        "expected the attribute shards, the ranks of a group");
   const ir::TensorType tokens{DType::i32, {6, 4}};
   CHECK(refused("all_gather", tokens, {{"axes", "data"}, {"shards", 4}, {"axis", 0}}) == "accepted i32[24,4]");
   CHECK(refused("swap_shards", tokens, {{"axes", "data"}, {"shards", 2}, {"from", 0}, {"to", 1}}) ==

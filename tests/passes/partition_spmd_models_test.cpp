@@ -58,7 +58,7 @@ TEST_CASE("partition_spmd: sequence parallelism gathers and scatters what tensor
       "forward tensor h.0.ln_2.all_gather", "forward tensor h.0.mlp.c_proj.reduce_scatter"};
   // The backward pass gathers again what the products' weight gradients read.
   const std::vector<std::string> backward = {
-      "dx tensor ln_f.all_gather",   "dw tensor h.0.ln_2.all_gather", "dx tensor h.0.mlp.c_fc.reduce_scatter",
+      "dx tensor ln_f.all_gather",     "dw tensor h.0.ln_2.all_gather", "dx tensor h.0.mlp.c_fc.reduce_scatter",
       "dx tensor h.0.ln_2.all_gather", "dw tensor h.0.ln_1.all_gather", "dx tensor h.0.attn.c_attn.reduce_scatter"};
   std::vector<std::string> expected = forward;
   expected.insert(expected.end(), backward.begin(), backward.end());
@@ -74,14 +74,14 @@ TEST_CASE("partition_spmd: weights that are split over the batch's axes") {
   CHECK(collectives(local, mesh) ==
         std::vector<std::string>{"forward data h.0.attn.c_attn.all_gather", "forward data h.0.attn.c_proj.all_gather",
                                  "forward data h.0.attn.c_proj.all_gather", "forward tensor h.0.attn.c_proj.sum_shards",
-                                 "forward data h.0.mlp.c_fc.all_gather", "forward data h.0.mlp.c_proj.all_gather",
-                                 "forward data h.0.mlp.c_proj.all_gather", "forward tensor h.0.mlp.c_proj.sum_shards",
-                                 "dx data h.0.mlp.c_proj.all_gather", "dw data h.0.mlp.c_proj.reduce_scatter",
-                                 "dw data h.0.mlp.c_proj.reduce_scatter", "dx data h.0.mlp.c_fc.all_gather",
-                                 "dw data h.0.mlp.c_fc.reduce_scatter", "dx tensor h.0.mlp.c_fc.sum_shards",
-                                 "dx data h.0.attn.c_proj.all_gather", "dw data h.0.attn.c_proj.reduce_scatter",
-                                 "dw data h.0.attn.c_proj.reduce_scatter", "dx data h.0.attn.c_attn.all_gather",
-                                 "dw data h.0.attn.c_attn.reduce_scatter", "dx tensor h.0.attn.c_attn.sum_shards"});
+                                 "forward data h.0.mlp.c_fc.all_gather",    "forward data h.0.mlp.c_proj.all_gather",
+                                 "forward data h.0.mlp.c_proj.all_gather",  "forward tensor h.0.mlp.c_proj.sum_shards",
+                                 "dx data h.0.mlp.c_proj.all_gather",       "dw data h.0.mlp.c_proj.reduce_scatter",
+                                 "dw data h.0.mlp.c_proj.reduce_scatter",   "dx data h.0.mlp.c_fc.all_gather",
+                                 "dw data h.0.mlp.c_fc.reduce_scatter",     "dx tensor h.0.mlp.c_fc.sum_shards",
+                                 "dx data h.0.attn.c_proj.all_gather",      "dw data h.0.attn.c_proj.reduce_scatter",
+                                 "dw data h.0.attn.c_proj.reduce_scatter",  "dx data h.0.attn.c_attn.all_gather",
+                                 "dw data h.0.attn.c_attn.reduce_scatter",  "dx tensor h.0.attn.c_attn.sum_shards"});
   for (const ir::Output& output : local.outputs)
     if (output.kind == ir::OutputKind::gradient)
       CHECK(local.type(output.tensor).shape == local.type(output.parameter).shape);

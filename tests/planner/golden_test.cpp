@@ -37,23 +37,27 @@ TEST_CASE("autodiff: a tied weight, accumulated over micro batches") {
 TEST_CASE("autodiff: an MoE layer") { require_golden("autodiff_moe.ir", text_of(passes::autodiff(program(moe)))); }
 
 TEST_CASE("sync: gradients in small buckets on two ranks") {
-  require_golden("sync_moe.ir", text_of(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)), mesh::of_experts(2), 200)));
+  require_golden("sync_moe.ir", text_of(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)),
+                                                     mesh::of_experts(2), 200)));
 }
 
 TEST_CASE("sync: one bucket that never fills") {
   require_golden("sync_moe_one_bucket.ir",
-                 text_of(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)), mesh::of_experts(2), 1 << 30)));
+                 text_of(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)), mesh::of_experts(2),
+                                      1 << 30)));
 }
 
 TEST_CASE("sync: a micro batch reduces only its reported metrics") {
   require_golden("sync_micro_batch.ir",
-                 text_of(passes::sync(of_rank(passes::autodiff(tied_batch(4), true), mesh::of_experts(2)), mesh::of_experts(2), 1, false)));
+                 text_of(passes::sync(of_rank(passes::autodiff(tied_batch(4), true), mesh::of_experts(2)),
+                                      mesh::of_experts(2), 1, false)));
 }
 
 TEST_CASE("optimize: AdamW with master weights for bf16 weights") {
-  require_golden(
-      "optimize_adamw_moe.ir",
-      text_of(passes::optimize(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)), mesh::of_experts(2), 1 << 30), adamw())));
+  require_golden("optimize_adamw_moe.ir",
+                 text_of(passes::optimize(passes::sync(of_rank(passes::autodiff(program(moe)), mesh::of_experts(2)),
+                                                       mesh::of_experts(2), 1 << 30),
+                                          adamw())));
 }
 
 TEST_CASE("optimize: SGD") {

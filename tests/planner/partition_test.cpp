@@ -28,7 +28,8 @@ namespace {
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
   options.mesh = mesh::of_experts(2);
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
+  return passes::optimize(
+      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
 }
 
 const test::DeclaredCosts costs;

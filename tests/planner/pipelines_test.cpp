@@ -85,7 +85,8 @@ std::vector<std::string> timed_labels(const schedule::Candidate& candidate, ir::
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
   options.mesh = mesh::of_experts(2);
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
+  return passes::optimize(
+      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
 }
 
 using Words = std::vector<std::string>;

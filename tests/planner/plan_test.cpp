@@ -395,9 +395,8 @@ TEST_CASE("the pipeline keeps the program after each pass, and names a pass that
   planner::PlanReport report;
   const auto plan = planner::make_plan(model(2), r, &report);
   REQUIRE(plan.ok());
-  REQUIRE(names_of(report) ==
-          std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync", "optimize",
-                                   "take_turns", "plan_memory"});
+  REQUIRE(names_of(report) == std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync",
+                                                       "optimize", "take_turns", "plan_memory"});
   CHECK(report.passes[0].text == ir::print(model(2)));
   CHECK(report.passes[1].text == ir::print(passes::autodiff(model(2))));
   CHECK(report.passes[5].text == ir::print(plan->program));

@@ -30,7 +30,9 @@ test::DeclaredCosts random_costs(std::mt19937& random) {
 ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
   passes::OptimizeOptions options;
   options.mesh = mesh::of_experts(2);
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes), options);
+  return passes::optimize(
+      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes),
+      options);
 }
 
 bool overlap(const ir::Interval& a, const ir::Interval& b) { return a.start < b.end - 1e-9 && b.start < a.end - 1e-9; }

@@ -76,11 +76,10 @@ ir::Program logical_step(const MoeCase& c, bool inspect) {
 
 // The pass that gives the logits of one sequence, or of its next `positions` positions. All ranks have its tokens.
 ir::Program logical_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
-  const auto logical = passes::shard(model::build_forward(moe_model(c), {.mode = mode,
-                                                                         .batch = 1,
-                                                                         .sequence = positions,
-                                                                         .vocabulary_shards = c.mesh[Axis::tensor]}),
-                                     c.mesh);
+  const auto logical = passes::shard(
+      model::build_forward(
+          moe_model(c), {.mode = mode, .batch = 1, .sequence = positions, .vocabulary_shards = c.mesh[Axis::tensor]}),
+      c.mesh);
   if (!logical.ok()) FAIL(logical.error().message);
   return *logical;
 }

@@ -31,8 +31,9 @@ passes::OptimizeOptions options(double clip_grad) {
 }
 
 ir::Program step(const ir::Program& forward, double clip_grad = 0, std::int64_t bucket_bytes = 20'000) {
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes),
-                          options(clip_grad));
+  return passes::optimize(
+      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes),
+      options(clip_grad));
 }
 
 double makespan(const ir::Program& p, const FakeCosts& costs) {
@@ -232,7 +233,8 @@ TEST_CASE("dW schedule: programs that stay unchanged") {
   CHECK(ir::print(scheduled(dense, costs, &report)) == ir::print(dense));
   CHECK(report.covers.empty());
   CHECK(report.before_ms == report.after_ms);
-  const ir::Program one = passes::optimize(of_rank(passes::autodiff(model(1)), {}), options(0));  // one rank: nothing on the network
+  const ir::Program one =
+      passes::optimize(of_rank(passes::autodiff(model(1)), {}), options(0));  // one rank: nothing on the network
   costs.network_start_ms = 0;
   costs.network_bytes_per_ms = 1e30;
   CHECK(ir::print(scheduled(one, costs)) == ir::print(one));

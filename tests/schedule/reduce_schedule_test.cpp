@@ -27,7 +27,9 @@ ir::Program reduce_step(const ir::Program& forward, double clip_grad, bool accum
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
   o.mesh = mesh::of_experts(2);
-  return passes::optimize(passes::sync(of_rank(passes::autodiff(forward, accumulate), mesh::of_experts(2)), mesh::of_experts(2), 1 << 30), o);
+  return passes::optimize(
+      passes::sync(of_rank(passes::autodiff(forward, accumulate), mesh::of_experts(2)), mesh::of_experts(2), 1 << 30),
+      o);
 }
 
 Ordered reduce_scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
@@ -162,7 +164,8 @@ TEST_CASE("all-reduces: updates amid the backward pass read what their chunk has
   const FakeCosts costs = busy_network();
   passes::OptimizeOptions options;
   options.mesh = mesh::of_experts(2);
-  const ir::Program late = passes::optimize(passes::sync(of_rank(passes::autodiff(model(2)), mesh::of_experts(2)), mesh::of_experts(2), 1), options);
+  const ir::Program late = passes::optimize(
+      passes::sync(of_rank(passes::autodiff(model(2)), mesh::of_experts(2)), mesh::of_experts(2), 1), options);
   // Each update follows the all-reduce of its gradient, as in schedules that fill gaps with updates.
   std::vector<schedule::Order> after(late.instructions.size());
   const schedule::Dependencies needed = ir::dependencies(late);

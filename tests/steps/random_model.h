@@ -65,12 +65,12 @@ class RandomModel {
     const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * groups * capacity)}};
     const ir::TensorId logits =
         append("router", {x_, weight(name + ".gate", {experts_, width_})}, {}, name + ".gate")[0];
-    const auto gate = append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
-                             {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}},
-                             name + ".gate");
-    const ir::TensorId aux = append(
-        "aux_loss", {gate[5], gate[6]},
-        {{"load_tokens", tokens() / ranks}, {"total_tokens", tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
+    const auto gate =
+        append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
+               {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}}, name + ".gate");
+    const ir::TensorId aux =
+        append("aux_loss", {gate[5], gate[6]},
+               {{"load_tokens", tokens() / ranks}, {"total_tokens", tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
     program_.add_output("aux." + name, aux);
     ir::TensorId y =
         append("dispatch", {x_, gate[0], gate[1], gate[4]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];

@@ -38,8 +38,7 @@ struct Loaded {
   std::vector<std::vector<float>> forward(const std::vector<std::int32_t>& tokens) {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
-    const ir::Plan plan =
-        planning::plan_forward(c, planning::build_options(c, model::Mode::generate, 1), 1).value();
+    const ir::Plan plan = planning::plan_forward(c, planning::build_options(c, model::Mode::generate, 1), 1).value();
     const auto executor = runtime::Executor::create(plan, store, options);
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());

@@ -31,10 +31,12 @@ Status write_greedily(const config::Config& config, comm::Communicator& world, t
   LANCET_ASSIGN(const auto decoder,
                 inference::Decoder::create(config, world, trainer.store(), streams.executor_options(1)));
   const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
-  return inference::generate(*decoder, prompt, options, [&](std::int32_t token) -> Status {
-           ids.push_back(token);
-           return {};
-         }).ok()
+  return inference::generate(
+             *decoder, prompt, options,
+             [&](std::int32_t token) -> Status {
+               ids.push_back(token);
+               return {};
+             }).ok()
              ? Status()
              : Status(Error{ExitCode::internal, "no text", true});
 }
@@ -98,8 +100,8 @@ TEST_CASE("meshes: a model that tensor split is loaded and evaluated on any rank
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       LANCET_ASSIGN(const auto loaded,
                     inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
-      LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = config.data.eval,
-                                                                            .max_sequences = 64}));
+      LANCET_ASSIGN(const auto result,
+                    inference::evaluate(*loaded, world, {.data = config.data.eval, .max_sequences = 64}));
       if (world.rank() == 0) CHECK(result.loss == Approx(held_out).epsilon(1e-5));
       return {};
     });

@@ -62,8 +62,7 @@ TEST_CASE("meshes: what is saved on one mesh resumes on every other") {
       for (const int zero : {0, 1}) {
         if (from == to) continue;  // the test above
         INFO("from " << to_string(from) << " to " << to_string(to) << ", train.zero " << zero << " at first");
-        const std::string run =
-            folder / (to_string(from) + " to " + to_string(to) + std::to_string(zero));
+        const std::string run = folder / (to_string(from) + " to " + to_string(to) + std::to_string(zero));
         losses_of_run(saved_on(from, zero), run, from.ranks(), 3);
         const auto moved = losses_of_run(saved_on(to, 1 - zero), run, to.ranks(), 0);
         REQUIRE(moved.size() == 6);

@@ -23,17 +23,19 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 ir::Program whole_step(const config::Config& config, int ranks) {
-  const ir::Program forward = model::build_forward(config.model.on(mesh::of_experts(ranks)),
-                                                   {.batch = ranks * config.train.micro_batch_size,
-                                                    .sequence = config.train.seq_len,
-                                                    .dtype = config.train.dtype,
-                                                    .groups = ranks,
-                                                    .loads = ranks});
+  const ir::Program forward =
+      model::build_forward(config.model.on(mesh::of_experts(ranks)), {.batch = ranks * config.train.micro_batch_size,
+                                                                      .sequence = config.train.seq_len,
+                                                                      .dtype = config.train.dtype,
+                                                                      .groups = ranks,
+                                                                      .loads = ranks});
   passes::OptimizeOptions optimizer;
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
   optimizer.mesh = mesh::of_experts(ranks);
-  return passes::optimize(passes::sync(test::of_rank(passes::autodiff(forward), mesh::of_experts(ranks)), mesh::of_experts(ranks), 25 << 20), optimizer);
+  return passes::optimize(passes::sync(test::of_rank(passes::autodiff(forward), mesh::of_experts(ranks)),
+                                       mesh::of_experts(ranks), 25 << 20),
+                          optimizer);
 }
 
 ir::Plan planned(const schedule::Ordered& ordered) {

@@ -218,8 +218,8 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
 // The mesh of a run on `ranks` ranks. If data and expert are null, expert is the largest divisor of a layer's experts
 // that divides the ranks besides tensor and stage, and data is the rest; if one of them is null, it is the rest. With
 // experts_per_rank the experts follow the mesh: expert is as large as it can be. In a dense model expert is 1.
-// Config errors, of one line each: the sizes' product is not the ranks, an axis does not divide what it splits, stage is
-// not supported.
+// Config errors, of one line each: the sizes' product is not the ranks, an axis does not divide what it splits, stage
+// is not supported.
 Result<mesh::Mesh> make_mesh(const Config& config, int ranks);
 // The same for a config that passed check() for these ranks.
 mesh::Mesh mesh_of(const Config& config, int ranks);

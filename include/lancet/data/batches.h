@@ -11,8 +11,8 @@
 
 namespace lancet::data {
 
-// The global batch of a (seed, step) does not depend on the number of ranks; each rank fills the rows of its place among
-// the ranks that the batch is split over.
+// The global batch of a (seed, step) does not depend on the number of ranks; each rank fills the rows of its place
+// among the ranks that the batch is split over.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -38,9 +38,9 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, 
 inline constexpr std::int32_t ignored_target = -1;
 
 // The first `sequences` windows of the evaluation file, each once for any number of ranks: window i is row i of the
-// `count` batches of micro_batch_size * config::batch_ranks rows, in order. Rows after the last window repeat windows from the front
-// as inputs, with every target ignored_target, so a rank's batch may have no target that counts. The mean loss is the
-// sum of the losses at the other targets over sequences * seq_len.
+// `count` batches of micro_batch_size * config::batch_ranks rows, in order. Rows after the last window repeat windows
+// from the front as inputs, with every target ignored_target, so a rank's batch may have no target that counts. The
+// mean loss is the sum of the losses at the other targets over sequences * seq_len.
 struct Evaluation {
   std::unique_ptr<Batches> batches;  // in file order; the batch number is fill()'s `step`, micro is 0
   std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * batch_ranks))

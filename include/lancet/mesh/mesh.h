@@ -53,8 +53,8 @@ class Axes {
   std::uint8_t bits_ = 0;
 };
 inline constexpr Axes batch_axes{Axis::data, Axis::expert};  // the batch is split over them
-std::string to_string(Axes axes);                       // "data,expert", outermost first
-std::optional<Axes> parse_axes(std::string_view text);  // what to_string() writes; none for any other text
+std::string to_string(Axes axes);                            // "data,expert", outermost first
+std::optional<Axes> parse_axes(std::string_view text);       // what to_string() writes; none for any other text
 
 struct Mesh {
   std::array<int, axis_count> sizes = {1, 1, 1, 1};

@@ -7,8 +7,8 @@
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
 //
 // The Program knows no ranks. Annotations (mesh/sharding.h) say how some tensors are spread over a mesh, whatever its
-// sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the weights of
-// each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
+// sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the weights
+// of each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
 // passes::shard and passes::partition_spmd make each rank's Program of it.
 #pragma once
 #include <cstdint>

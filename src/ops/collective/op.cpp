@@ -1,5 +1,6 @@
 // Collectives over a group of ranks that carry activations and gradients of activations: what a change of a tensor's
-// sharding costs (GShard, section 3.3.1). All have the attributes axes (the group, ir/groups.h; without it all ranks) and shards (its ranks).
+// sharding costs (GShard, section 3.3.1). All have the attributes axes (the group, ir/groups.h; without it all ranks)
+// and shards (its ranks).
 //   all_gather(x) {axis, blocks}: x is this rank's shard of dimension `axis`, a dimension of `blocks` blocks (default
 //       1; shards.h) -> the whole dimension
 //   reduce_scatter(x) {axis, blocks}: the sum of x over the ranks -> this rank's shard of it
