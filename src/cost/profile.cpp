@@ -91,10 +91,18 @@ std::optional<double> Profile::compute_ms(std::string_view op_key) const {
 }
 
 std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes) {
-  mesh::Mesh sizes;
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (axes.has(axis)) sizes[axis] = mesh[axis];
-  return mesh::to_string(sizes);
+  std::string key;
+  int outer = mesh.ranks();
+  for (const mesh::Axis axis : mesh::all_axes) {
+    const int inner = outer / mesh[axis];
+    if (axes.has(axis) && mesh[axis] > 1) {
+      if (!key.empty()) key += " x ";
+      key += std::string(mesh::name(axis)) + " " + std::to_string(mesh[axis]);
+      if (inner > 1) key += " / " + std::to_string(inner);
+    }
+    outer = inner;
+  }
+  return key;
 }
 
 mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes) {

@@ -72,7 +72,7 @@ TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   const mesh::Axes data{mesh::Axis::data};
   CHECK(profile.knows({}));
   CHECK_FALSE(profile.knows(data));
-  profile.network.groups["data 2"] = {{{1024, 7}}, {{1024, 8}}};
+  profile.network.groups["data 2 / 2"] = {{{1024, 7}}, {{1024, 8}}};
   CHECK(profile.knows(data));
   CHECK_FALSE(profile.knows({mesh::Axis::expert}));
   CHECK(profile.all_to_all_ms(1, data) == 7);
@@ -83,6 +83,11 @@ TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   CHECK(stored->network.groups == profile.network.groups);
   profile.mesh = mesh::Mesh{{1, 4, 2, 1}};
   CHECK_FALSE(profile.knows(data));  // another size
+  profile.mesh = mesh::Mesh{{1, 2, 1, 1}};
+  CHECK(profile.knows(data));  // all ranks
+  profile.machine.cluster.ranks = 8;
+  profile.mesh = mesh::Mesh{{1, 2, 4, 1}};
+  CHECK_FALSE(profile.knows(data));  // of ranks at another distance
   profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
   CHECK(profile.knows(data));  // all ranks
   CHECK(profile.all_reduce_ms(1, data) == 0.2);

@@ -217,7 +217,7 @@ TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks t
     LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
     if (world.rank() != 0) return {};
     CHECK(step.profile.network.groups.size() == 2);
-    CHECK(step.profile.network.groups.contains("data 2"));
+    CHECK(step.profile.network.groups.contains("data 2 / 2"));
     CHECK(step.profile.network.groups.contains("expert 2"));
     CHECK(cost::op_costs(step.profile, step.programs[0]).ok());
     return {};

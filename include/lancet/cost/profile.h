@@ -65,7 +65,8 @@ struct NetworkTimes : CollectiveTimes {  // those of all ranks
   bool measured() const { return !all_to_all.empty() && !all_reduce.empty(); }
 };
 
-// The key of a mesh's groups of these axes: "data 2", or "data 2 x expert 4" for two axes.
+// The key of a mesh's groups of these axes: the size of each axis and the distance of its neighbours, if that is not 1,
+// for on several hosts it decides what the group's network is. "expert 4", or "data 2 / 8 x expert 4 / 2" for two axes.
 std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes);
 // The group whose times hold for these axes: none, which stands for all ranks, if the axes are all that the mesh has.
 mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes);
