@@ -28,9 +28,9 @@ struct PolicyTimes {
   std::optional<double> predicted_ms, predicted_exposed_ms;
   std::vector<double> step_ms, exposed_ms;  // by round
   std::vector<double> late_pct;             // by round, on an emulated device; else empty
-  // The exposed milliseconds of the last round's last step, on rank 0, by module of the model ("h.0.moe.all_to_all",
-  // forward, backward and all parts together), and of all all-reduces. Where both communication streams are busy, both
-  // count.
+  // The exposed milliseconds of the last round's last step, on rank 0, by position in the model
+  // ("h.0.moe.dispatch.all_to_all", forward, backward and all parts together), and of all all-reduces. Where both
+  // communication streams are busy, both count.
   std::map<std::string, double> exposed_by_site;
 };
 
