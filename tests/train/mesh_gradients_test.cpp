@@ -18,8 +18,8 @@ using test::Weights;
 const Mesh gradient_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
                                 test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2)};
 
-// Of the largest element of a parameter's gradient.
-constexpr double gradient_tolerance = 1e-4;
+// Of the largest element of a parameter's gradient. Rounding came to 3e-6 with the larger vocabulary, else to 1e-6.
+constexpr double gradient_tolerance = 2e-5;
 
 void check_gradients_alike(const ObservedStep& step, const ObservedStep& alone, const Mesh& mesh) {
   for (const auto& [layer, expected] : alone[0].routes) {

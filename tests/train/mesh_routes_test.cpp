@@ -4,6 +4,7 @@
 // expert. Such tokens are counted, and each is checked to be that close. That slots follow from the choices of the
 // whole batch is checked on every mesh for itself, so that no exception can hide a rank that counts alone.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <random>
 #include <set>
 
@@ -16,7 +17,6 @@ namespace {
 
 using mesh::Axis;
 using mesh::Mesh;
-using test::Observed;
 using test::ObservedStep;
 using test::Route;
 using test::Weights;
@@ -25,12 +25,14 @@ const Mesh route_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), tes
                              test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2)};
 
 // How far two scores may be apart, as a multiple of the layer's largest score, and still change places where sums are
-// split. Two orders of an f32 sum of n terms differ by at most 2 n 2^-24 of the sum of the absolute terms (Higham,
-// Accuracy and Stability of Numerical Algorithms, section 4.2). A score is a sum over n_embd features.
+// split: each of the two may move by half of it. An f32 sum of n terms is off by at most n 2^-24 of the sum of the
+// absolute terms (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), and a score is a sum over
+// n_embd features. Taking the largest score for the absolute terms, and allowing nothing for the layers before, is
+// stricter. Errors of both signs cancel: the scores of these tests moved by at most an eighth of what this allows.
 double rounding_of(const config::Model& model) { return double(model.n_embd) * 0x1p-23; }
 
 // The same after steps of the mesh's own: the updates have been rounded differently, too, and Adam divides them by
-// their size, so that weights differ by more than by rounding.
+// their size, so that weights differ by more than by rounding. Scores moved by 1.2e-5.
 constexpr double trained_rounding = 1e-4;
 
 double largest_score(const Route& route) {
@@ -47,10 +49,13 @@ double score_gap(const Route& route, std::size_t token) {
   return scores[0] - scores[1];
 }
 
+// The largest difference; infinity: a number that is not finite.
 double farthest(const std::vector<float>& found, const std::vector<float>& expected) {
   double distance = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    distance = std::max(distance, std::abs(double(found.at(i)) - double(expected[i])));
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double apart = std::abs(double(found.at(i)) - double(expected[i]));
+    distance = std::max(distance, std::isfinite(apart) ? apart : std::numeric_limits<double>::infinity());
+  }
   return distance;
 }
 
@@ -86,6 +91,7 @@ Route rule_of(const Route& route, const config::Config& config) {
 // How the decisions of a mesh differ from those of one rank.
 struct Exceptions {
   int tokens = 0, different = 0, not_close = 0;
+  double share() const { return double(different) / tokens; }
 };
 
 class Comparison {
@@ -162,15 +168,11 @@ Exceptions check_routes(const ObservedStep& step, const ObservedStep& alone, con
   return all;
 }
 
-// At most one token in a hundred.
-bool are_few(const Exceptions& exceptions) { return 100 * exceptions.different <= exceptions.tokens; }
-
-// Gives experts 0 and 1 of a gate weights that differ in the last bits, and experts 2 and 3, so that rounding decides
-// which of the two scores more.
-void bring_scores_together(std::vector<float>& gate, std::size_t experts) {
+// Gives experts 0 and 1 of a gate weights that differ by up to `noise_size` alone, and experts 2 and 3.
+void bring_scores_together(std::vector<float>& gate, std::size_t experts, float noise_size) {
   const std::size_t features = gate.size() / experts;
   std::minstd_rand random(1);
-  std::uniform_real_distribution<float> noise(-0x1p-27f, 0x1p-27f);  // weights are about 0.02, or 2^-6
+  std::uniform_real_distribution<float> noise(-noise_size, noise_size);
   for (std::size_t e = 0; e + 1 < experts; e += 2)
     for (std::size_t d = 0; d < features; ++d) gate[(e + 1) * features + d] = gate[e * features + d] + noise(random);
 }
@@ -199,29 +201,33 @@ TEST_CASE("meshes: every token has the expert and the slot that it has on one ra
         const bool has_same_weights = step == 0 || step == last;
         double rounding = has_same_weights ? rounding_of(alone.model) : trained_rounding;
         if (has_same_weights && mesh[Axis::tensor] == 1) rounding = 0;
-        CHECK(are_few(check_routes(found[step], expected[step], mesh, alone, rounding)));
+        CHECK(check_routes(found[step], expected[step], mesh, alone, rounding).share() <= 0.01);
       }
     }
 }
 
-TEST_CASE("meshes: tokens that choose by the last bits of their scores choose alike where tensor splits no sum") {
+TEST_CASE("meshes: tokens whose scores are close choose otherwise only if they are within rounding") {
+  // Weights are about 2^-6. The smaller noise lets rounding choose for all tokens, the larger one for a few at most.
+  const bool all_close = GENERATE(true, false);
+  const float noise = all_close ? 0x1p-27f : 0x1p-20f;
   config::Config alone = test::mesh_config(1);
   alone.model.router = GENERATE(from_range(test::routers));
   Weights close;
   const auto expected = test::observe_steps(alone, 1, 1, [&](train::Trainer& trainer, int) -> Status {
     close = test::weights_of(trainer.store());
-    bring_scores_together(close.at("h.2.moe.gate.weight"), 4);  // the last gate: no later one has other inputs
+    bring_scores_together(close.at("h.2.moe.gate.weight"), 4, noise);  // the last gate: no later one has other inputs
     return test::set_weights(trainer.store(), close);
   });
   for (const Mesh& mesh : route_meshes) {
-    INFO(to_string(mesh));
+    INFO(to_string(mesh) << ", noise " << noise);
     const auto found =
         test::observe_steps(test::moved_to(mesh, alone), mesh.ranks(), 1,
                             [&](train::Trainer& trainer, int) { return test::set_weights(trainer.store(), close); });
     const bool splits_sums = mesh[Axis::tensor] > 1;
     const Exceptions exceptions =
         check_routes(found[0], expected[0], mesh, alone, splits_sums ? rounding_of(alone.model) : 0);
-    CHECK((exceptions.different > 0) == splits_sums);
+    if (all_close) CHECK((exceptions.different > 0) == splits_sums);
+    if (!all_close) CHECK(exceptions.share() <= 0.05);  // with the tokens of a group that another one moves
   }
 }
 

@@ -2,6 +2,7 @@
 // clipping. Decisions and gradients of a mesh's ranks are put together to those of the whole batch.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
