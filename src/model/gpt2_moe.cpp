@@ -185,6 +185,8 @@ class Builder {
     const TensorId expert = gated[0], slot = gated[1], probability = gated[2];  // [B*S,1]
     const TensorId filled = gated[4];                                           // i32[E,2]
     if (options_.inspect) {
+      program_.add_output("score." + layer, logits);
+      program_.add_output("probability." + layer, probability);
       program_.add_output("expert." + layer, expert);
       program_.add_output("slot." + layer, slot);
       program_.add_output("filled." + layer, filled);

@@ -115,7 +115,10 @@ TEST_CASE("inputs and outputs follow the mode") {
 
   o = options(1);
   o.inspect = true;
-  REQUIRE(type_of_output(model::build_forward(model_on(1), o), "expert.h.2") == "i32[16,1]");
+  const ir::Program inspected = model::build_forward(model_on(1), o);
+  REQUIRE(type_of_output(inspected, "expert.h.2") == "i32[16,1]");
+  REQUIRE(type_of_output(inspected, "score.h.2") == "f32[2,8,4]");
+  REQUIRE(type_of_output(inspected, "probability.h.2") == "f32[16,1]");
 }
 
 TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch") {

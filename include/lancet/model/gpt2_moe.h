@@ -39,7 +39,7 @@ struct BuildOptions {
   // batch is split over.
   std::int64_t loads = 1;
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
-  bool inspect = false;           // adds the outputs expert.h.<i>, slot.h.<i> and filled.h.<i>
+  bool inspect = false;           // adds outputs score.h.<i> (the router's), probability., expert., slot., filled.
   bool keep_all = false;          // gates drop nothing in train and evaluate modes either
   bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
                                   // take a faster backward pass

@@ -33,8 +33,8 @@ struct TrainerOptions {
   std::int64_t sample_offset = 0;           // data::SamplerOptions
   checkpoint::LoadHistory load = {};        // of the steps before
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
-  // For tests: gradients (outputs grad.*, before clipping) and gates' decisions (expert.*, slot.*, filled.*) stay
-  // readable after a step.
+  // For tests: gradients (outputs grad.*, before clipping) and gates' scores and decisions (score.*, probability.*,
+  // expert.*, slot.*, filled.*) stay readable after a step.
   bool inspect = false;
   data::Batches* batches = nullptr;  // for tests: replace the config's data
 };
