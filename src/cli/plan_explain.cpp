@@ -57,18 +57,22 @@ std::string what_travels(const planning::PlannedStep& planned) {
   return text;
 }
 
+// True if each rank updates its shard of the weights.
+bool divides_updates(const ir::Program& program) {
+  return std::ranges::any_of(program.tensors, [](const ir::Tensor& tensor) { return !tensor.flat_shard.empty(); });
+}
+
 std::string what_happens(const planning::PlannedStep& planned) {
   if (planned.plan.header.integer("ranks") == 1)
     return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
   const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
+  const ir::Program& program = planned.plan.program;
   std::string text = what_travels(planned);
-  if (t.all_to_all == 0)
-    text += fmt::format("All-reduces sum the gradients: {:.1f} ms a step.", t.all_reduce);
-  else
-    text += fmt::format(
-        "All-reduces sum the gradients of the weights that all ranks share: {:.1f} ms. Communication is exposed while "
-        "nothing is computed beside it, and hidden otherwise.",
-        t.all_reduce);
+  text += fmt::format(
+      "Sums of gradients, of their norm and of the logged numbers{} take {:.1f} ms. Communication is exposed while "
+      "nothing is computed beside it, and hidden otherwise.",
+      divides_updates(program) ? ", and the weights that each rank has updated for the others (train.zero)," : "",
+      t.all_reduce);
   return wrapped(text);
 }
 

@@ -81,7 +81,7 @@ constexpr Field table[] = {
     ROW(model.moe_layer_freq, between(0, most_layers),
         "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
     ROW(model.experts_per_rank, between(1, most_experts_per_layer),
-        "experts per layer and rank; excludes num_local_experts; 2 if neither is given"),
+        "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given"),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
     ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; every router needs 1"),

@@ -74,6 +74,18 @@ mesh::Axes axes_of_pieces(const ir::Tensor& parameter) {
   return mesh::holders(experts);
 }
 
+// Whether what a rank holds of a tensor of a checkpoint is not one run of it, so that it arrives packed.
+bool arrives_packed(const ir::Tensor& parameter, const mesh::Mesh& mesh) {
+  if (!parameter.sharding) return false;
+  const mesh::Axes pieces = axes_of_pieces(parameter);
+  const std::vector<mesh::Split>& dimensions = parameter.sharding->dimensions;
+  const std::size_t outermost = holds_experts(parameter.name) ? 1 : 0;  // an expert is a tensor of its own
+  for (std::size_t i = 0; i < dimensions.size(); ++i)
+    if (mesh.size(mesh::Axes(dimensions[i].axes) & pieces) > 1 && (i > outermost || dimensions[i].blocks > 1))
+      return true;
+  return false;
+}
+
 }  // namespace
 
 std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh) {
@@ -85,6 +97,7 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
     const mesh::Axes split = parameter.sharding ? parameter.sharding->used() : mesh::Axes{};
     const std::int64_t part = shard * mesh.size(split) / mesh.ranks();  // of the whole, if all ranks write as much
     const bool is_split = mesh.size(split & axes_of_pieces(parameter)) > 1;
+    const bool is_packed = arrives_packed(parameter, mesh);
     using Kind = ir::StateKind;
     const auto find = [&](Kind kind) { return program.find(ir::state_name(parameter.name, kind)); };
     const ir::TensorId master = find(Kind::master);
@@ -92,7 +105,7 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
                                   find(Kind::second_moment)}) {
       if (!id.valid()) continue;
       share += part;
-      if (is_split || !program[id].flat_shard.empty()) gathered += is_split ? 2 * part : part;
+      if (is_split || !program[id].flat_shard.empty()) gathered += is_packed ? 2 * part : part;
     }
   }
   return std::min<std::int64_t>(std::int64_t(buffer_limit(config)), share) + gathered;
