@@ -125,8 +125,8 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
   }
   if (!missing.empty())
     return config_error(
-        fmt::format("expected the time of every op in the profile, found none of {}{}: measure it with "
-                    "lancet profile",
+        fmt::format("expected the time of every op in the profile, found none of {}{}: measure this config "
+                    "and mesh with lancet profile",
                     first, missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
   return op_costs;
 }

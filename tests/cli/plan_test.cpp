@@ -211,7 +211,7 @@ TEST_CASE("an incomplete profile is refused with the names and number of the mis
   const auto one = lancet("plan " + files.config + files.for_two);
   CHECK(one.code == 2);
   CHECK(one.lines_with("costs.json: expected the time of every op in the profile, found none of " + lacking +
-                       ": measure it with lancet profile") == 1);
+                       ": measure this config and mesh with lancet profile") == 1);
   const auto many = lancet("plan " + files.config + files.for_two + " --set model.n_embd=64");
   CHECK(many.code == 2);
   CHECK(test::matches(many.output, "found none of embedding.* and [0-9]+ more: measure it"));
