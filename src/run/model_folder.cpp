@@ -84,7 +84,7 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
 
 Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
                      std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const RankShare share = share_of(store, 0);
+  const RankShare share = shares_of(store).front();
   const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
   const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
