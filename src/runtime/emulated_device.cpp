@@ -53,7 +53,8 @@ double groups_of_peers(const ir::Program& program, const ir::Instruction& at) {
   const auto maker = std::ranges::find_if(program.instructions, [&](const ir::Instruction& other) {
     return std::ranges::count(other.results, filled) > 0;
   });
-  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert;
+  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert &&
+                        ops::kind(*maker) == ops::Kind::part_helper;
   return by_peers ? double(maker->attributes.integer("parts")) : 1;
 }
 
