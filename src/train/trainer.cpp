@@ -195,12 +195,17 @@ class TrainerImpl final : public Trainer {
     return shared.crowded();
   }
 
-  // Collective: the communicators of the groups of ranks that the plans name.
+  // Collective: the communicators of the groups of ranks that the plans name, and their latencies on an emulated
+  // device.
   Status open_groups() {
     const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
-    LANCET_TRY(streams_.open_groups(mesh, plans_.update.program));
-    if (plans_.micro) LANCET_TRY(streams_.open_groups(mesh, plans_.micro->program));
-    return plans_.evaluate ? streams_.open_groups(mesh, plans_.evaluate->program) : Status();
+    for (const ir::Plan* plan :
+         {&plans_.update, plans_.micro ? &*plans_.micro : nullptr, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
+      if (!plan) continue;
+      LANCET_TRY(streams_.open_groups(mesh, plan->program));
+      if (emulated_) LANCET_TRY(emulated_->calibrate(world_, plan->program));
+    }
+    return {};
   }
 
   Status bind() {
