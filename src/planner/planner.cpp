@@ -201,7 +201,8 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
                  {"model", hex(hash64(ir::print(logical)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
-  if (ir::uses_groups(plan.program)) plan.header.set("mesh", mesh::to_string(mesh));
+  // Without it the mesh is that of experts alone (planning/plan_file.cpp).
+  if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
 void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
