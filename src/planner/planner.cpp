@@ -283,9 +283,13 @@ Status check_policy(std::string_view name) {
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
+Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request) {
   Pipeline pipeline;
-  LANCET_ASSIGN(const ir::Program step, step_of(logical, request, pipeline));
+  return step_of(logical, request, pipeline);
+}
+
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
+  LANCET_ASSIGN(const ir::Program step, step_program(logical, request));
   return schedule::variants(step, request.overlap);
 }
 
