@@ -131,11 +131,8 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
-    const int ranks = world_.size();
-    LANCET_ASSIGN(const ir::Program decoded, planning::rank_forward(config_, model::Mode::decode, ranks));
-    LANCET_TRY(streams_.open_groups(config::mesh_of(config_, ranks), decoded));
     LANCET_ASSIGN(const auto decoder,
-                  inference::Decoder::create(config_, world_, memory_.store(), executor_options({})));
+                  inference::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
     inference::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
