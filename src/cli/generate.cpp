@@ -78,8 +78,8 @@ class Generation {
     LANCET_TRY(world::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
     if (prompt_.empty()) LANCET_TRY(world::agree(world_, start_empty()));
-    LANCET_ASSIGN(decoder_,
-                  inference::Decoder::create(model_->config(), world_, model_->store(), model_->executor_options()));
+    LANCET_ASSIGN(decoder_, inference::Decoder::create(model_->config(), world_, model_->store(), model_->streams(),
+                                                       model_->threads()));
     LANCET_TRY(world::agree(world_, check_prompt()));
     if (is_rank0() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
     return generate();

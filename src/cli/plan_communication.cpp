@@ -189,7 +189,8 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < exposed.size(); ++i) {
     const Instruction& at = plan.program.instructions[i];
-    if (at.stream == ir::Stream::compute) continue;
+    // Helpers of parts may be on a stream of communications without sending anything.
+    if (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::part_helper) continue;
     const mesh::Axes named = ir::group_of(at), axes = named.empty() ? mesh.wide() : named;
     Row row{reasons.of(i), &at, without_numbers(schedule::site_of(at)), mesh::to_string(axes), ""};
     const auto [it, is_new] =

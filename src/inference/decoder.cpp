@@ -19,17 +19,18 @@ constexpr std::int64_t most_rows = 128;
 }  // namespace
 
 Decoder::Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
-                 const runtime::ExecutorOptions& options)
+                 world::Streams& streams, int threads)
     : config_(config),
       world_(world),
       store_(store),
-      options_(options),
+      streams_(streams),
+      threads_(threads),
       window_(std::min(config.model.n_positions, config.train.seq_len)),
       logits_(static_cast<std::size_t>(config.model.vocab_size)) {}
 
 Result<std::unique_ptr<Decoder>> Decoder::create(const config::Config& config, comm::Communicator& world,
-                                                 runtime::TensorStore& store, const runtime::ExecutorOptions& options) {
-  std::unique_ptr<Decoder> decoder(new Decoder(config, world, store, options));
+                                                 runtime::TensorStore& store, world::Streams& streams, int threads) {
+  std::unique_ptr<Decoder> decoder(new Decoder(config, world, store, streams, threads));
   LANCET_TRY(decoder->pass_of(1));
   return decoder;
 }
@@ -38,10 +39,11 @@ Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
   for (const auto& pass : passes_)
     if (pass->rows == rows) return pass.get();
   LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world_, planning::plan_decode(config_, rows, world_.size())));
+  LANCET_TRY(streams_.open_groups(config::mesh_of(config_, world_.size()), plan.program));
   store_.add(plan.program);
   auto pass = std::make_unique<Pass>();
   pass->rows = rows;
-  LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, options_));
+  LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, streams_.executor_options(threads_)));
   auto numbers = [&](const char* name) {
     const ops::TensorView view = pass->executor->input(name);
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));

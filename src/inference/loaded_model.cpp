@@ -14,7 +14,6 @@
 #include "lancet/world/agree.h"
 #include "lancet/world/memory.h"
 #include "lancet/world/rank_device.h"
-#include "lancet/world/stream_communicators.h"
 
 namespace lancet::inference {
 namespace {
@@ -48,12 +47,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
   };
   LANCET_TRY(run::load_newest(from, world, load));
   LANCET_ASSIGN(world::Streams streams, world::Streams::make(model->config_, world, model->accelerator_));
-  const mesh::Mesh mesh = config::mesh_of(model->config_, world.size());
-  for (const model::Mode mode : {model::Mode::generate, model::Mode::evaluate}) {
-    LANCET_ASSIGN(const ir::Program program, planning::rank_forward(model->config_, mode, world.size()));
-    LANCET_TRY(streams.open_groups(mesh, program));
-  }
-  model->streams_ = std::make_unique<world::Streams>(std::move(streams));
+  model->streams_ = std::move(streams);
   return model;
 }
 
@@ -65,9 +59,8 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   tokenizer_ = folder.tokenizer;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
-  // The run's transport and mesh need not suit these ranks; only the choice to send through the host (mpi) is kept.
+  // The run's transport need not suit these ranks; only the choice to send through the host (mpi) is kept.
   if (config_.comm.transport != config::Transport::mpi) config_.comm.transport = config::Transport::automatic;
-  config_.mesh = {};
   config_.comm.device_all_to_all = config::DeviceAllToAll::automatic;
   config_.threads = options.threads;
   LANCET_TRY(config::check(config_, world.size()));
@@ -86,18 +79,19 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
 Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks) {
   LANCET_ASSIGN(const ir::Program program, planning::rank_forward(config_, model::Mode::generate, world.size()));
   LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
+  const mesh::Mesh mesh = config::mesh_of(config_, world.size());
   store_ = {};
-  store_.set_rank(config::mesh_of(config_, world.size()), world.rank());
+  store_.set_rank(mesh, world.rank());
   if (accelerator_) store_.place_on(accelerator_->device());
   try {
     store_.add(program);
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
+  for (const model::Parameter& parameter : model::parameters(config_.model.on(mesh), mesh[mesh::Axis::tensor]))
+    store_.set_padding(parameter.name, parameter.extra_rows);
   return run::load_parameters(folder.checkpoint, store_);
 }
-
-runtime::ExecutorOptions LoadedModel::executor_options() const { return streams_->executor_options(threads_); }
 
 double EvaluateResult::perplexity() const { return std::exp(loss); }
 
@@ -114,7 +108,9 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = true;
   LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world, planning::plan_forward(config, build, world.size())));
-  LANCET_ASSIGN(const auto executor, runtime::Executor::create(plan, model.store(), model.executor_options()));
+  LANCET_TRY(model.streams().open_groups(config::mesh_of(config, world.size()), plan.program));
+  LANCET_ASSIGN(const auto executor,
+                runtime::Executor::create(plan, model.store(), model.streams().executor_options(model.threads())));
   auto ids = [&](const char* name) {
     const ops::TensorView view = executor->input(name);
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));

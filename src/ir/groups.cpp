@@ -20,10 +20,6 @@ mesh::Axes group_of(const Instruction& instruction) {
   return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
 }
 
-bool uses_groups(const Program& program) {
-  return std::ranges::any_of(program.instructions, [](const Instruction& at) { return !axes_text(at).empty(); });
-}
-
 bool has_sound_axes(const Instruction& instruction) {
   return std::ranges::all_of(instruction.attributes.items(), [](const auto& item) {
     if (item.first != axes_attribute) return true;

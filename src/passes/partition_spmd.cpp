@@ -298,6 +298,8 @@ class PartitionSpmd {
   void send_counts(TensorId id, const Instruction& near) {
     for (const TensorId buffer : ragged_.buffers(id)) {
       const Sharding wanted = sharding_of_counts(sharding(buffer));
+      const auto there = std::ranges::find(versions_[id.index()], wanted, &Version::sharding);
+      if (there != versions_[id.index()].end() && there->id.valid()) continue;
       if (way_to(id, wanted)) version(id, wanted, near.role, near.label);
     }
   }

@@ -201,7 +201,8 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
                  {"model", hex(hash64(ir::print(logical)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
-  if (ir::uses_groups(plan.program)) plan.header.set("mesh", mesh::to_string(mesh));
+  // Without it the mesh is that of experts alone (planning/plan_file.cpp).
+  if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
 void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
@@ -282,9 +283,13 @@ Status check_policy(std::string_view name) {
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
+Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request) {
   Pipeline pipeline;
-  LANCET_ASSIGN(const ir::Program step, step_of(logical, request, pipeline));
+  return step_of(logical, request, pipeline);
+}
+
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
+  LANCET_ASSIGN(const ir::Program step, step_program(logical, request));
   return schedule::variants(step, request.overlap);
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "lancet/base/flat_shard.h"
 #include "lancet/base/hash.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
@@ -78,18 +77,15 @@ std::string LeastMemory::parts() const {
 }
 
 Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
-  const config::Train& train = config.train;
-  LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
-  const int moments = train.optimizer == config::Optimizer::adamw ? 2 : 1;
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  planner::PlanRequest request = plan_request(config, ranks, true);
+  request.accumulate = false;  // the sums of micro batches are gradients
+  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
+  LANCET_ASSIGN(const ir::Program step, planner::step_program(build_forward(config, options, ranks), request));
   LeastMemory least;
-  for (const ir::Tensor& tensor : forward.tensors) {
+  for (const ir::Tensor& tensor : step.tensors) {
+    if (tensor.kind == ir::TensorKind::state) least.state += ir::bytes(tensor.type);
     if (tensor.kind != ir::TensorKind::parameter) continue;
-    const bool master = tensor.type.dtype != DType::f32 && train.master_weights;
     least.parameters += ir::bytes(tensor.type);
-    const std::int64_t elements = tensor.type.shape.elements();
-    const int shards = train.zero > 0 ? mesh.size(mesh::batch_axes & mesh::holders(tensor.sharding)) : 1;
-    least.state += 4 * (moments + master) * (shards > 1 ? flat_shard_elements(elements, shards) : elements);
     least.gradients += ir::bytes(tensor.type);
   }
   return least;

@@ -1,5 +1,5 @@
 // A checkpoint holds whole tensors, and each expert as a tensor of its own under its global number, so that ranks of
-// any mesh can load it. entries_of() says which elements of the store's tensors a checkpoint's tensor is. share_of()
+// any mesh can load it. entries_of() says which elements of the store's tensors a checkpoint's tensor is. shares_of()
 // deals the tensors among the ranks that hold them, or parts of them (all ranks; of an expert those that are not
 // others' experts): in order of decreasing size, each to the rank that has the fewest bytes. Every rank computes the
 // same distribution.
@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <queue>
 #include <set>
+#include <utility>
 
 namespace lancet::run {
 namespace {
@@ -38,7 +40,6 @@ struct Entry {
   TensorInfo tensor;
   Source source;
   bool state = false;
-  mesh::Axes writers = {};  // the ranks along these axes write it, one of them
 };
 
 Shape without_first_axis(const Shape& shape) {
@@ -70,12 +71,10 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   const Shape whole = store.saved_shape(name);
   Entry entry{{name, "F32", whole}, {has_master ? master : name}, tensor.kind == ir::TensorKind::state};
   if (!holds_experts(name)) {
-    entry.writers = mesh::holders(std::nullopt);
     entry.source.elements = {0, whole.elements()};
     entry.source.bytes = entry.tensor.bytes();
     return {entry};
   }
-  entry.writers = mesh::holders(of_experts(store, name));
   entry.tensor.shape = without_first_axis(whole);
   entry.source.bytes = entry.tensor.bytes();
   const std::int64_t each = entry.tensor.shape.elements();
@@ -91,23 +90,46 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   return all;
 }
 
-// True if the ranks that may write the tensor have different parts of it.
-bool is_divided(const runtime::TensorStore& store, const Entry& entry) {
-  return store.mesh().size(store.divided_over(entry.source.name) & entry.writers) > 1;
+// One of the ranks along these axes writes the tensor, or each of its experts that they hold.
+mesh::Axes writers_of(const runtime::TensorStore& store, const std::string& name) {
+  return mesh::holders(holds_experts(name) ? std::optional(of_experts(store, name)) : std::nullopt);
 }
 
-// The share of the tensors that a group of `ranks` ranks holds, of the rank with the given place in it.
-std::vector<Entry> spread(std::vector<Entry> shared, int place, int ranks) {
-  std::stable_sort(shared.begin(), shared.end(),
-                   [](const Entry& a, const Entry& b) { return a.source.bytes > b.source.bytes; });
-  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks));
-  std::vector<Entry> mine;
-  for (Entry& entry : shared) {
-    const auto least = std::min_element(load.begin(), load.end());
-    *least += entry.source.bytes;
-    if (least - load.begin() == place) mine.push_back(std::move(entry));
+// True if the ranks that may write the tensor have different parts of it.
+bool is_divided(const runtime::TensorStore& store, const std::string& name) {
+  return store.mesh().size(store.divided_over(name) & writers_of(store, name)) > 1;
+}
+
+// Deals the tensors that these ranks hold among them. shares: by rank of the world.
+void deal(std::vector<Entry> entries, const std::vector<int>& ranks, std::vector<std::vector<Entry>>& shares) {
+  std::ranges::stable_sort(entries, std::ranges::greater(), [](const Entry& entry) { return entry.source.bytes; });
+  using Load = std::pair<std::uint64_t, int>;  // bytes, rank
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (const int rank : ranks) loads.emplace(0, rank);
+  for (Entry& entry : entries) {
+    const auto [bytes, rank] = loads.top();
+    loads.pop();
+    loads.emplace(bytes + entry.source.bytes, rank);
+    shares[std::size_t(rank)].push_back(std::move(entry));
   }
-  return mine;
+}
+
+// By rank: the tensors that it writes, by name.
+std::vector<std::vector<Entry>> dealt_entries(const runtime::TensorStore& store) {
+  const mesh::Mesh& mesh = store.mesh();
+  std::map<std::pair<mesh::Axes, int>, std::vector<Entry>> groups;  // by axes and first rank of the writers
+  for (const auto& [name, tensor] : store.all()) {
+    if (!is_saved(tensor)) continue;
+    const mesh::Axes writers = writers_of(store, name);
+    for (int rank = 0; rank < mesh.ranks(); ++rank)
+      if (mesh.place(rank, writers) == 0)
+        std::ranges::move(entries_of(store, name, tensor, rank), std::back_inserter(groups[{writers, rank}]));
+  }
+  std::vector<std::vector<Entry>> shares(std::size_t(mesh.ranks()));
+  for (auto& [group, entries] : groups) deal(std::move(entries), mesh.group(group.second, group.first), shares);
+  for (std::vector<Entry>& share : shares)
+    std::ranges::sort(share, {}, [](const Entry& entry) -> const std::string& { return entry.tensor.name; });
+  return shares;
 }
 
 // Checks that the checkpoint holds the model's tensors in their shapes, and no others.
@@ -225,36 +247,27 @@ Status read_f32(const runtime::TensorStore& store, const runtime::NamedTensor& t
   return {};
 }
 
-RankShare share_of(const runtime::TensorStore& store, int rank) {
-  const mesh::Mesh& mesh = store.mesh();
-  std::map<mesh::Axes, std::vector<Entry>> groups;
-  for (const auto& [name, tensor] : store.all())
-    if (is_saved(tensor))
-      for (Entry& entry : entries_of(store, name, tensor, rank)) groups[entry.writers].push_back(std::move(entry));
-  RankShare share;
-  std::vector<Entry> mine;
-  for (auto& [writers, entries] : groups) {
-    share.any_rank_gathers |= std::ranges::any_of(entries, [&](const Entry& at) { return is_divided(store, at); });
-    for (Entry& entry : spread(std::move(entries), mesh.place(rank, writers), mesh.size(writers)))
-      mine.push_back(std::move(entry));
-  }
-  std::sort(mine.begin(), mine.end(), [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
-  for (const bool state : {false, true}) {
-    checkpoint::Shard& shard = share.shards.emplace_back();
-    shard.finite = true;
-    shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", rank + 1, mesh.ranks());
-    for (const Entry& entry : mine) {
-      if (entry.state != state) continue;
-      shard.tensors.push_back(entry.tensor);
-      share.sources.push_back(entry.source);
-      if (is_divided(store, entry)) {
+std::vector<RankShare> shares_of(const runtime::TensorStore& store) {
+  std::vector<RankShare> shares;
+  for (const std::vector<Entry>& entries : dealt_entries(store)) {
+    RankShare& share = shares.emplace_back();
+    for (const bool state : {false, true}) {
+      checkpoint::Shard& shard = share.shards.emplace_back();
+      shard.finite = true;
+      shard.name = fmt::format("{}-{:05}-of-{:05}.safetensors", state ? "optimizer" : "model", shares.size(),
+                               store.mesh().ranks());
+      for (const Entry& entry : entries) {
+        if (entry.state != state) continue;
+        shard.tensors.push_back(entry.tensor);
+        share.sources.push_back(entry.source);
+        share.bytes += entry.source.bytes;
+        if (!is_divided(store, entry.source.name)) continue;
         share.sources.back().gathered = share.gathered_bytes;
         share.gathered_bytes += entry.source.bytes;
       }
-      share.bytes += entry.source.bytes;
     }
   }
-  return share;
+  return shares;
 }
 
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope) {

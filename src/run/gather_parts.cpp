@@ -1,4 +1,4 @@
-// Every rank knows the shares of all ranks (share_of), so it knows which elements of its parts each rank will write.
+// Every rank knows the shares of all ranks (shares_of), so it knows which elements of its parts each rank will write.
 // One send_receive moves all of them. The elements of a part that are in one tensor of a checkpoint are contiguous in
 // the store, so a rank sends them as they are, in the order of the writer's sources; on a device they pass through host
 // memory. If they are one run in the tensor, too, they arrive in place; else the writer scatters them to their runs.
@@ -21,7 +21,8 @@ using runtime::TensorStore;
 
 class Gather {
  public:
-  Gather(const TensorStore& store, comm::Communicator& world) : store_(store), world_(world) {}
+  Gather(const TensorStore& store, std::span<const RankShare> shares, comm::Communicator& world)
+      : store_(store), shares_(shares), world_(world) {}
 
   Result<std::vector<std::byte>> run() {
     Status collected;
@@ -45,12 +46,13 @@ class Gather {
   };
 
   Status collect() {
-    whole_.resize(share_of(store_, world_.rank()).gathered_bytes);
+    whole_.resize(shares_[std::size_t(world_.rank())].gathered_bytes);
     for (int writer = 0; writer < world_.size(); ++writer) {
-      std::vector<Source> sources = share_of(store_, writer).sources;
-      std::erase_if(sources, [](const Source& source) { return !source.gathered; });
+      std::vector<const Source*> sources;
+      for (const Source& source : shares_[std::size_t(writer)].sources)
+        if (source.gathered) sources.push_back(&source);
       std::ranges::stable_sort(sources, {}, &Source::name);  // one after the other from the same tensor
-      for (const Source& source : sources) LANCET_TRY(add(source, writer));
+      for (const Source* source : sources) LANCET_TRY(add(*source, writer));
     }
     return {};
   }
@@ -108,6 +110,7 @@ class Gather {
   }
 
   const TensorStore& store_;
+  const std::span<const RankShare> shares_;  // by rank
   comm::Communicator& world_;
   std::vector<std::byte> whole_;
   std::string known_;
@@ -119,9 +122,10 @@ class Gather {
 
 }  // namespace
 
-Result<std::vector<std::byte>> gather_parts(const TensorStore& store, comm::Communicator& world) {
-  if (!share_of(store, world.rank()).any_rank_gathers) return std::vector<std::byte>();
-  return Gather(store, world).run();
+Result<std::vector<std::byte>> gather_parts(const TensorStore& store, std::span<const RankShare> shares,
+                                            comm::Communicator& world) {
+  const bool any = std::ranges::any_of(shares, [](const RankShare& share) { return share.gathered_bytes > 0; });
+  return any ? Gather(store, shares, world).run() : Result(std::vector<std::byte>());
 }
 
 }  // namespace lancet::run

@@ -84,7 +84,7 @@ Status append(const runtime::TensorStore& store, const Source& source, checkpoin
 
 Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
                      std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const RankShare share = share_of(store, 0);
+  const RankShare share = shares_of(store).front();
   const checkpoint::Shard& weights = share.shards.front();
   checkpoint::FileSystem& files = checkpoint::disk();
   const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
@@ -107,7 +107,7 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   return checkpoint::commit(files, checkpoints, manifest);
 }
 
-Result<ModelFolder> open_model(const fs::path& folder) {
+Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
   const checkpoint::Manifest& manifest = opened.manifest();
   const std::string where = (folder / "manifest.json").string();
@@ -117,9 +117,11 @@ Result<ModelFolder> open_model(const fs::path& folder) {
     config->model.num_local_experts = manifest.experts;
     config->model.experts_per_rank.reset();
   }
-  config->mesh = {};  // of the ranks that load the model
-  if (const Status status = config::check(*config, 1); !status.ok())
+  config::Config alone = *config;
+  alone.mesh = {};
+  if (const Status status = config::check(alone, 1); !status.ok())
     return data_error(fmt::format("{}: {}", where, status.error().message));
+  if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
   auto tokenizer = find_tokenizer(*config, folder);
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};
 }
@@ -158,7 +160,7 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
   Error damage;
   for (const fs::path& folder : folders) {
-    auto opened = open_model(folder);
+    auto opened = open_model(folder, world.size());
     Status all = world::agree(world, opened.ok() ? Status() : Status(opened.error()));
     if (all.ok()) all = world::agree(world, load(*opened));
     if (all.ok()) {

@@ -123,8 +123,8 @@ Status take_experts(config::Config& config, const Manifest& manifest, int ranks,
   return {};
 }
 
-// Keeps the rows of a step that the checkpoint's run had, by smaller or larger micro batches on each rank, unless the
-// user changed the fields that decide them.
+// Keeps the rows of a step that the checkpoint's run had, by smaller or larger micro batches on each rank of the batch,
+// unless the user changed the fields that decide them.
 Status take_batch(config::Config& config, const Manifest& manifest, int ranks, const std::string& where,
                   std::vector<std::string>& notes) {
   config::Train& train = config.train;
@@ -135,18 +135,19 @@ Status take_batch(config::Config& config, const Manifest& manifest, int ranks, c
     notes.push_back(fmt::format("{} sequences a step from here on, {} until here", requested, manifest.rows));
     return {};
   }
-  if (manifest.rows % ranks != 0)
+  const int batch_ranks = config::batch_ranks(config, ranks);
+  if (manifest.rows % batch_ranks != 0)
     return config_error(fmt::format(
-        "expected a number of ranks that divides the {} sequences of a step of {}, found {}; other values of "
-        "train.micro_batch_size or gradient_accumulation_steps than {} and {} change the step",
-        manifest.rows, where, ranks, manifest.micro_batch_size, manifest.gradient_accumulation_steps));
-  const std::int64_t rows = manifest.rows / ranks;
+        "expected ranks along data and expert whose number divides the {} sequences of a step of {}, found {}; other "
+        "values of train.micro_batch_size or gradient_accumulation_steps than {} and {} change the step",
+        manifest.rows, where, batch_ranks, manifest.micro_batch_size, manifest.gradient_accumulation_steps));
+  const std::int64_t rows = manifest.rows / batch_ranks;
   std::int64_t micro = std::min(train.micro_batch_size, rows);
   while (rows % micro != 0) --micro;
   train.micro_batch_size = micro;
   train.gradient_accumulation_steps = rows / micro;
   notes.push_back(fmt::format("{} sequences a step, as saved (ranks: {}): {} in {} micro batch(es) on each of {}",
-                              manifest.rows, manifest.ranks, micro, rows / micro, ranks));
+                              manifest.rows, manifest.ranks, micro, rows / micro, batch_ranks));
   return {};
 }
 

@@ -113,7 +113,7 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
 
 Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
              checkpoint::FileSystem& files)
-    : config_(config), world_(world), store_(store), files_(files), share_(share_of(store, world.rank())) {}
+    : config_(config), world_(world), store_(store), files_(files), shares_(shares_of(store)) {}
 
 std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
 
@@ -122,7 +122,7 @@ std::chrono::milliseconds Saver::tick() const { return world::turn_of(config_); 
 Status Saver::reserve() { return saves_while_training(config_) ? world::agree(world_, make_writer()) : Status(); }
 
 Status Saver::make_writer() {
-  const std::uint64_t bytes = std::min(share_.bytes, buffer_limit(config_));
+  const std::uint64_t bytes = std::min(share().bytes, buffer_limit(config_));
   try {
     writer_.emplace(files_, bytes);
   } catch (const std::bad_alloc&) {
@@ -146,8 +146,8 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   manifest_ = std::move(manifest);
   manifest_.files.clear();
   failure_.reset();
-  LANCET_ASSIGN(gathered_, gather_parts(store_, world_));
-  writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share_.shards);
+  LANCET_ASSIGN(gathered_, gather_parts(store_, shares_, world_));
+  writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share().shards);
   phase_ = Phase::writing;
   const Status copied = copy();
   gathered_ = {};
@@ -156,7 +156,7 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
 }
 
 Status Saver::copy() {
-  Cursor cursor{.left = share_.bytes};
+  Cursor cursor{.left = share().bytes};
   auto moved = std::chrono::steady_clock::now();
   for (;;) {
     const auto copied = copy_some(cursor);
@@ -193,8 +193,8 @@ Status Saver::fill(Cursor& cursor, std::span<const std::span<std::byte>> blocks)
   std::vector<std::size_t> filled;
   for (const std::span<std::byte> block : blocks) {
     std::size_t full = 0;
-    while (full < block.size() && cursor.source < share_.sources.size()) {
-      const Source& from = share_.sources[cursor.source];
+    while (full < block.size() && cursor.source < share().sources.size()) {
+      const Source& from = share().sources[cursor.source];
       const std::size_t count = std::min<std::uint64_t>(block.size() - full, from.bytes - cursor.at);
       const std::byte* gathered = from.gathered ? gathered_.data() + *from.gathered + cursor.at : nullptr;
       fragments.push_back({&store_[from.name], from.at + cursor.at, block.subspan(full, count), gathered});

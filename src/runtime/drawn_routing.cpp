@@ -99,10 +99,10 @@ const DrawnRouting::Sums& DrawnRouting::sums(int layer, std::int64_t pass) const
   return sums_[step % steps * layers + static_cast<std::size_t>(layer)];
 }
 
-void DrawnRouting::draw(int layer, std::int64_t pass, int rank, std::int64_t first, std::span<float> scores) const {
+void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t first, std::span<float> scores) const {
   const auto experts = static_cast<std::size_t>(model_.experts), tokens = scores.size() / experts;
   std::fill(scores.begin(), scores.end(), 0.f);
-  const Philox random(model_.seed, stream_of(fmt::format("routing {} {} {}", layer, pass, rank)));
+  const Philox random(model_.seed, stream_of(fmt::format("routing {} {} {}", layer, pass, place)));
   for (std::size_t t = 0; t < tokens; ++t) {
     const auto token = static_cast<std::uint64_t>(first) + t;
     const auto words = random.block(token);

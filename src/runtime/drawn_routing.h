@@ -29,8 +29,8 @@ class DrawnRouting {
 
   // Makes the scores [tokens, experts] of tokens first, first + 1, ... of a rank's micro batch. The highest score of
   // a token is that of the expert which it chooses; all scores are positive and below 10. pass: the micro batches
-  // before this one.
-  void draw(int layer, std::int64_t pass, int rank, std::int64_t first, std::span<float> scores) const;
+  // before this one. place: of the rank among those that have other tokens; ranks with the same tokens have the same.
+  void draw(int layer, std::int64_t pass, int place, std::int64_t first, std::span<float> scores) const;
 
   // The expected load of the rank with the fullest experts after drops, and the expected tokens that are kept, on
   // average over layers and steps, relative to even routing (cost::RankLoad). capacity: slots of an expert relative to

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "drawn_routing.h"
@@ -53,7 +54,8 @@ double groups_of_peers(const ir::Program& program, const ir::Instruction& at) {
   const auto maker = std::ranges::find_if(program.instructions, [&](const ir::Instruction& other) {
     return std::ranges::count(other.results, filled) > 0;
   });
-  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert;
+  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert &&
+                        ops::kind(*maker) == ops::Kind::part_helper;
   return by_peers ? double(maker->attributes.integer("parts")) : 1;
 }
 
@@ -100,9 +102,9 @@ std::int64_t EmulatedDevice::free_bytes() const {
 }
 
 const EmulatedDevice::Latency& EmulatedDevice::latency(mesh::Axes group) const {
-  static constexpr Latency none;
   const auto found = latencies_.find(group);
-  return found == latencies_.end() ? none : found->second;
+  LANCET_CHECK(found != latencies_.end(), "the latency of the group {} was not measured", mesh::to_string(group));
+  return found->second;
 }
 
 // The groups of some axes measure at the same time, as they communicate in a step.
@@ -124,14 +126,19 @@ Result<EmulatedDevice::Latency> EmulatedDevice::calibrated(comm::Communicator& w
   return latency;
 }
 
-Status EmulatedDevice::calibrate(comm::Communicator& world) {
+Status EmulatedDevice::calibrate(comm::Communicator& world, const ir::Program& program) {
   if (world.size() == 1) return {};
-  LANCET_ASSIGN(latencies_[mesh::Axes()], calibrated(world, world, {}));
-  const mesh::Mesh& mesh = options_.layout.mesh;
-  for (const mesh::Axis axis : mesh::all_axes) {
-    const mesh::Axes group{axis};
-    if (!mesh.has_groups() || mesh[axis] == 1) continue;
-    LANCET_ASSIGN(const auto ranks, world.split(mesh.group(world.rank(), group)));
+  const auto used = ir::used_axes(program);
+  std::set<mesh::Axes> groups{{}};  // all ranks
+  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce})
+    groups.insert(used[std::size_t(stream)].begin(), used[std::size_t(stream)].end());
+  for (const mesh::Axes group : groups) {
+    if (latencies_.contains(group)) continue;
+    if (group.empty()) {
+      LANCET_ASSIGN(latencies_[group], calibrated(world, world, group));
+      continue;
+    }
+    LANCET_ASSIGN(const auto ranks, world.split(options_.layout.mesh.group(world.rank(), group)));
     LANCET_ASSIGN(latencies_[group], calibrated(world, *ranks, group));
   }
   return {};

@@ -44,6 +44,16 @@ std::vector<ir::TensorId> router_weights(const ir::Program& program) {
   return weights;
 }
 
+// The axes along which ranks have other tokens at a router: those of the batch, and those whose ranks put their scores
+// together.
+mesh::Axes axes_of_tokens(const ir::Program& program, const ir::Instruction& router, const mesh::Mesh& mesh) {
+  mesh::Axes axes = mesh::batch_axes;
+  for (const ir::Instruction& at : program.instructions)
+    if (ops::kind(at) == ops::Kind::collective && std::ranges::count(at.operands, router.results[0]) > 0)
+      axes = axes | (ir::group_of(at).empty() ? mesh.wide() : ir::group_of(at));
+  return axes;
+}
+
 // The place of the rows i32[E/W, W+1] among the operands of an experts' op; none for other ops.
 std::optional<std::size_t> rows_operand(const ir::Program& program, const ir::Instruction& at) {
   if (!ops::is_of_experts(at)) return {};
@@ -105,8 +115,11 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
   const int layer = int(found - routers_.begin());
   const ops::TensorView& view = args.results[0];
   const std::int64_t first = at.attributes.integer("part", 0) * view.shape().rows();
-  return [this, layer, first, scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {
-    device_.routing().draw(layer, pass_, device_.options().rank, first, scores);
+  const EmulatedDevice::Options& options = device_.options();
+  const mesh::Mesh& mesh = options.layout.mesh;
+  const int place = mesh.place(options.rank, axes_of_tokens(plan_.program, at, mesh));
+  return [this, layer, place, first, scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {
+    device_.routing().draw(layer, pass_, place, first, scores);
     return {};
   };
 }

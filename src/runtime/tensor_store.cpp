@@ -146,8 +146,10 @@ Shape TensorStore::whole_shape(std::string_view name) const {
 }
 
 void TensorStore::set_padding(std::string_view parameter, std::int64_t rows) {
-  for (auto& [name, tensor] : tensors_)
-    if (name == parameter || name == ir::state_name(parameter, tensor.state)) tensor.padding_rows = rows;
+  (*this)[parameter].padding_rows = rows;
+  using Kind = ir::StateKind;
+  for (const Kind kind : {Kind::first_moment, Kind::second_moment, Kind::master, Kind::gradient_sum})
+    if (NamedTensor* state = find(ir::state_name(parameter, kind))) state->padding_rows = rows;
 }
 
 Shape TensorStore::saved_shape(std::string_view name) const {

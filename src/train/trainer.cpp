@@ -131,11 +131,8 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
-    const int ranks = world_.size();
-    LANCET_ASSIGN(const ir::Program decoded, planning::rank_forward(config_, model::Mode::decode, ranks));
-    LANCET_TRY(streams_.open_groups(config::mesh_of(config_, ranks), decoded));
     LANCET_ASSIGN(const auto decoder,
-                  inference::Decoder::create(config_, world_, memory_.store(), executor_options({})));
+                  inference::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
     inference::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
@@ -195,12 +192,17 @@ class TrainerImpl final : public Trainer {
     return shared.crowded();
   }
 
-  // Collective: the communicators of the groups of ranks that the plans name.
+  // Collective: the communicators of the groups of ranks that the plans name, and their latencies on an emulated
+  // device.
   Status open_groups() {
     const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
-    LANCET_TRY(streams_.open_groups(mesh, plans_.update.program));
-    if (plans_.micro) LANCET_TRY(streams_.open_groups(mesh, plans_.micro->program));
-    return plans_.evaluate ? streams_.open_groups(mesh, plans_.evaluate->program) : Status();
+    for (const ir::Plan* plan :
+         {&plans_.update, plans_.micro ? &*plans_.micro : nullptr, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
+      if (!plan) continue;
+      LANCET_TRY(streams_.open_groups(mesh, plan->program));
+      if (emulated_) LANCET_TRY(emulated_->calibrate(world_, plan->program));
+    }
+    return {};
   }
 
   Status bind() {

@@ -55,7 +55,6 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const conf
   const int hosts = (world.size() + local_ranks - 1) / local_ranks;
   auto device = make_emulated_device(config, {world.size(), hosts}, world.rank());
   LANCET_TRY(agree(world, device.ok() ? Status() : Status(device.error())));
-  LANCET_TRY((*device)->calibrate(world));
   return device;
 }
 

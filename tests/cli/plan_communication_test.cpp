@@ -1,8 +1,12 @@
 // The communications of a step, as lancet plan --explain lists them.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <optional>
 #include <sstream>
 
+#include "lancet/base/atomic_file.h"
+#include "lancet/planner/planner.h"
 #include "program.h"
 #include "temporary_folder.h"
 #include "text.h"
@@ -156,6 +160,27 @@ TEST_CASE("the explanation says why each communication is there: experts whose w
             "backward: activations return from the experts to the ranks of the tokens");
   check_row(outcome, 1, "expert,tensor", 0, "norm.expert.tensor", sum_of("squared_norm", "clip_scale"));
   check_sums(outcome);
+}
+
+// Schedules of peer_groups have helpers on the stream of the all-to-alls.
+TEST_CASE("the explanation names every communication, and nothing else, under every policy") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", small_config_text), plan = folder / "plan.ir";
+  bool splits_peers = false;
+  for (const planner::PolicyInfo& policy : planner::policies()) {
+    INFO(policy.name);
+    const auto outcome = lancet(
+        fmt::format("plan {} --ranks 16 --on p3dn-v100 --explain --set overlap.policy={} --set model.n_embd=768 --set "
+                    "model.n_positions=512 --set train.seq_len=512 --set train.micro_batch_size=8 --set "
+                    "model.num_local_experts=32 --set model.capacity_factor=1.25 --out {}",
+                    config, policy.name, plan));
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    CHECK(outcome.lines_with("communication of a step (expert 16)") == 1);
+    CHECK_FALSE(communication_rows(outcome.output, "").empty());
+    splits_peers |= read_file(plan, "a plan")->find("= split_peers(") != std::string::npos;
+  }
+  CHECK(splits_peers);
 }
 
 }  // namespace lancet::test

@@ -235,16 +235,13 @@ TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once o
   for (int run = 0; run < 3; ++run) {
     EmulatedAccelerator accelerator;
     runtime::TensorStore store;
-    const auto world = comm::make_self(), expert = comm::make_self();
-    runtime::ExecutorOptions options;
-    options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(expert.get());
-    if (run > 0) {
-      options.accelerator = &accelerator;
-      store.place_on(accelerator.device());
-    }
+    const auto world = comm::make_self();
+    auto streams = world::Streams::make(config, *world, run > 0 ? &accelerator : nullptr);
+    REQUIRE(streams.ok());
+    if (run > 0) store.place_on(accelerator.device());
     store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
     REQUIRE(train::initialize_weights(config, store).ok());
-    const auto decoder = inference::Decoder::create(config, *world, store, options);
+    const auto decoder = inference::Decoder::create(config, *world, store, *streams, 1);
     REQUIRE(decoder.ok());
     const std::size_t step = run == 2 ? tokens.size() : 1;
     for (std::size_t at = 0; at < tokens.size(); at += step) {

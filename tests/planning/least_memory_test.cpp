@@ -7,26 +7,43 @@
 
 using namespace lancet;
 
+namespace {
+
+// Compares the least memory with what the plan of the step holds.
+void check_least_memory(const std::vector<std::string>& overrides, int ranks) {
+  const auto config = config::parse(test::small_config_text, "small.json", overrides);
+  REQUIRE(config.ok());
+  const auto plan = planning::plan_step(*config, ranks, {});
+  REQUIRE(plan.ok());
+  std::int64_t parameters = 0, state = 0;
+  for (const ir::Tensor& tensor : plan->program.tensors) {
+    if (tensor.kind == ir::TensorKind::parameter) parameters += ir::bytes(tensor.type);
+    if (tensor.kind == ir::TensorKind::state) state += ir::bytes(tensor.type);
+  }
+  const planning::LeastMemory least = planning::least_memory(*config, ranks).value();
+  CHECK(least.parameters == parameters);
+  CHECK(least.state == state);
+  CHECK(least.gradients > 0);
+  CHECK(least.total() <= planning::resident_tensor_bytes(plan->program) + plan->arena_bytes);
+}
+
+}  // namespace
+
 TEST_CASE("the least memory holds the plan's parameters and states and is below the plan's memory") {
   for (const char* optimizer : {"adamw", "sgd"})
     for (const char* weights : {"train.dtype=fp32", "train.dtype=bf16", "train.master_weights=false"})
       for (const int ranks : {1, 2}) {
         std::vector<std::string> overrides{std::string("train.optimizer=") + optimizer, weights};
         if (overrides[1].starts_with("train.master")) overrides.push_back("train.dtype=bf16");
-        const auto config = config::parse(test::small_config_text, "small.json", overrides);
-        REQUIRE(config.ok());
-        const auto plan = planning::plan_step(*config, ranks, {});
-        REQUIRE(plan.ok());
-        std::int64_t parameters = 0, state = 0;
-        for (const ir::Tensor& tensor : plan->program.tensors) {
-          if (tensor.kind == ir::TensorKind::parameter) parameters += ir::bytes(tensor.type);
-          if (tensor.kind == ir::TensorKind::state) state += ir::bytes(tensor.type);
-        }
-        const planning::LeastMemory least = planning::least_memory(*config, ranks).value();
         INFO(optimizer << " " << weights << " " << ranks);
-        CHECK(least.parameters == parameters);
-        CHECK(least.state == state);
-        CHECK(least.gradients > 0);
-        CHECK(least.total() <= planning::resident_tensor_bytes(plan->program) + plan->arena_bytes);
+        check_least_memory(overrides, ranks);
       }
+}
+
+// With sequence_parallel the gradients of norms are partial over tensor, too, and so is their optimizer state divided.
+TEST_CASE("the least memory divides optimizer state as the plan does") {
+  const std::string sequences = GENERATE("train.sequence_parallel=false", "train.sequence_parallel=true");
+  INFO(sequences);
+  check_least_memory({"train.zero=1", "mesh.data=2", "mesh.tensor=2", sequences}, 4);
+  check_least_memory({"train.zero=1", "mesh.expert=2", "mesh.tensor=2", "mesh.data=2", sequences}, 8);
 }

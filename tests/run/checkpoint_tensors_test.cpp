@@ -209,8 +209,9 @@ TEST_CASE("checkpoint tensors: every tensor is in one share, and only parts trav
     std::map<std::string, int> seen;
     std::set<std::string> gathered;
     std::vector<std::uint64_t> bytes;
-    for (int rank = 0; rank < layout.mesh.ranks(); ++rank) {
-      const run::RankShare share = run::share_of(store, rank);
+    const std::vector<run::RankShare> shares = run::shares_of(store);
+    REQUIRE(std::ssize(shares) == layout.mesh.ranks());
+    for (const run::RankShare& share : shares) {
       bytes.push_back(share.bytes);
       std::size_t at = 0;
       for (const auto& shard : share.shards)

@@ -4,6 +4,7 @@
 
 #include "declared_hardware.h"
 #include "host_accelerator.h"
+#include "lancet/ir/print.h"
 #include "support.h"
 
 using namespace lancet;
@@ -70,6 +71,7 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
                       {.hosts = {*hardware}, .layout = {4, 1, mesh::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
+    LANCET_TRY(device->calibrate(world, plan.program));
     std::vector<std::byte> arena(std::size_t(plan.arena_bytes), std::byte{0x5a});
     runtime::ExecutorOptions options{.arena = {arena.data(), arena.size()}, .emulated = device.get()};
     options.groups[0]["data"] = {rank / 2, 2};
@@ -87,6 +89,34 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
         return internal_error(fmt::format("rank {}, step {}: {} bytes, {} calls", rank, step, bytes, calls));
     }
     if (std::ranges::count(arena, std::byte{0x5a}) != std::ssize(arena)) return internal_error("a tensor was touched");
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("an emulated device knows the latency of every group of a program, also along several axes") {
+  const auto hardware = cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test");
+  REQUIRE(hardware.ok());
+  const auto program = ir::parse(R"(program test
+input @x : f32[64,32]
+%0 : f32[64,32] = sum_shards(@x) {axes="data,expert", shards=4}  # expert forward a
+%1 : f32[64,32] = sum_shards(%0) {axes=tensor, shards=2}  # expert forward b
+output y = %1
+)");
+  if (!program.ok()) FAIL(program.error().message);
+  const Status status = comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto device,
+                  runtime::EmulatedDevice::create(
+                      {.hosts = {*hardware}, .layout = {8, 4, mesh::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
+    LANCET_TRY(device->calibrate(world, *program));
+    for (const mesh::Axes group : {mesh::Axes(), mesh::batch_axes, mesh::Axes{mesh::Axis::tensor}}) {
+      // At least half of the declared latency of a message is left to sleep.
+      const double declared = device->costs().all_to_all_ms(1, group) * runtime::ns_per_ms;
+      if (!(declared > 1e6 && device->all_to_all_latency_ns(group) > declared / 2))
+        return internal_error(
+            fmt::format("{}: {} of {}", to_string(group), device->all_to_all_latency_ns(group), declared));
+      if (!(device->all_reduce_latency_ns(group) > 0)) return internal_error(to_string(group));
+    }
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);

@@ -124,6 +124,27 @@ TEST_CASE("an emulated device runs ZeRO-1 and sends gradients in bf16") {
   CHECK(shards.declared_ms < whole.declared_ms);
 }
 
+TEST_CASE("an emulated device draws the same routes on ranks that have the same tokens") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  config.emulated.routing = "zipf:1";
+  config.mesh.expert = 2;
+  config.mesh.tensor = 2;
+  config.train.sequence_parallel = GENERATE(false, true);
+  INFO("sequences split " << config.train.sequence_parallel);
+  std::vector<std::vector<double>> tokens(4);  // of the experts, by rank; ranks 0 and 1 differ along tensor
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
+    LANCET_TRY(trainer->step(0));
+    for (const run::LayerLoad& layer : trainer->last_layers())
+      std::ranges::copy(layer.expert_tokens, std::back_inserter(tokens[std::size_t(world.rank())]));
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  REQUIRE_FALSE(tokens[0].empty());
+  for (const std::vector<double>& of_rank : tokens) CHECK(of_rank == tokens[0]);
+}
+
 TEST_CASE("emulated hosts of unlike hardware: each takes its own time, and the plan is made for the slowest") {
   const test::TemporaryFolder folder;
   config::Config config = emulated_config(folder);

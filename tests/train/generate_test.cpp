@@ -19,18 +19,18 @@ namespace {
 struct Loaded {
   config::Config config;
   std::unique_ptr<comm::Communicator> world = comm::make_self();
-  std::unique_ptr<comm::Communicator> stream = comm::make_self();
+  world::Streams streams;
   runtime::TensorStore store;
-  runtime::ExecutorOptions options;
+  int threads = 1;
 
-  explicit Loaded(config::Config c) : config(std::move(c)) {
+  explicit Loaded(config::Config c)
+      : config(std::move(c)), streams(world::Streams::make(config, *world, nullptr).value()) {
     config.model.initializer_range = 0.2;  // logits that differ between tokens
-    options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
     store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
     REQUIRE(initialize_weights(config, store).ok());
   }
   std::unique_ptr<inference::Decoder> decoder() {
-    auto made = inference::Decoder::create(config, *world, store, options);
+    auto made = inference::Decoder::create(config, *world, store, streams, threads);
     REQUIRE(made.ok());
     return std::move(*made);
   }
@@ -39,7 +39,7 @@ struct Loaded {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
     const ir::Plan plan = planning::plan_forward(c, planning::build_options(c, model::Mode::generate, 1), 1).value();
-    const auto executor = runtime::Executor::create(plan, store, options);
+    const auto executor = runtime::Executor::create(plan, store, streams.executor_options(threads));
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
     REQUIRE((*executor)->run().ok());
@@ -98,7 +98,7 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
   config.train.dtype = dtype;
   config.model.n_positions = config.train.seq_len = 24;
   Loaded loaded(config);
-  loaded.options.threads = threads;
+  loaded.threads = threads;
   const auto tokens = some_tokens(24, config.model.vocab_size);
   const auto expected = loaded.forward(tokens);
   const auto decoder = loaded.decoder();

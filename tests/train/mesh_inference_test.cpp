@@ -23,16 +23,10 @@ struct Inferred {
 
 const std::vector<std::int32_t> prompt{3, 14, 15};
 
-Status write_greedily(const config::Config& config, comm::Communicator& world, train::Trainer& trainer,
-                      std::vector<std::int32_t>& ids) {
-  LANCET_ASSIGN(world::Streams streams, world::Streams::make(config, world, nullptr));
-  LANCET_ASSIGN(const ir::Program decode, planning::rank_forward(config, model::Mode::decode, world.size()));
-  LANCET_TRY(streams.open_groups(config::mesh_of(config, world.size()), decode));
-  LANCET_ASSIGN(const auto decoder,
-                inference::Decoder::create(config, world, trainer.store(), streams.executor_options(1)));
+Status write_greedily(inference::Decoder& decoder, std::vector<std::int32_t>& ids) {
   const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
   return inference::generate(
-             *decoder, prompt, options,
+             decoder, prompt, options,
              [&](std::int32_t token) -> Status {
                ids.push_back(token);
                return {};
@@ -49,7 +43,9 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
     for (int step = 0; step < 4; ++step) LANCET_TRY(trainer->step(step));
     LANCET_ASSIGN(const std::optional<double> loss, trainer->evaluate());
     mine.loss = loss.value();
-    LANCET_TRY(write_greedily(config, world, *trainer, mine.greedy));
+    LANCET_ASSIGN(world::Streams streams, world::Streams::make(config, world, nullptr));
+    LANCET_ASSIGN(const auto decoder, inference::Decoder::create(config, world, trainer->store(), streams, 1));
+    LANCET_TRY(write_greedily(*decoder, mine.greedy));
     LANCET_ASSIGN(const auto drawn, trainer->generate(prompt, 12));
     mine.drawn = drawn.value();
     return {};
@@ -86,7 +82,7 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
   }
 }
 
-TEST_CASE("meshes: a model that tensor split is loaded and evaluated on any ranks") {
+TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its own mesh where that fits") {
   const test::InMemory place;
   const test::TemporaryFolder folder;
   config::Config config = on_files(test::mesh_of(1, 2, 2), test::config_with_files(folder, "run"));
@@ -95,6 +91,8 @@ TEST_CASE("meshes: a model that tensor split is loaded and evaluated on any rank
   config.train.steps = 2;
   test::losses_of_run(config, folder / "run", 4, 0);
   const double held_out = test::held_out_losses(folder / "run").back().second;
+  std::vector<std::int32_t> text;  // written on one rank
+  const Mesh meshes_of_less[] = {{}, test::mesh_of(1, 2, 1), test::mesh_of(3, 1, 1)};
   for (const int ranks : {1, 2, 3, 4}) {
     INFO(ranks);
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
@@ -102,7 +100,16 @@ TEST_CASE("meshes: a model that tensor split is loaded and evaluated on any rank
                     inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
       LANCET_ASSIGN(const auto result,
                     inference::evaluate(*loaded, world, {.data = config.data.eval, .max_sequences = 64}));
-      if (world.rank() == 0) CHECK(result.loss == Approx(held_out).epsilon(1e-5));
+      LANCET_ASSIGN(const auto decoder, inference::Decoder::create(loaded->config(), world, loaded->store(),
+                                                                   loaded->streams(), loaded->threads()));
+      std::vector<std::int32_t> ids;
+      LANCET_TRY(write_greedily(*decoder, ids));
+      if (world.rank() > 0) return {};
+      const Mesh mesh = config::mesh_of(loaded->config(), ranks);
+      CHECK(to_string(mesh) == to_string(ranks == 4 ? test::mesh_of(1, 2, 2) : meshes_of_less[ranks - 1]));
+      CHECK(result.loss == Approx(held_out).epsilon(1e-5));
+      if (ranks == 1) text = ids;
+      CHECK(ids == text);
       return {};
     });
     if (!status.ok()) FAIL(status.error().message);

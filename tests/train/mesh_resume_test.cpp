@@ -70,6 +70,23 @@ TEST_CASE("meshes: what is saved on one mesh resumes on every other") {
       }
 }
 
+TEST_CASE("meshes: a step keeps its sequences where the config says nothing new about them") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  config::Config config = saved_on({}, 0);
+  config.train.micro_batch_size = GENERATE(8, 2);  // on each of four ranks, 2 would not divide
+  config.model.router_group_size = 1;
+  INFO(config.train.micro_batch_size << " sequences");
+  const auto whole = losses_of_run(config, folder / "whole", 1, 0);
+  REQUIRE(whole.size() == 6);
+  losses_of_run(config, folder / "run", 1, 3);
+  config.mesh.expert = 2;
+  config.mesh.tensor = 2;
+  const auto moved = losses_of_run(config, folder / "run", 4, 0);
+  REQUIRE(moved.size() == 6);
+  for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(1e-5));
+}
+
 TEST_CASE("meshes: a checkpoint of another model is refused where tensor splits weights") {
   const test::InMemory place;
   const test::TemporaryFolder folder;

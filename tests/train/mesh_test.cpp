@@ -206,7 +206,7 @@ TEST_CASE("meshes: a plan of one mesh is refused on another") {
   CHECK(planning::read_plan(file, config, 4).ok());
   const auto refused = planning::read_plan(file, mesh_of_four(4), 4);
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh none, found data 2 x expert 2"));
+  CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh expert 4, found data 2 x expert 2"));
 }
 
 TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks them on another mesh") {

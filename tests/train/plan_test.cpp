@@ -128,6 +128,21 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
   }
 }
 
+TEST_CASE("a plan for another mesh of the same ranks is refused with both meshes") {
+  config::Config config = config_with("sequential"), other = config;
+  config.mesh.data = 2;
+  const PlanFile of_data(config), of_experts(other);
+  CHECK(of_data.planned.plan.header.text("mesh") == "data 2");
+  CHECK_FALSE(of_experts.planned.plan.header.has("mesh"));
+  CHECK(of_data.error_of(of_data.text, other)
+            .ends_with("header: mesh: expected a plan of the mesh expert 2, found data 2"));
+  CHECK(of_experts.error_of(of_experts.text, config)
+            .ends_with("header: mesh: expected a plan of the mesh data 2, found expert 2"));
+  other.mesh.tensor = 2;
+  CHECK(of_data.error_of(of_data.text, other)
+            .ends_with("header: mesh: expected a plan of the mesh tensor 2, found data 2"));
+}
+
 TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);

@@ -236,7 +236,7 @@ TEST_CASE("shares: every tensor once, experts on their own rank, the rest spread
     std::mutex mutex;
     REQUIRE(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
               LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
-              const auto share = run::share_of(trainer->store(), world.rank());
+              const auto share = run::shares_of(trainer->store())[std::size_t(world.rank())];
               const std::lock_guard lock(mutex);
               bytes[std::size_t(world.rank())] = share.bytes;
               for (const auto& shard : share.shards)

@@ -11,6 +11,7 @@
 #include "lancet/config/config.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
+#include "lancet/world/stream_communicators.h"
 
 namespace lancet::inference {
 
@@ -19,10 +20,10 @@ namespace lancet::inference {
 // is collective.
 class Decoder {
  public:
-  // store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in train.dtype).
-  // options.arena is not used. store, and the communicators of options, outlive the decoder.
+  // Collective. store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in
+  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder.
   static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
-                                                 runtime::TensorStore& store, const runtime::ExecutorOptions& options);
+                                                 runtime::TensorStore& store, world::Streams& streams, int threads);
 
   // Appends at least one token to those read before. Returns the logits [vocab_size] of the token after the last; they
   // are valid until the next call. length() + tokens.size() is at most window().
@@ -39,14 +40,15 @@ class Decoder {
     ops::TensorView logits;
   };
 
-  Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
-          const runtime::ExecutorOptions& options);
+  Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store, world::Streams& streams,
+          int threads);
   Result<Pass*> pass_of(std::int64_t rows);
 
   const config::Config config_;
   comm::Communicator& world_;
   runtime::TensorStore& store_;
-  const runtime::ExecutorOptions options_;
+  world::Streams& streams_;
+  const int threads_;
   const std::int64_t window_;
   std::int64_t length_ = 0;
   std::vector<std::unique_ptr<Pass>> passes_;

@@ -9,12 +9,9 @@
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/runtime/accelerator.h"
-#include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
+#include "lancet/world/stream_communicators.h"
 
-namespace lancet::world {
-class Streams;
-}
 namespace lancet::run {
 struct ModelFolder;
 }
@@ -33,8 +30,8 @@ class LoadedModel {
  public:
   LoadedModel();  // empty
   ~LoadedModel();
-  // Collective; an error of any rank is returned on all. from: model_folder.h. Config errors: the ranks do not divide
-  // the experts; the model does not fit the memory; those of open_accelerator (world/rank_device.h).
+  // Collective; an error of any rank is returned on all. from: model_folder.h, which says on which mesh. Config errors:
+  // the model does not fit the memory; those of open_accelerator (world/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 
@@ -44,7 +41,8 @@ class LoadedModel {
   const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
   data::TokenizerId tokenizer_id() const { return {tokenizer_hash_, name_}; }  // of the tokens it was trained on
   runtime::TensorStore& store() { return store_; }
-  runtime::ExecutorOptions executor_options() const;
+  world::Streams& streams() { return *streams_; }
+  int threads() const { return threads_; }
 
  private:
   Status describe(const run::ModelFolder& folder, comm::Communicator& world, const LoadOptions& options);
@@ -61,7 +59,7 @@ class LoadedModel {
   runtime::Accelerator* accelerator_ = nullptr;
   runtime::TensorStore store_;
   int threads_ = 1;
-  std::unique_ptr<world::Streams> streams_;
+  std::optional<world::Streams> streams_;
 };
 
 // Loss over a token file.

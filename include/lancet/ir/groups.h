@@ -25,9 +25,6 @@ mesh::Axes group_of(const Instruction& instruction);
 // True if the attribute is missing, or names axes of the mesh as mesh::to_string() does.
 bool has_sound_axes(const Instruction& instruction);
 
-// True if instructions of any stream name a group.
-bool uses_groups(const Program& program);
-
 // By stream: the axes that the program's instructions name. The program is sound (verify.h).
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program);
 

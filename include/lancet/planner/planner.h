@@ -65,6 +65,9 @@ struct PlanReport {
 // passes::shard and passes::partition_spmd.
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report = nullptr);
 
+// One rank's training step, before a policy schedules it. Errors: those of passes::shard and passes::partition_spmd.
+Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request);
+
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
 // and optimize, and its variants in parts.
 Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request);

@@ -17,8 +17,8 @@ ir::Program build_forward(const config::Config& config, const model::BuildOption
 // One rank's forward Program: its parameters have the shapes of this rank's shards.
 Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks);
 
-// A lower bound on the bytes of a rank's training step, known before the step is planned. All gradients are held until
-// their norm is known.
+// A lower bound on the bytes of a rank's training step, known before the step is scheduled. All gradients are held
+// until their norm is known.
 struct LeastMemory {
   std::int64_t parameters = 0, state = 0, gradients = 0;
   std::int64_t total() const { return parameters + state + gradients; }

@@ -40,15 +40,16 @@ struct RankShare {
   std::vector<checkpoint::Shard> shards;  // one of weights, one of optimizer states
   std::vector<Source> sources;            // of the shards' tensors, in their order
   std::uint64_t bytes = 0, gathered_bytes = 0;
-  bool any_rank_gathers = false;
 };
-// Of any rank of the store's mesh.
-RankShare share_of(const runtime::TensorStore& store, int rank);
+// By rank of the store's mesh; the same on all ranks.
+std::vector<RankShare> shares_of(const runtime::TensorStore& store);
 
 // Collective over the world, whose ranks have the places of the store's mesh. The sources of this rank's share of which
 // ranks have parts (flat shards of ZeRO-1, shards of split tensors), whole, one after the other: a checkpoint holds
-// whole tensors, so that runs on any mesh can load it. Error: the communication fails, or a rank cannot read its store.
-Result<std::vector<std::byte>> gather_parts(const runtime::TensorStore& store, comm::Communicator& world);
+// whole tensors, so that runs on any mesh can load it. shares: shares_of(store). Error: the communication fails, or a
+// rank cannot read its store.
+Result<std::vector<std::byte>> gather_parts(const runtime::TensorStore& store, std::span<const RankShare> shares,
+                                            comm::Communicator& world);
 
 enum class LoadScope { all, weights };
 

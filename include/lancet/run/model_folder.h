@@ -15,7 +15,8 @@ namespace lancet::run {
 
 struct ModelFolder {
   checkpoint::Checkpoint checkpoint;
-  // The run's config, except that num_local_experts holds the number of experts, whatever field the run set.
+  // The run's config, except that num_local_experts holds the number of experts, whatever field the run set, and that
+  // the section mesh is the default if its axes do not fit the ranks that load the model.
   config::Config config;
   std::optional<std::filesystem::path> tokenizer;  // an existing folder: the config's, else the run's own
   std::string name() const { return checkpoint.path().string(); }

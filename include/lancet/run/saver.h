@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lancet/checkpoint/background_writer.h"
 #include "lancet/checkpoint/checkpoint.h"
@@ -68,12 +69,13 @@ class Saver {
   Status committed();
   Status settle(const Status& agreed);
   std::filesystem::path folder() const;
+  const RankShare& share() const { return shares_[std::size_t(world_.rank())]; }
 
   const config::Config& config_;
   comm::Communicator& world_;
   runtime::TensorStore& store_;
   checkpoint::FileSystem& files_;
-  RankShare share_;
+  std::vector<RankShare> shares_;    // by rank
   std::vector<std::byte> gathered_;  // while begin() copies: the tensors of the share of which ranks have parts
   Patience patience_;
   Phase phase_ = Phase::idle;

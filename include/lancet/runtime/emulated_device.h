@@ -55,9 +55,10 @@ class EmulatedDevice {
   std::string hardware_names() const;  // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
   std::int64_t free_bytes() const;     // of a device of the host that has the least
 
-  // Collective. Measures how long messages of no bytes take here, among all ranks and in each group along an axis of
-  // the mesh, which counts towards their declared latency.
-  Status calibrate(comm::Communicator& world);
+  // Collective, before a plan of the program runs. Measures how long messages of no bytes take here, among all ranks
+  // and in each group that the program's instructions name, which counts towards their declared latency. Groups that
+  // were measured for another program are not measured again.
+  Status calibrate(comm::Communicator& world, const ir::Program& program);
   // Collective. Warns if the links take another time for the plan's largest all-to-all than is declared.
   Status try_links(comm::Communicator& world, const ir::Plan& plan) const;
   // Whether this machine can run the plan on time. Config errors: messages of hardly a byte, more ranks than its cores
@@ -66,7 +67,8 @@ class EmulatedDevice {
   static constexpr double most_late_pct = 2;
 
   // The part of the declared latency of an all-to-all or an all-reduce of a group of ranks that is left to sleep, in
-  // the device's nanoseconds. Each reads as negative by what this machine takes longer.
+  // the device's nanoseconds. Each reads as negative by what this machine takes longer. InternalError: calibrate() has
+  // not measured the group.
   double all_to_all_latency_ns(mesh::Axes group = {}) const { return latency(group).all_to_all_ns; }
   double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
 
