@@ -5,8 +5,7 @@
 namespace lancet::ir {
 
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) {
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (mesh[axis] == 1) axes.remove(axis);
+  axes = axes & mesh.wide();
   if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
 }
 
@@ -18,6 +17,11 @@ std::string_view axes_text(const Instruction& instruction) {
 mesh::Axes group_of(const Instruction& instruction) {
   const std::string_view text = axes_text(instruction);
   return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
+}
+
+mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh) {
+  const mesh::Axes named = group_of(instruction);
+  return named.empty() ? mesh.wide() : named;
 }
 
 bool uses_groups(const Program& program) {

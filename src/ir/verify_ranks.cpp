@@ -60,8 +60,7 @@ class Ranks {
   static bool local(const Instruction& in) { return in.stream == Stream::compute; }
 
   std::vector<int> group(int rank, const Instruction& in) const {
-    const mesh::Axes axes = group_of(in);
-    return mesh_.group(rank, axes.empty() ? mesh_.wide() : axes);
+    return mesh_.group(rank, group_of(in, mesh_));
   }
 
   Status known_axes() const {
