@@ -24,7 +24,6 @@ class Builder {
  public:
   Builder(const config::Model& model, const BuildOptions& options) : model_(model), options_(options) {
     program_.name = "gpt2-moe";
-    program_.attributes = {{"ranks", std::int64_t(1)}};
   }
 
   std::vector<Parameter> parameters() && {

@@ -36,7 +36,6 @@ class PartitionSpmd {
   Result<ir::Program> run() {
     result_.name = logical_.name;
     result_.attributes = logical_.attributes;
-    if (result_.attributes.has("ranks")) result_.attributes.set("ranks", std::int64_t(mesh_.ranks()));
     LANCET_TRY(read_shardings());
     LANCET_TRY(ragged_.check(logical_, shardings_));
     find_readers();
@@ -105,9 +104,7 @@ class PartitionSpmd {
 
   // The sharding, partial over those of the axes that do not split it.
   static Sharding left_partial(Sharding sharding, mesh::Axes partial) {
-    const mesh::Axes used = sharding.used();
-    for (const mesh::Axis axis : mesh::all_axes)
-      if (partial.has(axis) && !used.has(axis)) sharding.partial.add(axis);
+    sharding.partial = sharding.partial | (partial - sharding.used());
     return sharding;
   }
 

@@ -47,9 +47,7 @@ double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cos
 }
 
 Sharding sharding_of_counts(const Sharding& buffer) {
-  Sharding counts{{buffer.dimensions[of_experts], {}}, {}};
-  for (const mesh::Axis axis : buffer.dimensions[of_slots].axes) counts.partial.add(axis);
-  return counts;
+  return {{buffer.dimensions[of_experts], {}}, mesh::Axes(buffer.dimensions[of_slots].axes)};
 }
 
 RaggedTensors::RaggedTensors(const ir::Program& program)
