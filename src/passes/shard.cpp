@@ -253,10 +253,7 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
       tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
       continue;
     }
-    const TensorId id{std::int32_t(i)};
-    if (const Status fits = ragged.check_sharding(id, tensor.type, *tensor.sharding, mesh); !fits.ok())
-      return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
-    tensor.sharding = restrict(std::move(*tensor.sharding), mesh.wide());
+    LANCET_ASSIGN(tensor.sharding, ragged.sharding_on(logical, {std::int32_t(i)}, mesh));
   }
   return Spreading(std::move(program), std::move(fixed), mesh).run();
 }
