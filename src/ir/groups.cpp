@@ -14,14 +14,14 @@ std::string_view axes_text(const Instruction& instruction) {
   return instruction.attributes.text(axes_attribute);
 }
 
-mesh::Axes group_of(const Instruction& instruction) {
-  const std::string_view text = axes_text(instruction);
-  return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
-}
-
 mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh) {
   const mesh::Axes named = group_of(instruction);
   return named.empty() ? mesh.wide() : named;
+}
+
+mesh::Axes group_of(const Instruction& instruction) {
+  const std::string_view text = axes_text(instruction);
+  return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
 }
 
 bool uses_groups(const Program& program) {

@@ -16,14 +16,14 @@ ir::Program step_of_rank(const mesh::Mesh& mesh, bool sequence_parallel) {
   model.n_layer = 2;
   model.n_head = 4;
   const std::int64_t batch = 4;
-  const auto logical = passes::shard(
-      passes::autodiff(model::build_forward(model, {.batch = batch,
-                                                    .sequence = 8,
-                                                    .groups = batch,
-                                                    .loads = mesh.size(mesh::batch_axes),
-                                                    .vocabulary_shards = mesh[mesh::Axis::tensor],
-                                                    .sequence_parallel = sequence_parallel})),
-      mesh);
+  const auto logical =
+      passes::shard(passes::autodiff(model::build_forward(model, {.batch = batch,
+                                                                  .sequence = 8,
+                                                                  .groups = batch,
+                                                                  .loads = mesh.size(mesh::batch_axes),
+                                                                  .vocabulary_shards = mesh[mesh::Axis::tensor],
+                                                                  .sequence_parallel = sequence_parallel})),
+                    mesh);
   if (!logical.ok()) FAIL(logical.error().message);
   return partitioned(*logical, mesh);
 }
@@ -58,12 +58,16 @@ TEST_CASE("a dense layer of the model sends what Megatron-LM's sends") {
                                 "dx tensor h.1.mlp.c_fc.sum_shards", "dx tensor h.1.attn.c_attn.sum_shards"};
     CHECK(of_layer(step_of_rank(mesh, false), mesh, "h.1") == two_each_way);
     // The backward pass gathers again what the weights' gradients read.
-    const Lines gathers_and_scatters = {
-        "forward tensor h.1.ln_1.all_gather",      "forward tensor h.1.attn.c_proj.reduce_scatter",
-        "forward tensor h.1.ln_2.all_gather",      "forward tensor h.1.mlp.c_proj.reduce_scatter",
-        "dw tensor h.1.ln_2.all_gather",           "dx tensor h.1.mlp.c_fc.reduce_scatter",
-        "dx tensor h.1.ln_2.all_gather",           "dw tensor h.1.ln_1.all_gather",
-        "dx tensor h.1.attn.c_attn.reduce_scatter", "dx tensor h.1.ln_1.all_gather"};
+    const Lines gathers_and_scatters = {"forward tensor h.1.ln_1.all_gather",
+                                        "forward tensor h.1.attn.c_proj.reduce_scatter",
+                                        "forward tensor h.1.ln_2.all_gather",
+                                        "forward tensor h.1.mlp.c_proj.reduce_scatter",
+                                        "dw tensor h.1.ln_2.all_gather",
+                                        "dx tensor h.1.mlp.c_fc.reduce_scatter",
+                                        "dx tensor h.1.ln_2.all_gather",
+                                        "dw tensor h.1.ln_1.all_gather",
+                                        "dx tensor h.1.attn.c_attn.reduce_scatter",
+                                        "dx tensor h.1.ln_1.all_gather"};
     CHECK(of_layer(step_of_rank(mesh, true), mesh, "h.1") == gathers_and_scatters);
   }
 }
