@@ -165,7 +165,7 @@ std::string timeline_chart(const ir::Plan& plan) {
   if (end <= 0) return "";
   std::string text = fmt::format(
       "predicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
-      "u updates, a all-to-all, r all-reduce, . less than half\n",
+      "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half\n",
       end / columns);
   for (ir::Stream stream : {ir::Stream::compute, ir::Stream::expert, ir::Stream::reduce})
     text += fmt::format("{:<8}|{}|\n", ir::name(stream), stream_row(plan, stream, end));

@@ -67,7 +67,7 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
     double elements;
   };
   std::vector<Size> sizes = {
-      {"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * ranks)",
+      {"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * mesh.data * mesh.expert)",
        tokens * double(t.gradient_accumulation_steps) * mesh.size(mesh::batch_axes)},
       {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
       {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},

@@ -28,7 +28,7 @@ Status check_tensor(const Config& config) {
     std::int64_t extent;
   };
   const Dimension split[] = {{"heads (model.n_head)", "h.*.attn.c_attn", model.n_head},
-                             {"features (model.n_inner)", "h.*.c_fc", model.inner()},
+                             {"features (model.n_inner)", "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner()},
                              {"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len}};
   for (const Dimension& dimension : std::span(split).first(config.train.sequence_parallel ? 3 : 2))
     if (dimension.extent % tensor != 0)

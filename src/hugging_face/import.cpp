@@ -135,7 +135,7 @@ class Import {
     if (!upcycle_) return {};
     if (config.model.has_moe())
       return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
-                                      folder_.string(), config.model.experts(1)));
+                                      folder_.string(), config.model.num_local_experts.value()));
     config.model.moe_layer_freq = upcycle_->layer_freq;
     config.model.num_local_experts = upcycle_->experts;
     config.model.num_experts_per_tok = 1;

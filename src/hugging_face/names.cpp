@@ -62,7 +62,7 @@ class Listing {
       experts |= row.is_expert();
       if (!row.is_expert()) LANCET_TRY(add(row, block, -1));
     }
-    for (std::int64_t e = 0; experts && e < model_.experts(1); ++e)
+    for (std::int64_t e = 0; experts && e < model_.num_local_experts.value(); ++e)
       for (const Row& row : rows)
         if (row.is_expert()) LANCET_TRY(add(row, block, e));
     return {};

@@ -5,14 +5,18 @@
 namespace lancet::ir {
 
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) {
-  for (const mesh::Axis axis : mesh::all_axes)
-    if (mesh[axis] == 1) axes.remove(axis);
+  axes = axes & mesh.wide();
   if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
 }
 
 std::string_view axes_text(const Instruction& instruction) {
   if (!instruction.attributes.has(axes_attribute)) return {};
   return instruction.attributes.text(axes_attribute);
+}
+
+mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh) {
+  const mesh::Axes named = group_of(instruction);
+  return named.empty() ? mesh.wide() : named;
 }
 
 mesh::Axes group_of(const Instruction& instruction) {

@@ -59,10 +59,7 @@ class Ranks {
 
   static bool local(const Instruction& in) { return in.stream == Stream::compute; }
 
-  std::vector<int> group(int rank, const Instruction& in) const {
-    const mesh::Axes axes = group_of(in);
-    return mesh_.group(rank, axes.empty() ? mesh_.wide() : axes);
-  }
+  std::vector<int> group(int rank, const Instruction& in) const { return mesh_.group(rank, group_of(in, mesh_)); }
 
   Status known_axes() const {
     for (int rank = 0; rank < int(states_.size()); ++rank)

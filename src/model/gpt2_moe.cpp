@@ -24,7 +24,6 @@ class Builder {
  public:
   Builder(const config::Model& model, const BuildOptions& options) : model_(model), options_(options) {
     program_.name = "gpt2-moe";
-    program_.attributes = {{"ranks", std::int64_t(1)}};
   }
 
   std::vector<Parameter> parameters() && {
@@ -164,7 +163,7 @@ class Builder {
 
   TensorId moe(const std::string& layer, TensorId y) {
     const std::string name = layer + ".moe";
-    const std::int64_t d = model_.n_embd, f = model_.inner(), experts = model_.experts(1);
+    const std::int64_t d = model_.n_embd, f = model_.inner(), experts = model_.num_local_experts.value();
     const std::int64_t tokens = options_.batch * options_.sequence;
     const bool keeps_all = gives_logits() || options_.keep_all;
     const std::int64_t groups = keeps_all ? options_.loads : options_.groups;

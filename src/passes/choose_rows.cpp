@@ -33,7 +33,7 @@ bool place(Sharding& sharding, mesh::Axis axis, ops::Axis entry, std::int64_t bl
   return true;
 }
 
-std::optional<ir::TensorType> local_type(const ir::TensorType& type, const Sharding& sharding, const Mesh& mesh) {
+std::optional<ir::TensorType> shard_type(const ir::TensorType& type, const Sharding& sharding, const Mesh& mesh) {
   const auto shape = shard_shape(type.shape, sharding, mesh);
   if (!shape.ok()) return std::nullopt;
   return ir::TensorType{type.dtype, *shape};
@@ -43,12 +43,12 @@ std::optional<ir::TensorType> local_type(const ir::TensorType& type, const Shard
 bool is_consistent(const ShardedInstruction& at, const Share& share, const Mesh& mesh) {
   std::vector<ir::TensorType> operands, results;
   for (std::size_t i = 0; i < at.operands.size(); ++i) {
-    const auto type = local_type(at.operands[i].type, share.operands[i], mesh);
+    const auto type = shard_type(at.operands[i].type, share.operands[i], mesh);
     if (!type) return false;
     operands.push_back(*type);
   }
   for (std::size_t r = 0; r < at.results.size(); ++r) {
-    const auto type = local_type(at.results[r].type, share.results[r], mesh);
+    const auto type = shard_type(at.results[r].type, share.results[r], mesh);
     if (!type) return false;
     results.push_back(*type);
   }

@@ -7,7 +7,7 @@
 // multiplies the computation by the ranks of the axis.
 //
 // Before all costs, a parameter that `tensor` splits stays split: the axis is there so that no rank needs more of it
-// (Megatron-LM, section 3). By cost alone, long sequences would be exchanged between ranks that gather the weights.
+// (Megatron-LM, section 3). By cost alone, ranks would gather the weights and split long sequences.
 #pragma once
 #include <map>
 #include <optional>

@@ -79,7 +79,7 @@ class Optimize {
     for (Update& update : updates_) {
       const ir::Instruction& maker = program_.instructions[made[update.gradient.index()]];
       if (ops::kind(maker) != ops::Kind::flat_reduce_scatter) continue;
-      update.group = ir::axes_text(maker).empty() ? options_.mesh.wide() : ir::group_of(maker);
+      update.group = ir::group_of(maker, options_.mesh);
       ir::set_group(update.sharing, options_.mesh, update.group);
       update.sharing.set("shards", maker.attributes.integer("shards"));
     }
@@ -170,15 +170,11 @@ class Optimize {
 
   void gather(const Update& update) {
     const ir::TensorType& type = program_.type(update.parameter);
-    Bucket& bucket = buckets_[{std::string(axes_of(update.sharing)), type.dtype}];
+    Bucket& bucket = buckets_[update.group][type.dtype];
     bucket.sharing = update.sharing;
     bucket.parameters.push_back(update.parameter);
     bucket.bytes += ir::bytes(type);
     if (bucket.bytes >= bucket_bytes_) close(bucket);
-  }
-
-  static std::string_view axes_of(const ops::Attributes& sharing) {
-    return sharing.has(ir::axes_attribute) ? std::string_view(sharing.text(ir::axes_attribute)) : std::string_view();
   }
 
   void close(Bucket& bucket) {
@@ -189,7 +185,8 @@ class Optimize {
   }
 
   void close_all() {
-    for (auto& [_, bucket] : buckets_) close(bucket);
+    for (auto& [_, by_type] : buckets_)
+      for (auto& [type, bucket] : by_type) close(bucket);
   }
 
   std::string gradient_sum_of(TensorId parameter) const {
@@ -205,8 +202,8 @@ class Optimize {
   ir::Program program_;
   const OptimizeOptions& options_;
   std::vector<Update> updates_;
-  std::vector<bool> is_weight_;                              // by tensor
-  std::map<std::pair<std::string, DType>, Bucket> buckets_;  // by group and type
+  std::vector<bool> is_weight_;                                            // by tensor
+  std::map<mesh::Axes, std::map<DType, Bucket>, std::greater<>> buckets_;  // by group and type
   std::int64_t bucket_bytes_ = 0;
   int gathers_ = 0;
 };

@@ -4,8 +4,8 @@
 // is kept for all later readers. But what the forward pass gathers, the backward pass gathers again, so that between
 // the two no rank holds more than its shard (Korthikanti et al., section 4.2.2). choose_rows.h picks the row of the op
 // table by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
-// results. What is about experts' slots changes its sharding by the irregular all-to-all (ragged.h), and only as
-// readers need it, since not every sharding can be reached.
+// results. Tensors of experts' slots change their sharding by the irregular all-to-all (ragged.h), and only when a
+// reader needs it, since not every sharding can be reached.
 //
 // An update in place changes one version of the tensor. The other versions of everything in that memory are stale then,
 // and are dropped. What is in the memory of a parameter or a state is only updated there, never in a copy.
@@ -36,10 +36,9 @@ class PartitionSpmd {
   Result<ir::Program> run() {
     result_.name = logical_.name;
     result_.attributes = logical_.attributes;
-    if (result_.attributes.has("ranks")) result_.attributes.set("ranks", std::int64_t(mesh_.ranks()));
     LANCET_TRY(read_shardings());
     LANCET_TRY(ragged_.check(logical_, shardings_));
-    find_readers();
+    find_makers_and_readers();
     LANCET_TRY(read_outputs());
     versions_.resize(logical_.tensors.size());
     add_named();
@@ -61,15 +60,13 @@ class PartitionSpmd {
       const std::string shown = logical_.display({std::int32_t(i)});
       LANCET_CHECK(tensor.sharding, "{} has no sharding", shown);
       LANCET_CHECK(tensor.kind != ir::TensorKind::view, "{} is a view", shown);
-      shardings_.push_back(restrict(*tensor.sharding, mesh_.wide()));
-      if (const Status status = ragged_.check_sharding({std::int32_t(i)}, tensor.type, *tensor.sharding, mesh_);
-          !status.ok())
-        return config_error(fmt::format("{}: {}", shown, status.error().message));
+      LANCET_ASSIGN(Sharding sharding, ragged_.sharding_on(logical_, {std::int32_t(i)}, mesh_));
+      shardings_.push_back(std::move(sharding));
     }
     return {};
   }
 
-  void find_readers() {
+  void find_makers_and_readers() {
     is_read_.resize(logical_.tensors.size());
     makers_.resize(logical_.tensors.size());
     for (const Instruction& instruction : logical_.instructions) {
@@ -105,9 +102,7 @@ class PartitionSpmd {
 
   // The sharding, partial over those of the axes that do not split it.
   static Sharding left_partial(Sharding sharding, mesh::Axes partial) {
-    const mesh::Axes used = sharding.used();
-    for (const mesh::Axis axis : mesh::all_axes)
-      if (partial.has(axis) && !used.has(axis)) sharding.partial.add(axis);
+    sharding.partial = sharding.partial | (partial - sharding.used());
     return sharding;
   }
 
@@ -216,17 +211,17 @@ class PartitionSpmd {
   TensorId version(TensorId id, const Sharding& wanted, ir::Role role, const std::string& label) {
     std::vector<Version>& versions = versions_[id.index()];
     const auto there = std::ranges::find(versions, wanted, &Version::sharding);
-    const bool is_said = there != versions.end();  // by the Program, unless it is made
-    if (is_said && there->id.valid()) return there->id;
+    const bool is_listed = there != versions.end();  // is made, or is the sharding that the Program says
+    if (is_listed && there->id.valid()) return there->id;
     const std::optional<Way> way = way_to(id, wanted);
     LANCET_CHECK(way, "{}: no way from a version at hand to {}", logical_.display(id), shown(id, wanted));
     if (!way->from.id.valid()) {  // readers of what the Program says have been priced as if it were made
       version(id, way->from.sharding, role, label);
       return version(id, wanted, role, label);
     }
-    if (is_said) versions.erase(there);
+    if (is_listed) versions.erase(there);
     const Instruction* maker = makers_[id.index()];
-    const ir::Role of_steps = is_said && maker ? maker->role : role;
+    const ir::Role of_steps = is_listed && maker ? maker->role : role;
     Version made = way->from;
     for (const Reshard& step : way->steps.steps) {
       made = {step.sharding, take_step(id, made, step, of_steps, maker ? maker->label : label, label),

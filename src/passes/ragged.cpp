@@ -47,9 +47,7 @@ double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cos
 }
 
 Sharding sharding_of_counts(const Sharding& buffer) {
-  Sharding counts{{buffer.dimensions[of_experts], {}}, {}};
-  for (const mesh::Axis axis : buffer.dimensions[of_slots].axes) counts.partial.add(axis);
-  return counts;
+  return {{buffer.dimensions[of_experts], {}}, mesh::Axes(buffer.dimensions[of_slots].axes)};
 }
 
 RaggedTensors::RaggedTensors(const ir::Program& program)
@@ -87,14 +85,15 @@ void RaggedTensors::add_buffer(TensorId buffer, TensorId counts) {
   buffers_[counts.index()].push_back(buffer);
 }
 
-Status RaggedTensors::check_sharding(TensorId id, const ir::TensorType& type, const Sharding& sharding,
-                                     const mesh::Mesh& mesh) const {
-  LANCET_TRY(passes::check_sharding(type, sharding, mesh));
-  const mesh::Axes partial = restrict(sharding, mesh.wide()).partial;
-  if (partial.empty() || type.dtype == DType::f32 || type.dtype == DType::bf16 || use(id).kind == Use::counts)
-    return {};
-  return config_error(fmt::format("expected a tensor of f32 or bf16 where it is partial over {}, found {}",
-                                  mesh::to_string(partial), name(type.dtype)));
+Result<Sharding> RaggedTensors::sharding_on(const ir::Program& program, TensorId id, const mesh::Mesh& mesh) const {
+  const ir::TensorType& type = program.type(id);
+  if (const Status fits = check_sharding(type, *program[id].sharding, mesh); !fits.ok())
+    return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
+  Sharding sharding = restrict(*program[id].sharding, mesh.wide());
+  const bool has_sums = type.dtype == DType::f32 || type.dtype == DType::bf16 || use(id).kind == Use::counts;
+  if (sharding.partial.empty() || has_sums) return sharding;
+  return config_error(fmt::format("{}: expected a tensor of f32 or bf16 where it is partial over {}, found {}",
+                                  program.display(id), mesh::to_string(sharding.partial), name(type.dtype)));
 }
 
 Status RaggedTensors::check(const ir::Program& program, const std::vector<Sharding>& shardings) const {

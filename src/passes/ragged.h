@@ -1,14 +1,15 @@
 // Changes of sharding of what is about experts' slots (ops::Ragged). On the tokens' side a rank has the slots that its
 // own tokens fill, of all experts: [E,C{data,expert},D]; on the experts' side all slots of its own experts:
-// [E{expert},C{data},D]. Between the two stands the irregular all-to-all, which sends filled slots only. It needs the
+// [E{expert},C{data},D]. The irregular all-to-all changes one into the other and sends filled slots only. It needs the
 // counts of both sides: `filled`, partial over the axes that split the slots, since each rank counts its own, and
 // `rows`, which all_to_all_counts makes of them once, split as the experts are (Lancet, section 6 and Fig. 10).
 //
 // Ranks that have the same tokens need no all-to-all: they have whole counts and slots of tokens, each takes the counts
 // of its own experts, and dispatch makes [E{expert},C,D] at once.
 //
-// No other collective may touch the slots: gathering or slicing them would send slots without a token, and would make
-// buffers in which the tokens' slots are elsewhere than the gate says.
+// No other step may split or join the dimension of the slots: that would make buffers in which the tokens' slots are
+// elsewhere than the gate says. Steps along the other dimensions may, as where `tensor` splits the experts' products:
+// sums, gathers and scatters of features. They move whole buffers, slots without a token included.
 #pragma once
 #include <vector>
 
@@ -35,7 +36,7 @@ double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cos
 // The sharding of the counts that goes with a buffer's.
 mesh::Sharding sharding_of_counts(const mesh::Sharding& buffer);
 
-// The tensors of a logical Program that are about slots, from the op table. Nothing is said twice of a tensor.
+// The tensors of a logical Program that are about slots, from the op table. InternalError: a buffer with two counts.
 class RaggedTensors {
  public:
   explicit RaggedTensors(const ir::Program& program);
@@ -48,10 +49,10 @@ class RaggedTensors {
   // The expected number of filled slots on all ranks; 0: all may be.
   std::int64_t tokens(ir::TensorId counts) const { return tokens_[counts.index()]; }
 
-  // check_sharding() of reshard_steps.h. Further errors (ExitCode::config): a partial sum of integers other than
-  // counts, which all_to_all_counts sums; no other collective sums integers.
-  Status check_sharding(ir::TensorId id, const ir::TensorType& type, const mesh::Sharding& sharding,
-                        const mesh::Mesh& mesh) const;
+  // The sharding that a tensor of the program has, without the axes that are not wide on the mesh. Errors
+  // (ExitCode::config), with the tensor's name: those of check_sharding() (reshard_steps.h), and a partial sum of
+  // integers other than counts, which all_to_all_counts sums; no other collective sums integers.
+  Result<mesh::Sharding> sharding_on(const ir::Program& program, ir::TensorId id, const mesh::Mesh& mesh) const;
 
   // Errors (ExitCode::config): experts that are split over several axes, or tokens of a gate over `tensor`.
   Status check(const ir::Program& program, const std::vector<mesh::Sharding>& shardings) const;

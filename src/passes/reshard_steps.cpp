@@ -27,13 +27,6 @@ using Kind = Reshard::Kind;
 
 constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
 
-// A run of a dimension's axes as one collective's.
-Axes axes_of(std::span<const Axis> run) {
-  Axes axes;
-  for (const Axis axis : run) axes.add(axis);
-  return axes;
-}
-
 std::size_t common_prefix(const Split& a, const Split& b) {
   if (a.blocks != b.blocks) return 0;
   const auto [end, other] = std::ranges::mismatch(a.axes, b.axes);
@@ -95,7 +88,7 @@ class Search {
     return way;
   }
 
-  TensorType local(const Sharding& sharding) const {
+  TensorType shard_type(const Sharding& sharding) const {
     auto shape = shard_shape(type_.shape, sharding, mesh_);
     LANCET_CHECK(shape.ok(), "{}", shape.error().message);
     return {type_.dtype, *shape};
@@ -103,8 +96,8 @@ class Search {
 
   void step(std::size_t at, Reshard step, Sharding after) {
     step.ranks = mesh_.size(step.axes);
-    step.before = local(nodes_[at].sharding);
-    step.after = local(after);
+    step.before = shard_type(nodes_[at].sharding);
+    step.after = shard_type(after);
     step.sharding = after;
     const double cost = nodes_[at].cost + cost_(step);
     reach(after, step, at, cost, nodes_[at].steps + 1);
@@ -133,7 +126,7 @@ class Search {
     Sharding after = here;
     after.dimensions[std::size_t(d)].axes.resize(begin);
     if (begin == 0) after.dimensions[std::size_t(d)].blocks = 1;
-    const Reshard out{.axes = axes_of(run), .from = d, .from_blocks = split.blocks};
+    const Reshard out{.axes = Axes(run), .from = d, .from_blocks = split.blocks};
     Reshard gather = out;
     gather.kind = Kind::all_gather;
     step(at, gather, after);
@@ -167,14 +160,12 @@ class Search {
   // Sums over each set of axes that the target does not sum over.
   void leave_partial(std::size_t at) {
     const Sharding here = nodes_[at].sharding;
-    for (const Axes summed : subsets(here.partial, to_.partial)) {
+    for (const Axes summed : subsets(here.partial - to_.partial)) {
       Sharding after = here;
+      after.partial = here.partial - summed;
       std::vector<Axis> run;
       for (const Axis axis : mesh::all_axes)
-        if (summed.has(axis)) {
-          after.partial.remove(axis);
-          run.push_back(axis);
-        }
+        if (summed.has(axis)) run.push_back(axis);
       step(at, {.kind = Kind::sum_shards, .axes = summed}, after);
       for (int d = 0; d < int(here.dimensions.size()); ++d)
         if (continues(here, d, run)) enter(at, {.kind = Kind::reduce_scatter, .axes = summed}, after, d, run);
@@ -185,10 +176,9 @@ class Search {
   void leave_whole(std::size_t at) {
     const Sharding here = nodes_[at].sharding;
     const Axes used = here.used();
-    for (const Axes added : subsets(to_.partial, used)) {
+    for (const Axes added : subsets(to_.partial - used)) {
       Sharding after = here;
-      for (const Axis axis : mesh::all_axes)
-        if (added.has(axis)) after.partial.add(axis);
+      after.partial = here.partial | added;
       step(at, {.kind = Kind::one_summand, .axes = added}, after);
     }
     for (int d = 0; d < int(here.dimensions.size()); ++d) {
@@ -197,16 +187,16 @@ class Search {
       for (std::size_t end = begin + 1; end <= target.size() && !used.has(target[end - 1]); ++end) {
         if (end - begin > 1 && target[end - 2] > target[end - 1]) break;  // no longer in the mesh's order
         const std::span<const Axis> run = std::span(target).subspan(begin, end - begin);
-        if (continues(here, d, run)) enter(at, {.kind = Kind::take_shard, .axes = axes_of(run)}, here, d, run);
+        if (continues(here, d, run)) enter(at, {.kind = Kind::take_shard, .axes = Axes(run)}, here, d, run);
       }
     }
   }
 
-  // All sets, but the empty one, of the axes that are in `from` and not in `except`.
-  static std::vector<Axes> subsets(Axes from, Axes except) {
+  // All sets of some of these axes, but the empty one.
+  static std::vector<Axes> subsets(Axes all) {
     std::vector<Axes> sets{Axes{}};
     for (const Axis axis : mesh::all_axes) {
-      if (!from.has(axis) || except.has(axis)) continue;
+      if (!all.has(axis)) continue;
       for (std::size_t i = 0, count = sets.size(); i < count; ++i) {
         sets.push_back(sets[i]);
         sets.back().add(axis);
@@ -226,8 +216,7 @@ class Search {
 }  // namespace
 
 Sharding restrict(Sharding sharding, Axes axes) {
-  for (const Axis axis : mesh::all_axes)
-    if (!axes.has(axis)) sharding.partial.remove(axis);
+  sharding.partial = sharding.partial & axes;
   for (Split& split : sharding.dimensions) {
     std::erase_if(split.axes, [&](Axis axis) { return !axes.has(axis); });
     if (split.axes.empty()) split.blocks = 1;

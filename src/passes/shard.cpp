@@ -191,20 +191,14 @@ class Spreading {
     }
     while (!common.axes.empty() && !ops::has_shares(program_, at, *rule.row, mesh::shards(common, mesh_)))
       common.axes.pop_back();
-    Axes axes;
-    for (const mesh::Axis axis : common.axes) axes.add(axis);
-    return axes;
+    return Axes(common.axes);
   }
 
   bool add_partial(TensorId id, Axes axes) {
-    if (fixed_[id.index()]) return false;
-    bool added = false;
-    for (const mesh::Axis axis : mesh::all_axes) {
-      if (!axes.has(axis) || sharding(id).used().has(axis)) continue;
-      sharding(id).partial.add(axis);
-      added = true;
-    }
-    return added;
+    const Axes added = axes - sharding(id).used();
+    if (fixed_[id.index()] || added.empty()) return false;
+    sharding(id).partial = sharding(id).partial | added;
+    return true;
   }
 
   // The sums that several instructions make in the memory of one state, such as accumulated gradients, are partial over
@@ -259,10 +253,7 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
       tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
       continue;
     }
-    const TensorId id{std::int32_t(i)};
-    if (const Status fits = ragged.check_sharding(id, tensor.type, *tensor.sharding, mesh); !fits.ok())
-      return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
-    tensor.sharding = restrict(std::move(*tensor.sharding), mesh.wide());
+    LANCET_ASSIGN(tensor.sharding, ragged.sharding_on(logical, {std::int32_t(i)}, mesh));
   }
   return Spreading(std::move(program), std::move(fixed), mesh).run();
 }

@@ -28,12 +28,13 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
   const int among = mesh[mesh::Axis::expert];
   const auto count = model::count_parameters(model.on(mesh));
   const config::Train& train = config.train;
+  const int copies = mesh[mesh::Axis::tensor];  // of each token, and shards of each expert
   std::string text = fmt::format(
-      "model      {} blocks, {} of them MoE with {} experts ({} a rank), n_embd {}, {} heads, vocabulary {}\n",
-      model.n_layer, model.moe_layers(), model.experts(among), model.experts_on_rank(among), model.n_embd, model.n_head,
-      model.vocab_size);
+      "model      {} blocks, {} of them MoE with {} experts ({} a rank{}), n_embd {}, {} heads, vocabulary {}\n",
+      model.n_layer, model.moe_layers(), model.experts(among), model.experts_on_rank(among),
+      copies > 1 ? fmt::format(", 1/{} of each", copies) : "", model.n_embd, model.n_head, model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
-  const int shares = mesh.size(mesh::batch_axes), copies = mesh[mesh::Axis::tensor];
+  const int shares = mesh.size(mesh::batch_axes);
   text += fmt::format("batch      {} tokens a step: {} rank{} x {} sequences x {} tokens x {} micro batches{}\n",
                       shares * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, shares,
                       shares == 1 ? "" : "s", train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps,

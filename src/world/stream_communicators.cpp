@@ -14,7 +14,7 @@ namespace {
 // The attribute `shards` is the size of the instruction's group, on which the shapes of its tensors rest.
 Status check_shards(const mesh::Mesh& mesh, const ir::Instruction& at) {
   if (!at.attributes.has("shards")) return {};
-  const mesh::Axes named = ir::group_of(at), axes = named.empty() ? mesh.wide() : named;
+  const mesh::Axes axes = ir::group_of(at, mesh);
   const std::int64_t shards = at.attributes.integer("shards"), ranks = mesh.size(axes);
   if (shards == ranks) return {};
   return config_error(fmt::format("{} at {}: expected as many shards as ranks along {} of the mesh {}, {}, found {}",

@@ -318,7 +318,8 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   CHECK(error({"mesh.tensor=5"}, 5) ==
         "config: mesh.tensor: expected a divisor of the 12 heads (model.n_head) of h.*.attn.c_attn, found 5");
   CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
-        "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.c_fc, found 3");
+        "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.mlp.c_fc and "
+        "h.*.moe.experts.c_fc, found 3");
   CHECK(
       error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
       "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "

@@ -18,7 +18,7 @@ ir::Program parsed(const std::string& text) {
 }
 
 // Two ranks, four experts of capacity 6, 16 tokens, rows of 8 bf16.
-const std::string moe = R"(program moe {ranks=2}
+const std::string moe = R"(program moe
 input @filled : i32[4,2]
 input @slots : bf16[4,6,8]
 input @w : bf16[2,32,8]
@@ -108,7 +108,7 @@ TEST_CASE("bytes_sent counts the bytes that leave a rank") {
 }
 
 TEST_CASE("tokens beyond the capacity are dropped and not sent") {
-  const ir::Program program = parsed(R"(program tight {ranks=4}
+  const ir::Program program = parsed(R"(program tight
 input @filled : i32[4,2]
 input @slots : f32[4,3,8]
 %0 : i32[1,5] = all_to_all_counts(@filled) {ranks=4}  # expert forward counts

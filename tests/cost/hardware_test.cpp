@@ -134,7 +134,7 @@ TEST_CASE("with an imbalanced gate the capacity keeps the tokens that fit") {
 
 TEST_CASE("routing scales all-to-alls of tokens and the experts' work, but not the counts or other work") {
   // 2 nodes of 4, 8 experts of 100 slots: 8 MB of 10,000 bytes per token, 7/8 of them to other ranks.
-  const auto program = *ir::parse(R"(program p {ranks=8}
+  const auto program = *ir::parse(R"(program p
 input @expert : i32[400,1]
 input @slot : i32[400,1]
 input @filled : i32[8,2]

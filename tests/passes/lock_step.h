@@ -18,8 +18,7 @@ inline std::optional<passes::Reshard> reshard_of(const ir::Program& program, con
   for (const Kind kind : {Kind::take_shard, Kind::one_summand, Kind::swap_shards, Kind::reduce_scatter,
                           Kind::sum_shards, Kind::all_gather}) {
     if (name(kind) != at.op) continue;
-    const bool named = at.attributes.has(ir::axes_attribute);  // else it goes over all ranks
-    passes::Reshard step{.kind = kind, .axes = named ? ir::group_of(at) : mesh.wide()};
+    passes::Reshard step{.kind = kind, .axes = ir::group_of(at, mesh)};
     step.ranks = mesh.size(step.axes);
     step.before = program.type(at.operands[0]);
     step.after = program.type(at.results[0]);

@@ -14,16 +14,6 @@ using mesh::Axis;
 using mesh::Mesh;
 using mesh::Sharding;
 
-// The instructions that communicate: "forward sum_shards tensor h.0.attn.c_proj".
-std::vector<std::string> collectives(const ir::Program& program, const Mesh& mesh) {
-  std::vector<std::string> found;
-  for (const ir::Instruction& at : program.instructions)
-    if (at.stream != ir::Stream::compute)
-      found.push_back(fmt::format("{} {} {}", name(at.role),
-                                  to_string(at.attributes.has("axes") ? ir::group_of(at) : mesh.wide()), at.label));
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("partition_spmd: a dense GPT-2 on meshes is the GPT-2 on one rank") {

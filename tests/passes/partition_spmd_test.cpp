@@ -16,7 +16,7 @@ using mesh::Mesh;
 }  // namespace
 
 TEST_CASE("partition_spmd: text in, text out") {
-  const ir::Program logical = program(R"(program pair {ranks=1}
+  const ir::Program logical = program(R"(program pair
 input @x : f32[4{data},8]
 parameter @w : f32[16{tensor},8]
 parameter @v : f32[8,16{tensor}]
@@ -28,7 +28,7 @@ parameter @b : f32[8] whole
 %4 : f32[4{data},8] = add(%3, %2)  # compute forward d
 output y = %4
 )");
-  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 4))) == R"(program pair {ranks=8}
+  CHECK(text_of(partitioned(logical, mesh_with(2, 1, 4))) == R"(program pair
 input @x : f32[2,8]
 parameter @w : f32[4{tensor},8]
 parameter @v : f32[8,4{tensor}]

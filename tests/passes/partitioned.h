@@ -1,9 +1,13 @@
 // A logical Program, the rank's Program that partition_spmd makes of it, and values for both.
 #pragma once
+#include <fmt/format.h>
+
 #include <map>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "lancet/ir/groups.h"
 #include "ops/references/reference_ops.h"
 #include "passes/choose_rows.h"
 #include "steps/support.h"
@@ -23,6 +27,15 @@ inline ir::Program partitioned(const ir::Program& logical, const mesh::Mesh& mes
   if (!result.ok()) FAIL(result.error().message);
   require_sound(ops::verify(*result));
   return *result;
+}
+
+// The instructions that communicate: "forward tensor h.0.attn.c_proj.sum_shards".
+inline std::vector<std::string> collectives(const ir::Program& program, const mesh::Mesh& mesh) {
+  std::vector<std::string> found;
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream != ir::Stream::compute)
+      found.push_back(fmt::format("{} {} {}", name(at.role), to_string(ir::group_of(at, mesh)), at.label));
+  return found;
 }
 
 // Values of all inputs, parameters and states.

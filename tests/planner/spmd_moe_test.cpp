@@ -176,8 +176,7 @@ int ops_named(const ir::Program& program, std::string_view op) {
 std::vector<std::string> sent_over_experts(const ir::Program& program, const Mesh& mesh) {
   std::vector<std::string> ops;
   for (const ir::Instruction& at : program.instructions) {
-    const mesh::Axes group = ir::axes_text(at).empty() ? mesh.wide() : ir::group_of(at);
-    if (at.stream != ir::Stream::compute && group.has(Axis::expert)) ops.push_back(at.op);
+    if (at.stream != ir::Stream::compute && ir::group_of(at, mesh).has(Axis::expert)) ops.push_back(at.op);
   }
   return ops;
 }

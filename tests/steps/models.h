@@ -34,7 +34,7 @@ inline ir::Program tied_batch(std::int64_t batch) {
 }
 
 // One MoE layer between an embedding and a head, with the batch of two ranks.
-inline constexpr std::string_view moe = R"(program moe {ranks=1}
+inline constexpr std::string_view moe = R"(program moe
 input @tokens : i32[4{data,expert},4]
 parameter @wte.weight : bf16[11,8]
 parameter @wpe.weight : bf16[5,8]

@@ -28,7 +28,7 @@ namespace {
 constexpr int ranks = 3, rows = 12, width = 5, columns = 6;
 
 // Two layers. Tiles of 8 rows span several signals, and two ranks.
-constexpr std::string_view step_text = R"(program tiles {ranks=3}
+constexpr std::string_view step_text = R"(program tiles
 input @x : f32[3,12,5]
 input @z : f32[3,12,5]
 input @rows : i32[1,4]

@@ -21,6 +21,8 @@ std::string_view axes_text(const Instruction& instruction);
 
 // The axes that a sound instruction names; none: it goes over all ranks.
 mesh::Axes group_of(const Instruction& instruction);
+// The axes along which the ranks of its group differ: those that it names, else all of the mesh that are wide.
+mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh);
 
 // True if the attribute is missing, or names axes of the mesh as mesh::to_string() does.
 bool has_sound_axes(const Instruction& instruction);

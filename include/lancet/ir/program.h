@@ -81,8 +81,8 @@ struct Tensor {
   TensorId storage{};               // the tensor in whose memory this one is stored, if any ("in" in the text)
   std::optional<Slice> slice = {};  // of that memory; without it the tensor overwrites it from the first byte on
   StateKind state = StateKind::other;
-  // In the logical Program: how the tensor is spread; without it nothing is said. In a rank's Program: the split of
-  // which `type` is this rank's shard, of a parameter or a state; without it all ranks hold the same.
+  // In the logical Program: how the tensor is spread; none: nothing is said. In a rank's: of a parameter or state, the
+  // split of which `type` is a shard, none if all hold the same; of an output's value, only what it is partial over.
   std::optional<mesh::Sharding> sharding = {};
   // States: the axes of the group among whose ranks the elements of the parameter that the name says, or of their shard
   // of it, are divided (base/flat_shard.h); the state has this rank's flat shard. Empty: no flat shard.
@@ -114,7 +114,7 @@ class Attributes {
   std::vector<std::pair<std::string, AttributeValue>> items_;
 };
 
-// A queue that runs in order. compute: everything local. expert: all-to-all. reduce: all-reduce.
+// A queue that runs in order. compute: everything local. expert: all-to-all, change of sharding. reduce: all-reduce.
 enum class Stream : std::uint8_t { compute, expert, reduce };
 inline constexpr int stream_count = 3;
 // The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).

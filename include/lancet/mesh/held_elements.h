@@ -2,7 +2,7 @@
 //
 // A dimension that is split gives the rank one segment of it, or one of each block; a run is what these segments leave
 // contiguous in the whole tensor. There is one run where all dimensions but the first are whole; f32[768,3072{tensor}]
-// has one for each of its 768 rows. Nothing is done for single elements.
+// has one for each of its 768 rows. All work here is by runs.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,8 +1,8 @@
 // Mesh: the ranks as a grid with named axes (GShard, section 3.3; each axis is one kind of parallelism).
 //
-// Rank r has one coordinate on each axis. Axes stand outermost first: neighbouring ranks differ in `tensor`, then in
-// `expert`, `data`, `stage`, so that groups of an inner axis lie within a host where they fit. On a mesh of data 2,
-// expert 2, tensor 2, rank 5 = 4 + 1 has the coordinates data 1, expert 0, tensor 1.
+// Rank r has one coordinate on each axis. The axes are ordered outermost first: neighbouring ranks differ in `tensor`,
+// then in `expert`, `data`, `stage`, so that groups of an inner axis are on one host where they fit. On a mesh of data
+// 2, expert 2, tensor 2, rank 5 = 4 + 1 has the coordinates data 1, expert 0, tensor 1.
 #pragma once
 #include <array>
 #include <bit>

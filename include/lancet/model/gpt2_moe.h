@@ -6,10 +6,12 @@
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
 //
-// The Program knows no ranks. Annotations (mesh/sharding.h) say how some tensors are spread over a mesh, whatever its
-// sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the weights
-// of each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
-// passes::shard and passes::partition_spmd make each rank's Program of it.
+// The Program has no ranks in it. Annotations (mesh/sharding.h) say how some tensors are spread over a mesh, whatever
+// its sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the
+// weights of each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
+// passes::shard and passes::partition_spmd make each rank's Program of it. Two options are sizes of the mesh, `loads`
+// and `vocabulary_shards`. They change what the whole computes, not what a rank sees of it: over which tokens an
+// auxiliary loss is taken, and how many rows of padding the vocabulary has and how the terms of its loss are added up.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
-// The passes that turn a forward Program into a training step. Each is a pure function Program -> Program: no globals,
-// clock, environment or unordered iteration; the same input gives the same bytes.
+// The passes that turn a logical forward Program into a rank's training step. Each is a pure function Program ->
+// Program: no globals, clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
 #include <cstdint>
 
@@ -24,17 +24,17 @@ ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 
 // One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
-// (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards, and are local if ranks have
-// different ones; the attribute `ranks`, where there is one, becomes the mesh's. The steps from one sharding to another
-// precede an instruction that needs another sharding than its operand has, and follow one that makes another than its
-// result has, if something reads that. Gradients leave split as their parameters are, losses and loads as they were
-// made; the axes over which they still add up are named by the sharding of the output's tensor, and are for `sync` to
-// resolve. All other outputs leave as the logical Program says, so each rank has its shard of them. `cost` prices each
-// step; equal steps cost the same. Runs after autodiff. The number of instructions does not depend on the sizes of axes
-// of more than one coordinate. Errors (ExitCode::config): a tensor that the mesh cannot hold as its sharding says
-// (check_sharding), or a partial sum of integers as in shard(), with its name; a state or parameter whose sharding does
-// not let its update run in place; a state whose sharding is another than that of the parameter whose gradients it
-// sums, as where data splits a weight. InternalError: a tensor without a sharding, or a view.
+// (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards, and parameters and states say of
+// which split these are shards (ir::Tensor::sharding). The steps from one sharding to another precede an instruction
+// that needs another sharding than its operand has, and follow one that makes another than its result has, if something
+// reads that. Gradients leave split as their parameters are, losses and loads as they were made; the axes over which
+// they still add up are named by the sharding of the output's tensor, and are for `sync` to resolve. All other outputs
+// leave as the logical Program says, so each rank has its shard of them. `cost` prices each step; equal steps cost the
+// same. Runs after autodiff. The number of instructions does not depend on the sizes of axes of more than one
+// coordinate. Errors (ExitCode::config): a tensor that the mesh cannot hold as its sharding says (check_sharding), or a
+// partial sum of integers as in shard(), with its name; a state or parameter whose sharding does not let its update run
+// in place; a state whose sharding is another than that of the parameter whose gradients it sums, as where data splits
+// a weight. InternalError: a tensor without a sharding, or a view.
 Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 
@@ -49,11 +49,11 @@ struct GradientSums {
 };
 
 // Adds all-reduces of the gradients, each over the axes that the sharding of the output's tensor is partial over, as
-// partition_spmd leaves it. A group has buckets of bucket_bytes (or an eighth
-// of all its gradients, if that is less), and each all-reduce is right after the instruction that completes its bucket.
-// Then one all-reduce of each group sums the loss, aux and load outputs. gradients false (a micro batch that only
-// accumulates): no all-reduces of gradients. sums.shards: reduce-scatters in place of the
-// gradients' all-reduces; the output grad.p is then f32[s], this rank's shard.
+// partition_spmd leaves it. A group has buckets of bucket_bytes, or of an eighth of all its gradients, but at least 256
+// KiB, if that is less, and each all-reduce is right after the instruction that completes its bucket. Then one
+// all-reduce of each group sums the loss, aux and load outputs. gradients false (a micro batch that only accumulates):
+// no all-reduces of gradients. sums.shards: reduce-scatters in place of the gradients' all-reduces; the output grad.p
+// is then f32[s], this rank's shard.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});
 
@@ -64,7 +64,7 @@ struct OptimizeOptions {
   bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;  // of that rounding
   mesh::Mesh mesh = {};
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather, or an eighth of all if less
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather; small models as in sync()
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
 };
 // Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. Weight

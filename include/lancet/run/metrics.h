@@ -23,8 +23,8 @@ struct StepRecord {
   double tokens_per_s = 0;
   std::optional<double> mfu;      // percent of the peak; empty if no peak is known
   std::optional<double> save_ms;  // time that a save held this step up; empty if the step began none
-  // Busy times of this rank's streams (executor.h). communication_ms: one or both communication streams are busy.
-  // exposed_ms: the part of it during which the compute stream is idle. hidden_pct: the rest, in percent of it.
+  // Busy times of this rank's streams (executor.h); a2a_ms: of `expert`. communication_ms: one or both communication
+  // streams are busy. exposed_ms: the part of it while the compute stream is idle. hidden_pct: the rest, percent of it.
   double compute_ms = 0, a2a_ms = 0, allreduce_ms = 0, communication_ms = 0, exposed_ms = 0;
   std::optional<double> hidden_pct;    // empty without communication
   std::optional<double> predicted_ms;  // empty if the plan predicts nothing

@@ -36,7 +36,7 @@ class TensorStore {
   void place_on(backend::Device& device);
   // The store's tensors get addresses, but no memory that is used (Block::reserved).
   void reserve_only() { reserve_only_ = true; }
-  // Says which rank of the mesh the store is of, and thus which parts of split tensors it has. The default is one rank
+  // Says which rank of the mesh the store is of, and thus which shards of split tensors it has. The default is one rank
   // alone.
   void set_rank(const mesh::Mesh& mesh, int rank) { mesh_ = mesh, rank_ = rank; }
   const mesh::Mesh& mesh() const { return mesh_; }
@@ -58,7 +58,7 @@ class TensorStore {
     LANCET_TRY(read(tensor, 0, std::as_writable_bytes(std::span(values))));
     return values;
   }
-  // The shape of the whole tensor of which the ranks have parts. For a flat shard: of the parameter that it is of.
+  // The shape of the whole tensor of which the ranks have shards. For a flat shard: of the parameter that it is of.
   Shape whole_shape(std::string_view name) const;
   // The elements of whole_shape() that a rank has of the tensor, this rank or another one of the mesh.
   std::vector<mesh::HeldRun> held_by(std::string_view name, int rank) const;
@@ -69,7 +69,7 @@ class TensorStore {
   Shape saved_shape(std::string_view name) const;
   // How the shards are split off the whole tensor, those of the parameter for a flat shard.
   const std::optional<mesh::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
-  // The axes along which ranks have different parts of a tensor.
+  // The axes along which ranks have different shards of a tensor.
   mesh::Axes divided_over(std::string_view name) const;
   // The elements that a tensor has of its parameter's shard on this rank: all, or those of a flat shard.
   FlatRange range_of(std::string_view name) const { return range_of(name, rank_); }

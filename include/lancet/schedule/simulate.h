@@ -16,7 +16,7 @@ using Dependencies = std::vector<std::vector<ir::InstructionId>>;
 struct Timeline {
   std::vector<ir::Interval> when;  // per instruction, milliseconds
   double makespan = 0;
-  double compute = 0, all_to_all = 0, all_reduce = 0;  // busy time of the streams
+  double compute = 0, all_to_all = 0, all_reduce = 0;  // busy time of the streams compute, expert and reduce
   double communication = 0;                            // time in which a communication stream is busy
   double exposed = 0;                                  // part of it in which the compute stream is idle
 };

@@ -1,4 +1,4 @@
-#include "ops/flat_shards/cpu_exchange.h"
+#include "ops/flat_shards/cpu_transfer.h"
 #include "spans.h"
 
 namespace lancet::ops {
@@ -7,11 +7,11 @@ namespace {
 // In bf16 each rank sums its shard of the vector, rounds the sums, and gives them to all others.
 Kernel bind_rounded(const KernelArgs& args) {
   const PackedTensors values = packed(args.results, args.attributes);
-  const CpuShardExchange<bf16> exchange(args.group, ranks_of_shards(args, true), length_of(values), args.workspace);
+  const CpuShardTransfer<bf16> transfer(args.group, ranks_of_shards(args, true), length_of(values), args.workspace);
   return [=]() -> Status {
-    return exchange.rounds([&](std::int64_t from, std::int64_t to) -> Status {
-      LANCET_TRY(exchange.sum(values, values, exchange.place(), true, from, to));
-      return exchange.gather<float>(values, from, to);
+    return transfer.rounds([&](std::int64_t from, std::int64_t to) -> Status {
+      LANCET_TRY(transfer.sum(values, values, transfer.place(), true, from, to));
+      return transfer.gather<float>(values, from, to);
     });
   };
 }
@@ -28,7 +28,7 @@ Kernel bind(const KernelArgs& args) {
 std::size_t workspace(const KernelArgs& args) {
   if (message_type(args.attributes) == DType::f32) return 0;
   const std::int64_t length = length_of(packed(args.results, args.attributes));
-  return CpuShardExchange<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
+  return CpuShardTransfer<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
 }
 
 const CpuKernel table[] = {{"all_reduce", bind, workspace}};

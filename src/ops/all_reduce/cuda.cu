@@ -1,4 +1,4 @@
-#include "ops/flat_shards/device_exchange.h"
+#include "ops/flat_shards/device_transfer.h"
 #include "spans.h"
 
 namespace lancet::ops {
@@ -8,12 +8,12 @@ namespace {
 Kernel bind_rounded(const KernelArgs& args) {
   using namespace device;
   const PackedTensors values = packed(args.results, args.attributes);
-  const DeviceShardExchange<bf16> exchange(args, ranks_of_shards(args, true), length_of(values));
+  const DeviceShardTransfer<bf16> transfer(args, ranks_of_shards(args, true), length_of(values));
   const auto tables = std::make_shared<const std::vector<PackedTable>>(tables_of(values));
   return [=]() -> Status {
-    return exchange.rounds([&](std::int64_t from, std::int64_t to) -> Status {
-      LANCET_TRY(exchange.sum(*tables, *tables, exchange.place(), true, from, to));
-      return exchange.gather<float>(*tables, from, to);
+    return transfer.rounds([&](std::int64_t from, std::int64_t to) -> Status {
+      LANCET_TRY(transfer.sum(*tables, *tables, transfer.place(), true, from, to));
+      return transfer.gather<float>(*tables, from, to);
     });
   };
 }
@@ -30,7 +30,7 @@ Kernel bind(const KernelArgs& args) {
 std::size_t workspace(const KernelArgs& args) {
   if (message_type(args.attributes) == DType::f32) return 0;
   const std::int64_t length = length_of(packed(args.results, args.attributes));
-  return device::DeviceShardExchange<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
+  return device::DeviceShardTransfer<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
 }
 
 const DeviceKernel table[] = {{"all_reduce", bind, workspace, false}};

@@ -1,6 +1,7 @@
 // dispatch(x, expert, slot, filled) copies tokens into their experts' slots, [B,S,D] -> [E,C,D], where C is the
-// attribute `slots`. Slots without a token are not written, and no op reads them. dispatch_dx(dslots, expert, slot)
-// copies the gradients of the slots back to the tokens; that of a dropped token is zero.
+// attribute `slots`. Slots without a token are not written. Collectives over `tensor` may carry them, but no token's
+// value is computed from them. dispatch_dx(dslots, expert, slot) copies the gradients of the slots back to the tokens;
+// that of a dropped token is zero.
 // Ranks that have the same tokens may split the experts: each then fills the slots of its own experts, and the gradient
 // of a token of another rank's expert is zero.
 #include "ops/describe.h"

@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "cpu_exchange.h"
+#include "cpu_transfer.h"
 
 namespace lancet::ops {
 namespace {
@@ -15,10 +15,10 @@ Kernel bind_sums(const KernelArgs& args) {
   const std::int64_t ranks = ranks_of_shards(args, args.group.comm != nullptr);
   return by_message(message_type(args.attributes), [&](auto wire) -> Kernel {
     const PackedTensors values = packed(args.operands, args.attributes), results = packed_shards(args.results);
-    const CpuShardExchange<decltype(wire)> exchange(args.group, ranks, length_of(values), args.workspace);
+    const CpuShardTransfer<decltype(wire)> transfer(args.group, ranks, length_of(values), args.workspace);
     return [=]() -> Status {
-      return exchange.rounds(
-          [&](std::int64_t from, std::int64_t to) { return exchange.sum(values, results, 0, false, from, to); });
+      return transfer.rounds(
+          [&](std::int64_t from, std::int64_t to) { return transfer.sum(values, results, 0, false, from, to); });
     };
   });
 }
@@ -26,7 +26,7 @@ Kernel bind_sums(const KernelArgs& args) {
 std::size_t sums_workspace(const KernelArgs& args) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
   return by_message(message_type(args.attributes), [&](auto wire) {
-    return CpuShardExchange<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
+    return CpuShardTransfer<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
   });
 }
 
@@ -35,10 +35,10 @@ Kernel bind_gather(const KernelArgs& args) {
   return by_message(args.operands[0].dtype(), [&](auto wire) -> Kernel {
     using T = decltype(wire);
     const PackedTensors tensors = packed(args.operands, args.attributes);
-    const CpuShardExchange<T> exchange(args.group, ranks, length_of(tensors), args.workspace);
+    const CpuShardTransfer<T> transfer(args.group, ranks, length_of(tensors), args.workspace);
     return [=]() -> Status {
-      return exchange.rounds(
-          [&](std::int64_t from, std::int64_t to) { return exchange.template gather<T>(tensors, from, to); });
+      return transfer.rounds(
+          [&](std::int64_t from, std::int64_t to) { return transfer.template gather<T>(tensors, from, to); });
     };
   });
 }
@@ -46,7 +46,7 @@ Kernel bind_gather(const KernelArgs& args) {
 std::size_t gather_workspace(const KernelArgs& args) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
   return by_message(args.operands[0].dtype(), [&](auto wire) {
-    return CpuShardExchange<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
+    return CpuShardTransfer<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
   });
 }
 

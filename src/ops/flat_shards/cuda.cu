@@ -1,4 +1,4 @@
-#include "device_exchange.h"
+#include "device_transfer.h"
 
 namespace lancet::ops {
 namespace {
@@ -10,12 +10,12 @@ template <class Wire>
 Kernel bind_sums_as(const KernelArgs& args) {
   const PackedTensors values = packed(args.operands, args.attributes);
   const std::int64_t ranks = ranks_of_shards(args, args.group.device_comm != nullptr);
-  const DeviceShardExchange<Wire> exchange(args, ranks, length_of(values));
+  const DeviceShardTransfer<Wire> transfer(args, ranks, length_of(values));
   const auto from_tables = std::make_shared<const Tables>(tables_of(values));
   const auto to_tables = std::make_shared<const Tables>(tables_of(packed_shards(args.results)));
   return [=]() -> Status {
-    return exchange.rounds(
-        [&](std::int64_t from, std::int64_t to) { return exchange.sum(*from_tables, *to_tables, 0, false, from, to); });
+    return transfer.rounds(
+        [&](std::int64_t from, std::int64_t to) { return transfer.sum(*from_tables, *to_tables, 0, false, from, to); });
   };
 }
 
@@ -23,19 +23,19 @@ template <class T>
 Kernel bind_gather_as(const KernelArgs& args) {
   const PackedTensors tensors = packed(args.operands, args.attributes);
   const std::int64_t ranks = ranks_of_shards(args, args.group.device_comm != nullptr);
-  const DeviceShardExchange<T> exchange(args, ranks, length_of(tensors));
+  const DeviceShardTransfer<T> transfer(args, ranks, length_of(tensors));
   const auto tables = std::make_shared<const Tables>(tables_of(tensors));
   return [=]() -> Status {
-    return exchange.rounds(
-        [&](std::int64_t from, std::int64_t to) { return exchange.template gather<T>(*tables, from, to); });
+    return transfer.rounds(
+        [&](std::int64_t from, std::int64_t to) { return transfer.template gather<T>(*tables, from, to); });
   };
 }
 
 std::size_t workspace(const KernelArgs& args, DType type) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
   const std::int64_t ranks = args.attributes.integer("shards");
-  return type == DType::bf16 ? DeviceShardExchange<bf16>::workspace_bytes(ranks, length)
-                             : DeviceShardExchange<float>::workspace_bytes(ranks, length);
+  return type == DType::bf16 ? DeviceShardTransfer<bf16>::workspace_bytes(ranks, length)
+                             : DeviceShardTransfer<float>::workspace_bytes(ranks, length);
 }
 
 Kernel bind_sums(const KernelArgs& args) {

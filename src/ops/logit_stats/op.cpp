@@ -1,5 +1,5 @@
-// Cross-entropy of logits whose columns are split over ranks: the ranks exchange two numbers a token and block of
-// columns instead of the logits (vocabulary-parallel loss, Megatron-LM, section 3).
+// Cross-entropy of logits whose columns are split over ranks: the ranks send each other two numbers a token and
+// block of columns instead of the logits (vocabulary-parallel loss, Megatron-LM, section 3).
 //   logit_stats(logits [B,S,V'], targets i32[B,S]) {vocabulary, blocks} -> stats f32[blocks,B,S,2]: by block of V' /
 //       blocks columns, the logarithm of the sum of e^logit, and the target's logit, 0 in blocks without the target
 //   loss_of_stats(stats, targets) {total_tokens} -> loss f32[1], dstats f32[blocks,B,S,2]

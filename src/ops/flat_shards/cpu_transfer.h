@@ -1,22 +1,22 @@
-// The exchange of packed shards (packed.h) among the ranks of a group, in rounds (slots.h).
+// The transfer of packed shards (packed.h) among the ranks of a group, in rounds (messages.h).
 //
 // A round handles the same positions [from, to) of all shards. sum(): each rank packs, for each rank, the values at
 // these positions of that rank's shards, sends one message to each other rank, and adds up what it got in the order of
 // the ranks, as Communicator::all_reduce_sum does. gather(): each rank packs its own values, sends them to all others
 // and unpacks what it got. Values travel as Wire, and sums are f32.
 #pragma once
-#include "slots.h"
+#include "messages.h"
 
 namespace lancet::ops {
 
 template <class Wire>
-class CpuShardExchange : public ShardSlots<Wire, comm::round_floats * sizeof(float)> {
-  using Slots = ShardSlots<Wire, comm::round_floats * sizeof(float)>;
-  using Slots::place_, Slots::ranks_, Slots::sent_of, Slots::received_of;
+class CpuShardTransfer : public ShardMessages<Wire, comm::round_floats * sizeof(float)> {
+  using Messages = ShardMessages<Wire, comm::round_floats * sizeof(float)>;
+  using Messages::place_, Messages::ranks_, Messages::sent_of, Messages::received_of;
 
  public:
-  CpuShardExchange(const comm::Group& group, std::int64_t ranks, std::int64_t length, std::byte* workspace)
-      : Slots(group, ranks, length, workspace), comm_(ranks > 1 ? group.comm : nullptr) {}
+  CpuShardTransfer(const comm::Group& group, std::int64_t ranks, std::int64_t length, std::byte* workspace)
+      : Messages(group, ranks, length, workspace), comm_(ranks > 1 ? group.comm : nullptr) {}
 
   // The sums over the ranks of the values f32 at [from, to) of this rank's shards of `values`, to the same positions of
   // the shards that `results` has for `result_rank`. rounded: each sum is rounded to Wire.
@@ -84,7 +84,7 @@ class CpuShardExchange : public ShardSlots<Wire, comm::round_floats * sizeof(flo
 
   Status send(bool each, std::int64_t count) const {
     if (!comm_) return {};
-    return this->exchange(
+    return this->transfer(
         each, count, [this](const auto& sends, const auto& receives) { return comm_->send_receive(sends, receives); });
   }
 

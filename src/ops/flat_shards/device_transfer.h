@@ -1,11 +1,11 @@
-// The exchange of packed shards (packed.h, cpu_exchange.h) on a GPU: kernels pack, add up and unpack, with one element
+// The transfer of packed shards (packed.h, cpu_transfer.h) on a GPU: kernels pack, add up and unpack, with one element
 // a thread at a time, and find its tensor by binary search. Sums are in the order of the ranks, as on the CPU.
 #pragma once
 #include <memory>
 #include <vector>
 
+#include "messages.h"
 #include "ops/device/pack.h"
-#include "slots.h"
 
 namespace lancet::ops::device {
 
@@ -37,13 +37,13 @@ inline std::vector<PackedTable> tables_of(const PackedTensors& tensors) {
   return tables;
 }
 
-// The positions [begin, end) of the ranks [first_rank, first_rank + ranks), 1024 of one rank a block. Slots hold one
+// The positions [begin, end) of the ranks [first_rank, first_rank + ranks), 1024 of one rank a block. Messages hold one
 // rank's values each, from position `from` on.
 struct PackedSpan {
   static constexpr int threads = 256;
   static constexpr std::int64_t block_elements = 4 * threads;
   PackedTable table;
-  std::int64_t begin, end, from, slot;  // slot: elements of a slot
+  std::int64_t begin, end, from, message_length;
   int first_rank, ranks, place;
 
   std::int64_t blocks() const { return ranks * divide_up(end - begin, block_elements); }
@@ -63,29 +63,29 @@ struct PackedSpan {
   }
 };
 
-// slot of rank q = the values of rank q's shards; that of this rank goes to `own`.
+// The message to rank q = the values of rank q's shards; that of this rank goes to `own`.
 template <class T, class Wire>
 struct PackShards {
   static constexpr int threads = PackedSpan::threads;
   PackedSpan span;
-  Wire *slots, *own;
+  Wire *messages, *own;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     span.each(block, [&](int rank, std::int64_t at, const PackedTensor& tensor, std::int64_t element) {
       const float x = element < tensor.elements ? to_f32(static_cast<const T*>(tensor.data)[element]) : 0.f;
-      Wire* to = rank == span.place ? own : slots;
-      to[rank * span.slot + at] = from_f32<Wire>(x);
+      Wire* to = rank == span.place ? own : messages;
+      to[rank * span.message_length + at] = from_f32<Wire>(x);
     });
   }
 };
 
-// The sums of all slots, in order, to the shards of span.first_rank.
+// The sums of all messages, in order, to the shards of span.first_rank.
 template <class Wire>
 struct SumShards {
   static constexpr int threads = PackedSpan::threads;
   PackedSpan span;
-  const Wire* slots;
+  const Wire* messages;
   int summands;
   bool rounded;
 
@@ -93,25 +93,25 @@ struct SumShards {
   LANCET_DEVICE void operator()(Block& block) const {
     span.each(block, [&](int, std::int64_t at, const PackedTensor& tensor, std::int64_t element) {
       if (element >= tensor.elements) return;
-      float sum = to_f32(slots[at]);
-      for (int q = 1; q < summands; ++q) sum += to_f32(slots[q * span.slot + at]);
+      float sum = to_f32(messages[at]);
+      for (int q = 1; q < summands; ++q) sum += to_f32(messages[q * span.message_length + at]);
       static_cast<float*>(tensor.data)[element] = rounded ? to_f32(from_f32<Wire>(sum)) : sum;
     });
   }
 };
 
-// The values of all other ranks' shards = their slots.
+// The values of all other ranks' shards = their messages.
 template <class T, class Wire>
 struct UnpackShards {
   static constexpr int threads = PackedSpan::threads;
   PackedSpan span;
-  const Wire* slots;
+  const Wire* messages;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     span.each(block, [&](int rank, std::int64_t at, const PackedTensor& tensor, std::int64_t element) {
       if (rank == span.place || element >= tensor.elements) return;
-      static_cast<T*>(tensor.data)[element] = from_f32<T>(to_f32(slots[rank * span.slot + at]));
+      static_cast<T*>(tensor.data)[element] = from_f32<T>(to_f32(messages[rank * span.message_length + at]));
     });
   }
 };
@@ -120,17 +120,17 @@ struct UnpackShards {
 inline constexpr std::int64_t device_round_bytes = 16 << 20;
 
 template <class Wire>
-class DeviceShardExchange : public ShardSlots<Wire, device_round_bytes> {
-  using Slots = ShardSlots<Wire, device_round_bytes>;
-  using Slots::place_, Slots::ranks_, Slots::slot_, Slots::sent_of, Slots::received_of;
+class DeviceShardTransfer : public ShardMessages<Wire, device_round_bytes> {
+  using Messages = ShardMessages<Wire, device_round_bytes>;
+  using Messages::place_, Messages::ranks_, Messages::message_length_, Messages::sent_of, Messages::received_of;
 
  public:
-  DeviceShardExchange(const KernelArgs& args, std::int64_t ranks, std::int64_t length)
-      : Slots(args.group, ranks, length, args.workspace),
+  DeviceShardTransfer(const KernelArgs& args, std::int64_t ranks, std::int64_t length)
+      : Messages(args.group, ranks, length, args.workspace),
         comm_(ranks > 1 ? args.group.device_comm : nullptr),
         stream_(args.stream) {}
 
-  // As CpuShardExchange::sum() and gather().
+  // As CpuShardTransfer::sum() and gather().
   Status sum(const std::vector<PackedTable>& values, const std::vector<PackedTable>& results, int result_rank,
              bool rounded, std::int64_t from, std::int64_t to) const {
     LANCET_TRY(spans(values, from, to, 0, ranks_, [&](const PackedSpan& span) {
@@ -144,7 +144,7 @@ class DeviceShardExchange : public ShardSlots<Wire, device_round_bytes> {
 
   template <class T>
   Status gather(const std::vector<PackedTable>& tensors, std::int64_t from, std::int64_t to) const {
-    Wire* first = sent_of(0) - place_ * slot_;  // this rank's values go to the first slot
+    Wire* first = sent_of(0) - place_ * message_length_;  // this rank's values go to the first message
     LANCET_TRY(spans(tensors, from, to, place_, 1, [&](const PackedSpan& span) {
       return launch(*stream_, span.blocks(), PackShards<T, Wire>{span, first, first});
     }));
@@ -160,14 +160,14 @@ class DeviceShardExchange : public ShardSlots<Wire, device_round_bytes> {
                F f) const {
     for (const PackedTable& table : tables) {
       const std::int64_t begin = std::max(from, table.begin()), end = std::min(to, table.end());
-      if (begin < end) LANCET_TRY(f(PackedSpan{table, begin, end, from, slot_, first_rank, ranks, place_}));
+      if (begin < end) LANCET_TRY(f(PackedSpan{table, begin, end, from, message_length_, first_rank, ranks, place_}));
     }
     return {};
   }
 
   Status send(bool each, std::int64_t count) const {
     if (!comm_) return {};
-    return this->exchange(each, count, [this](const auto& sends, const auto& receives) {
+    return this->transfer(each, count, [this](const auto& sends, const auto& receives) {
       return comm_->send_receive(*stream_, sends, receives);
     });
   }
