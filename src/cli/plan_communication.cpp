@@ -191,7 +191,7 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
     const Instruction& at = plan.program.instructions[i];
     // Helpers of parts may be on a stream of communications without sending anything.
     if (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::part_helper) continue;
-    const mesh::Axes named = ir::group_of(at), axes = named.empty() ? mesh.wide() : named;
+    const mesh::Axes axes = ir::group_of(at, mesh);
     Row row{reasons.of(i), &at, without_numbers(schedule::site_of(at)), mesh::to_string(axes), ""};
     const auto [it, is_new] =
         index.emplace(std::tuple(row.reason, row.what, row.over, reasons.words(row.reason, at, 0)), rows.size());

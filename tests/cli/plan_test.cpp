@@ -214,7 +214,7 @@ TEST_CASE("an incomplete profile is refused with the names and number of the mis
                        ": measure this config and mesh with lancet profile") == 1);
   const auto many = lancet("plan " + files.config + files.for_two + " --set model.n_embd=64");
   CHECK(many.code == 2);
-  CHECK(test::matches(many.output, "found none of embedding.* and [0-9]+ more: measure it"));
+  CHECK(test::matches(many.output, "found none of embedding.* and [0-9]+ more: measure this config"));
 }
 
 #if defined(LANCET_HAVE_MPI)
