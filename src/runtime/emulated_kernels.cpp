@@ -50,7 +50,7 @@ mesh::Axes axes_of_tokens(const ir::Program& program, const ir::Instruction& rou
   mesh::Axes axes = mesh::batch_axes;
   for (const ir::Instruction& at : program.instructions)
     if (ops::kind(at) == ops::Kind::collective && std::ranges::count(at.operands, router.results[0]) > 0)
-      axes = axes | (ir::group_of(at).empty() ? mesh.wide() : ir::group_of(at));
+      axes = axes | ir::group_of(at, mesh);
   return axes;
 }
 
