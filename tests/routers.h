@@ -19,10 +19,8 @@ struct Route {
   }
 };
 
-inline const std::vector<Route> routes{{config::Router::switch_top1},
-                                       {config::Router::batch_prioritized},
-                                       {config::Router::top_k, 2, true},
-                                       {config::Router::batch_prioritized, 2}};
+inline const std::vector<Route> routes{
+    {config::Router::switch_top1}, {config::Router::top_k, 2, true}, {config::Router::batch_prioritized, 2}};
 inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority"};
 
 }  // namespace lancet::test

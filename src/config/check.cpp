@@ -19,7 +19,8 @@ Error refused(fmt::format_string<Args...> text, Args&&... args) {
 constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
 constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor; also tokens of a step: byte sizes stay far below 2^63
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
-constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same with MoE layers: choices of experts, which gates count in floats
+constexpr std::int64_t most_routed =
+    (1LL << 24) - 1;  // the same with MoE layers: choices of experts, which gates count in floats
 
 // Exactly one of the two fields gives a layer's experts.
 Status check_experts_given(const Model& m) {
@@ -42,7 +43,8 @@ Status check_experts(const Model& m, const mesh::Mesh& mesh) {
                    m.num_experts_per_tok);
   if (m.num_experts_per_tok != 1 && m.router == Router::switch_top1)
     return refused(
-        "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes several",
+        "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes "
+        "several",
         m.num_experts_per_tok);
   return {};
 }
@@ -97,7 +99,8 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   const double choices = tokens * double(m.num_experts_per_tok);
   if (m.has_moe() && choices > double(most_routed))
     return refused(
-        "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, found "
+        "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, "
+        "found "
         "{:.0f}",
         most_routed, choices);
   return {};

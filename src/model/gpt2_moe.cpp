@@ -174,7 +174,7 @@ class Builder {
 
     const TensorId gate = add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_},
                               DType::f32, {whole, whole});
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];   // f32[B,S,E]
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];             // f32[B,S,E]
     const ops::Attributes rows{{"tokens", std::min(tokens * choices, experts * slots)}};  // that the experts get
     ops::Attributes product = product_of(tokens);
     product.set("tokens", rows.integer("tokens"));

@@ -9,8 +9,8 @@ namespace lancet::ops {
 
 inline constexpr std::int32_t dropped = -1;  // the slot of a choice that found none
 
-// expert i32[T,K] and slot i32[T,K] of T tokens with K choices each, and the slots [E,C,D] of the experts: of all, or of
-// a rank's share, which are those from number E * place on.
+// expert i32[T,K] and slot i32[T,K] of T tokens with K choices each, and the slots [E,C,D] of the experts: of all, or
+// of a rank's share, which are those from number E * place on.
 struct TokenSlots {
   std::int64_t tokens, choices, first, experts, capacity;
   const std::int32_t *expert, *slot;

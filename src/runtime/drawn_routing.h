@@ -22,10 +22,10 @@ struct RoutedModel {
 
 class DrawnRouting {
  public:
-  // text: "even": token i of a rank chooses expert i modulo the experts, and those after it; "zipf:S": the i-th most popular expert of a
-  // layer is chosen in proportion to 1 / i^S; "trace:FILE": as often as in the records of a run (metrics.jsonl), whose
-  // steps follow one another and then begin again. Config errors name emulated.routing: another text, a file that
-  // cannot be read or holds no counts, or counts of other layers or experts.
+  // text: "even": token i of a rank chooses expert i modulo the experts, and those after it; "zipf:S": the i-th most
+  // popular expert of a layer is chosen in proportion to 1 / i^S; "trace:FILE": as often as in the records of a run
+  // (metrics.jsonl), whose steps follow one another and then begin again. Config errors name emulated.routing: another
+  // text, a file that cannot be read or holds no counts, or counts of other layers or experts.
   static Result<DrawnRouting> read(const std::string& text, const RoutedModel& model);
 
   // Makes the scores [tokens, experts] of tokens first, first + 1, ... of a rank's micro batch. The highest scores of

@@ -177,7 +177,7 @@ TEST_CASE("capacity is rounded up, at least 1 and at most the number of tokens")
   REQUIRE(model::capacity(8.0, 16, 4) == 16);
   REQUIRE(model::capacity(1.0, 1, 64) == 1);
   REQUIRE(model::capacity(1.25, 1024, 4, 2) == 640);
-  REQUIRE(model::capacity(1.25, 1024, 4, 4) == 1024);  // no token chooses an expert twice
+  REQUIRE(model::capacity(1.25, 1024, 4, 4) == 1024);           // no token chooses an expert twice
   for (std::int64_t percent = 1; percent <= 400; percent += 7)  // compared with integer arithmetic
     for (std::int64_t tokens : {1, 7, 64, 1000, 4096})
       for (std::int64_t experts : {1, 3, 8, 64}) {

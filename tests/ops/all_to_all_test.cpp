@@ -252,8 +252,7 @@ Status check_wholes(const Setting& s, comm::Communicator& inner) {
   Layer layer;
   GuardedTensor x({s.dtype, {s.batch(), s.sequence, s.width}});
   fill_normal(x, 8, std::uint64_t(inner.rank()));
-  const Decision whole =
-      decide(logits_of(s, inner.rank()), 1, "slots", {{"capacity", s.capacity}, {"groups", 1}});
+  const Decision whole = decide(logits_of(s, inner.rank()), 1, "slots", {{"capacity", s.capacity}, {"groups", 1}});
   const GuardedTensor slots =
       call(layer, "dispatch", {x, whole.expert, whole.slot, whole.filled}, {{"slots", s.capacity}})[0];
   GuardedTensor buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}});

@@ -55,10 +55,9 @@ const Words split{"split"}, whole{"whole"};
 TEST_CASE("axes: along the batch, from one all-to-all to the next") {
   const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::batch);
   for (const char* op :
-       {"embedding",       "layer_norm",  "add_layer_norm",    "linear",           "attention",   "gelu",
-        "router",          "top_k",       "slots",             "all_to_all_counts", "dispatch",   "all_to_all",  "expert_linear",
-        "all_to_all_back", "combine",     "combine_dx",        "expert_linear_dx", "dispatch_dx", "top_k_dx",
-        "attention_dx",    "linear_dx"}) {
+       {"embedding", "layer_norm", "add_layer_norm",    "linear",      "attention",  "gelu",          "router",
+        "top_k",     "slots",      "all_to_all_counts", "dispatch",    "all_to_all", "expert_linear", "all_to_all_back",
+        "combine",   "combine_dx", "expert_linear_dx",  "dispatch_dx", "top_k_dx",   "attention_dx",  "linear_dx"}) {
     INFO(op);
     CHECK(rows.at(op) == split);
   }
@@ -326,8 +325,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
       covered += range.end - range.begin;
     }
     if (reach == 0)
-      for (const Range& range : ranges)
-        CHECK(step.program().instructions[std::size_t(range.begin)].op == "slots");
+      for (const Range& range : ranges) CHECK(step.program().instructions[std::size_t(range.begin)].op == "slots");
     CHECK(covered > covered_before);
     covered_before = covered;
   }

@@ -272,8 +272,7 @@ TEST_CASE("generation repeats its tokens on all ranks and sums what each rank's 
     for (const std::int64_t positions : {1, 4}) check_logits({mesh}, model::Mode::decode, positions);
   }
   check_logits({mesh_with(1, 1, 2)}, model::Mode::decode, 4);
-  for (const Route& route : routes)
-    check_logits({.mesh = mesh_with(1, 2, 1), .route = route}, model::Mode::decode, 4);
+  for (const Route& route : routes) check_logits({.mesh = mesh_with(1, 2, 1), .route = route}, model::Mode::decode, 4);
 }
 
 TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, though they are integers") {

@@ -69,17 +69,14 @@ class RandomModel {
     const auto chosen = append("top_k", {logits}, {{"k", choices}}, name + ".gate");
     const ir::TensorId expert = chosen[0], weight_of = chosen[1];
     const bool prioritized = below(3) == 0;
-    const auto gate =
-        append(prioritized ? "slots_by_priority" : "slots",
-               prioritized ? std::vector{expert, weight_of} : std::vector{expert},
-               {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}, {"experts", experts_}},
-               name + ".gate");
-    const ir::TensorId aux = append("aux_loss", {chosen[2], gate[3]},
-                                    {{"load_tokens", tokens() / ranks},
-                                     {"choices", choices},
-                                     {"total_tokens", tokens()},
-                                     {"coefficient", 0.1}},
-                                    name + ".aux")[0];
+    const auto gate = append(
+        prioritized ? "slots_by_priority" : "slots", prioritized ? std::vector{expert, weight_of} : std::vector{expert},
+        {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}, {"experts", experts_}},
+        name + ".gate");
+    const ir::TensorId aux = append(
+        "aux_loss", {chosen[2], gate[3]},
+        {{"load_tokens", tokens() / ranks}, {"choices", choices}, {"total_tokens", tokens()}, {"coefficient", 0.1}},
+        name + ".aux")[0];
     program_.add_output("aux." + name, aux);
     ir::TensorId y =
         append("dispatch", {x_, expert, gate[0], gate[2]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];

@@ -88,11 +88,10 @@ std::vector<std::int32_t> generated(inference::Decoder& decoder, std::span<const
 }  // namespace
 
 TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the whole forward pass") {
-  const auto [freq, route] =
-      GENERATE(table<std::int64_t, test::Route>({{0, {config::Router::switch_top1}},
-                                                 {1, {config::Router::switch_top1}},
-                                                 {1, {config::Router::top_k, 2, true}},
-                                                 {2, {config::Router::batch_prioritized}}}));
+  const auto [freq, route] = GENERATE(table<std::int64_t, test::Route>({{0, {config::Router::switch_top1}},
+                                                                        {1, {config::Router::switch_top1}},
+                                                                        {1, {config::Router::top_k, 2, true}},
+                                                                        {2, {config::Router::batch_prioritized}}}));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int threads = GENERATE(1, 2);
   config::Config config = test::small_config();

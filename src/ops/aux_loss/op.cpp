@@ -5,8 +5,9 @@
 // router, the mean over tokens of -sum over experts of p log p, in nats: from 0 (certain) to log E (even), without
 // gradient. The result f32[2], loss and entropy, is this rank's share; the sum over ranks is that of the layer.
 // Tokens may have several loads, f32[2L,E]: each of L runs of neighbouring tokens has its own f_e, and the loss is the
-// sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent); total_tokens, the
-// number of tokens of the whole batch; coefficient, the weight of the loss in the objective, which the result does not include.
+// sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent);
+// total_tokens, the number of tokens of the whole batch; coefficient, the weight of the loss in the objective, which
+// the result does not include.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -68,7 +69,8 @@ const OpDef table[] = {
      .infer = infer_dx,
      .work = work,
      .partition = {{{0}, {0}, SplitIn::space}},
-     .samples = {{{f32({2, 4}, Fill::load)}, sample_loads(1)}, {{f32({8, 4}, Fill::load)}, sample_loads(4)},
+     .samples = {{{f32({2, 4}, Fill::load)}, sample_loads(1)},
+                 {{f32({8, 4}, Fill::load)}, sample_loads(4)},
                  {{f32({2, 4}, Fill::load)}, sample_loads(1, 3)}}},
 };
 

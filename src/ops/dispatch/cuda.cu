@@ -22,9 +22,8 @@ struct Copy {
     const T* in = x + t * width;
     for (std::int64_t k = rows.at.next(t, 0); k < rows.at.choices; k = rows.at.next(t, k + 1)) {
       T* out = slots + rows.at.row(t, k) * width;
-      for_row<T>(block, width, [&](std::int64_t start, Part part) {
-        store(out + start, load(in + start, part, wide), part, wide);
-      });
+      for_row<T>(block, width,
+                 [&](std::int64_t start, Part part) { store(out + start, load(in + start, part, wide), part, wide); });
     }
   }
 };

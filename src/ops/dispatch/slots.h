@@ -32,8 +32,8 @@ struct SlotRows {
   }
 };
 
-// Sets out [D] to the sum over token t's choices of factor(k) times their rows, in f32, in the order of the choices, and
-// rounds it once. A single row becomes single(k, row [D], out [D]); without rows, the sum is 0.
+// Sets out [D] to the sum over token t's choices of factor(k) times their rows, in f32, in the order of the choices,
+// and rounds it once. A single row becomes single(k, row [D], out [D]); without rows, the sum is 0.
 template <class T, class Factor, class Single>
 void sum_rows(const SlotRows& rows, std::int64_t t, const T* slots, T* out, Factor factor, Single single) {
   constexpr std::int64_t piece = 512;  // columns that are summed at a time

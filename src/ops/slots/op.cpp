@@ -81,8 +81,14 @@ Sample sample_of(const SampleSize& size, bool weight) {
 
 std::vector<Sample> samples(bool weight = false) {
   std::vector<Sample> all;
-  for (const SampleSize& size : {SampleSize{16, 1, 4, 5, 1}, {12, 1, 5, 1, 1}, {2, 1, 3, 4, 1}, {24, 1, 3, 4, 2},
-                                 {24, 1, 4, 1, 8}, {16, 2, 4, 6, 1}, {12, 3, 5, 2, 1}, {24, 2, 4, 3, 4}})
+  for (const SampleSize& size : {SampleSize{16, 1, 4, 5, 1},
+                                 {12, 1, 5, 1, 1},
+                                 {2, 1, 3, 4, 1},
+                                 {24, 1, 3, 4, 2},
+                                 {24, 1, 4, 1, 8},
+                                 {16, 2, 4, 6, 1},
+                                 {12, 3, 5, 2, 1},
+                                 {24, 2, 4, 3, 4}})
     all.push_back(sample_of(size, weight));
   all.push_back(sample_of({24, 2, 4, 2, 8}, weight));
   all.back().attributes.set("load_groups", std::int64_t(2));

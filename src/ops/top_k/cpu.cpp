@@ -16,10 +16,10 @@ Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t tokens = shape.rows(), experts = shape.back(), choices = args.attributes.integer("k");
   const bool normalized = args.attributes.integer("normalize", 0) != 0;
-  const float* logits = args.operands[0].as<float>();         // [T, E]
-  auto* expert = args.results[0].as<std::int32_t>();          // [T, K]
-  auto* weight = args.results[1].as<float>();                 // [T, K]
-  auto* scores = args.results[2].as<float>();                 // [T, E]
+  const float* logits = args.operands[0].as<float>();  // [T, E]
+  auto* expert = args.results[0].as<std::int32_t>();   // [T, K]
+  auto* weight = args.results[1].as<float>();          // [T, K]
+  auto* scores = args.results[2].as<float>();          // [T, E]
   return [=]() -> Status {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {

@@ -23,9 +23,9 @@ struct Choose {
   static constexpr int threads = 256;
   std::int64_t tokens, experts, choices;
   bool normalized;
-  const float* logits;            // [T, E]
-  std::int32_t* expert;           // [T, K]
-  float *weight, *scores;         // [T, K], [T, E]
+  const float* logits;     // [T, E]
+  std::int32_t* expert;    // [T, K]
+  float *weight, *scores;  // [T, K], [T, E]
   int width;
 
   std::int64_t blocks() const { return divide_up(tokens, threads / width); }

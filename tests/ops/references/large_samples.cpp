@@ -19,7 +19,8 @@ ops::SampleOperand expert(std::int64_t tokens, std::int64_t choices = 1) {
   return {{i32, {tokens, choices}}, Fill::expert};
 }
 const ops::SampleOperand slot{{i32, {150, 1}}, Fill::slot}, weight{{f32, {150, 1}}, Fill::weight},
-    rows{{i32, {5, 2}}, Fill::rows}, slots{{i32, {150, 3}}, Fill::slot}, weights{{f32, {150, 3}}, Fill::weight};
+    rows{{i32, {5, 2}}, Fill::rows}, three_slots{{i32, {150, 3}}, Fill::slot},
+    three_weights{{f32, {150, 3}}, Fill::weight};
 
 void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
@@ -62,10 +63,11 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
       {"all_to_all", {{{{t, {5, 40, 96}}}, rows, rows}, routed}},
       {"combine", {{{{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
       {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
-      {"combine", {{{{t, {5, 40, 1203}}}, expert(150, 3), slots, weights, rows}, routed}},
-      {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150, 3), slots, weights, rows}, routed}},
-      {"dispatch", {{{{t, {3, 50, 203}}}, expert(150, 3), slots, rows}, routed}},
-      {"dispatch_dx", {{{{t, {5, 40, 1203}}}, expert(150, 3), slots}, routed}},
+      {"combine", {{{{t, {5, 40, 1203}}}, expert(150, 3), three_slots, three_weights, rows}, routed}},
+      {"combine_dx",
+       {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150, 3), three_slots, three_weights, rows}, routed}},
+      {"dispatch", {{{{t, {3, 50, 203}}}, expert(150, 3), three_slots, rows}, routed}},
+      {"dispatch_dx", {{{{t, {5, 40, 1203}}}, expert(150, 3), three_slots}, routed}},
       {"dispatch", {{{{t, {3, 50, 203}}}, expert(150), slot, rows}, routed}},
       {"dispatch_dx", {{{{t, {5, 40, 203}}}, expert(150), slot}, routed}},
       {"expert_linear", {{{{t, {5, 40, 70}}}, {{t, {5, 130, 70}}}, {{f32, {5, 130}}}, rows}, routed}},

@@ -35,7 +35,8 @@ void top_k(ReferenceCall& c) {  // logits [B,S,E]
     for (Index e = 0; e < E; ++e) scores[t * E + e] = std::exp(logits[t * E + e]) / sum;
     std::vector<Index> order(static_cast<std::size_t>(E));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return logits[t * E + a] > logits[t * E + b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Index a, Index b) { return logits[t * E + a] > logits[t * E + b]; });
     for (Index k = 0; k < K; ++k) {
       const Index e = order[std::size_t(k)];
       expert[t * K + k] = double(e);
@@ -174,8 +175,8 @@ void aux_loss(ReferenceCall& c) {
   const Index loads = load.shape()[0] / 2;
   for (Index i = 0; i < loads * E; ++i) {
     const Index l = i / E, e = i % E;
-    const double fraction = load[2 * l * E + e] / double(c.attributes.integer("load_tokens")) /
-                            double(c.attributes.integer("choices", 1));
+    const double fraction =
+        load[2 * l * E + e] / double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("choices", 1));
     double mean = 0;
     for (Index t = l * T / loads; t < (l + 1) * T / loads; ++t) {
       mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
