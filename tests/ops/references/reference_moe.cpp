@@ -108,7 +108,7 @@ void top_k_dx(ReferenceCall& c) {  // dweight [T,K], expert, scores [B,S,E] [, d
   const Index loads = T / c.attributes.integer("load_tokens", T);
   const bool normalized = c.attributes.integer("normalize", 0) != 0;
   c.length = double(E);
-  std::vector<double> dp(static_cast<std::size_t>(E));
+  std::vector<double> dp(static_cast<std::size_t>(E)), terms;
   for (Index t = 0; t < T; ++t) {
     for (Index e = 0; e < E; ++e) dp[std::size_t(e)] = c.has(3) ? c.operands[3][t * loads / T * E + e] : 0.0;
     double chosen = 0;
@@ -121,11 +121,17 @@ void top_k_dx(ReferenceCall& c) {  // dweight [T,K], expert, scores [B,S,E] [, d
       }
     // The whole Jacobian: d p_f / d logit_e = p_f * ((e == f) - p_e)
     for (Index e = 0; e < E; ++e) {
-      double sum = 0;
-      for (Index f = 0; f < E; ++f) sum += dp[std::size_t(f)] * p[t * E + f] * ((e == f ? 1 : 0) - p[t * E + e]);
+      double sum = 0, size = 0;  // normalised weights' terms cancel out but for those of the chosen experts
+      for (Index f = 0; f < E; ++f) {
+        const double term = dp[std::size_t(f)] * p[t * E + f], slope = (e == f ? 1 : 0) - p[t * E + e];
+        sum += term * slope;
+        size += std::abs(term) * ((e == f ? 1 : 0) + p[t * E + e]);
+      }
       c.results[0][t * E + e] = sum;
+      terms.push_back(size);
     }
   }
+  c.terms = {terms};
 }
 
 void dispatch(ReferenceCall& c) {  // x, expert, slot, filled
