@@ -306,7 +306,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
   const auto groups = schedule::forward_groups(step, 4);
   std::vector<std::size_t> gates;
   for (std::size_t i = 0; i < step.forward_end(); ++i)
-    if (step.program().instructions[i].op == "slots") gates.push_back(i);
+    if (step.program().instructions[i].op == "top_k") gates.push_back(i);
   REQUIRE(gates.size() == 4);
   int covered_before = 0;
   for (int reach : {0, 1, 2, 100}) {
@@ -325,7 +325,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
       covered += range.end - range.begin;
     }
     if (reach == 0)
-      for (const Range& range : ranges) CHECK(step.program().instructions[std::size_t(range.begin)].op == "slots");
+      for (const Range& range : ranges) CHECK(step.program().instructions[std::size_t(range.begin)].op == "top_k");
     CHECK(covered > covered_before);
     covered_before = covered;
   }

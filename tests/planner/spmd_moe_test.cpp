@@ -310,7 +310,7 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
   for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
   forward[forward.find("wte.weight")].sharding = Sharding::whole(2);
   CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
-        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
+        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %14 64{data,tensor},1");
 }
 
 TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {
