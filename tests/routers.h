@@ -1,4 +1,4 @@
-// Every router of the config and the ops that are their gates, for tests that try them all.
+// Every router of the config, and every gate, for tests that try them all.
 #pragma once
 #include <vector>
 
@@ -6,7 +6,21 @@
 
 namespace lancet::test {
 
-inline const std::vector<config::Router> routers{config::Router::switch_top1, config::Router::batch_prioritized};
-inline const std::vector<const char*> gates{"switch_gate", "batch_prioritized_gate"};
+// A router and the experts that a token has by it.
+struct Route {
+  config::Router router;
+  std::int64_t experts_per_tok = 1;
+  bool normalized = false;  // norm_topk_prob
+
+  void set(config::Model& model) const {
+    model.router = router;
+    model.num_experts_per_tok = experts_per_tok;
+    model.norm_topk_prob = normalized;
+  }
+};
+
+inline const std::vector<Route> routes{
+    {config::Router::switch_top1}, {config::Router::top_k, 2, true}, {config::Router::batch_prioritized, 2}};
+inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority"};
 
 }  // namespace lancet::test

@@ -19,7 +19,8 @@ Error refused(fmt::format_string<Args...> text, Args&&... args) {
 constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
 constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor; also tokens of a step: byte sizes stay far below 2^63
 constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batch: slots and counts are int32
-constexpr std::int64_t most_routed = (1LL << 24) - 1;  // the same with MoE layers: gates count tokens in floats
+constexpr std::int64_t most_routed =
+    (1LL << 24) - 1;  // the same with MoE layers: choices of experts, which gates count in floats
 
 // Exactly one of the two fields gives a layer's experts.
 Status check_experts_given(const Model& m) {
@@ -40,8 +41,11 @@ Status check_experts(const Model& m, const mesh::Mesh& mesh) {
   if (m.num_experts_per_tok > experts)
     return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", experts,
                    m.num_experts_per_tok);
-  if (m.num_experts_per_tok != 1)
-    return refused("model.num_experts_per_tok: expected 1 (every router is top-1), found {}", m.num_experts_per_tok);
+  if (m.num_experts_per_tok != 1 && m.router == Router::switch_top1)
+    return refused(
+        "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes "
+        "several",
+        m.num_experts_per_tok);
   return {};
 }
 
@@ -79,7 +83,7 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   if (m.has_moe()) {
     const int coordinates = mesh[mesh::Axis::expert];
     const double experts = double(m.experts(coordinates)), group = double(config.group_sequences()) * sequence,
-                 share = m.capacity_factor * group / experts;
+                 share = m.capacity_factor * double(m.num_experts_per_tok) * group / experts;
     const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
     const double slots = std::max(tokens / group * of_group, t.sample_tokens > 0 ? sequence : 0.0);
@@ -92,9 +96,13 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))
       return refused("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
-  if (m.has_moe() && tokens > double(most_routed))
-    return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens with MoE layers, found {:.0f}",
-                   most_routed, tokens);
+  const double choices = tokens * double(m.num_experts_per_tok);
+  if (m.has_moe() && choices > double(most_routed))
+    return refused(
+        "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, "
+        "found "
+        "{:.0f}",
+        most_routed, choices);
   return {};
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 2> router_words = {"switch", "batch_prioritized"};
+constexpr std::array<std::string_view, 3> router_words = {"switch", "batch_prioritized", "top_k"};
 constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
@@ -84,11 +84,13 @@ constexpr Field table[] = {
         "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given"),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
-    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; every router needs 1"),
+    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; router switch needs 1"),
+    ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
-        "tokens that a full expert keeps. switch: the first ones; batch_prioritized: those of highest probability"),
+        "tokens that a full expert keeps. switch, top_k: the first ones; batch_prioritized: first choices before "
+        "second ones, each by falling probability of the token's first choice"),
     ROW(model.capacity_factor, above_zero(most_factor),
-        "slots per expert, as a multiple of an even share of the tokens"),
+        "slots per expert, as a multiple of an even share of the tokens' choices"),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
         "micro batches; null: micro_batch_size"),

@@ -19,6 +19,7 @@ constexpr const char* needed[] = {"n_layer", "n_head", "n_embd", "n_positions", 
 constexpr const char* shared[] = {"n_inner", "layer_norm_epsilon", "initializer_range"};
 constexpr const char* of_experts[] = {"moe_layer_freq",  "num_local_experts",    "num_experts_per_tok",  "router",
                                       "capacity_factor", "router_aux_loss_coef", "router_aux_loss_scope"};
+constexpr const char* optional_of_experts[] = {"norm_topk_prob"};  // written; may be missing where it is read
 
 // Fields that would make another model of the same tensors, with the only value that is supported, which is also the
 // default of a missing field.
@@ -59,6 +60,8 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
   for (const char* name : shared) text[name] = ours[name];
   if (moe)
     for (const char* name : of_experts) text[name] = ours[name];
+  if (moe)
+    for (const char* name : optional_of_experts) text[name] = ours[name];
   for (const Fixed& field : fixed) text[field.name] = json_of(field.value);
   for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) text[name] = 0.0;
   for (const char* name : {"bos_token_id", "eos_token_id"})
@@ -87,6 +90,8 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
       if (!text.contains(name)) return wrong(file, name, "a value", "no such field");
       model[name] = text[name];
     }
+    for (const char* name : optional_of_experts)
+      if (text.contains(name)) model[name] = text[name];
     if (model["moe_layer_freq"] == 0)
       return wrong(file, "moe_layer_freq", fmt::format("1 or more in a {}", moe_type), "0: no layer of experts");
   } else {

@@ -164,33 +164,37 @@ class Builder {
   TensorId moe(const std::string& layer, TensorId y) {
     const std::string name = layer + ".moe";
     const std::int64_t d = model_.n_embd, f = model_.inner(), experts = model_.num_local_experts.value();
-    const std::int64_t tokens = options_.batch * options_.sequence;
+    const std::int64_t tokens = options_.batch * options_.sequence, choices = model_.num_experts_per_tok;
     const bool keeps_all = gives_logits() || options_.keep_all;
     const std::int64_t groups = keeps_all ? options_.loads : options_.groups;
     const std::int64_t of_group =
-        keeps_all ? tokens / groups : capacity(model_.capacity_factor, tokens / groups, experts);
+        keeps_all ? tokens / groups : capacity(model_.capacity_factor, tokens / groups, experts, choices);
     const std::int64_t slots = groups * of_group;
 
     const TensorId gate = add({.name = name + ".gate.weight", .shape = {experts, d}, .deviation = deviation_},
                               DType::f32, {whole, whole});
-    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];   // f32[B,S,E]
-    const ops::Attributes rows{{"tokens", std::min(tokens, experts * slots)}};  // that the experts get
+    const TensorId logits = emit("router", {y, gate}, {}, name + ".gate")[0];             // f32[B,S,E]
+    const ops::Attributes rows{{"tokens", std::min(tokens * choices, experts * slots)}};  // that the experts get
     ops::Attributes product = product_of(tokens);
     product.set("tokens", rows.integer("tokens"));
-    const char* gate_op = model_.router == config::Router::switch_top1 ? "switch_gate" : "batch_prioritized_gate";
-    ops::Attributes gate_attributes{{"capacity", of_group}, {"groups", groups}};
-    if (const std::int64_t loads = loads_of(groups); loads > 1) gate_attributes.set("load_groups", groups / loads);
-    const auto gated = emit(gate_op, {logits}, gate_attributes, name + ".gate");
-    const TensorId expert = gated[0], slot = gated[1], probability = gated[2];  // [B*S,1]
-    const TensorId filled = gated[4];                                           // i32[E,2]
+    ops::Attributes of_choice{{"k", choices}};
+    if (model_.norm_topk_prob) of_choice.set("normalize", std::int64_t(1));
+    const auto chosen = emit("top_k", {logits}, of_choice, name + ".gate");
+    const TensorId expert = chosen[0], weighed = chosen[1];  // [B*S,K]
+    ops::Attributes of_gate{{"capacity", of_group}, {"groups", groups}, {"experts", experts}};
+    if (const std::int64_t loads = loads_of(groups); loads > 1) of_gate.set("load_groups", groups / loads);
+    const bool prioritized = model_.router == config::Router::batch_prioritized;
+    const auto gated = prioritized ? emit("slots_by_priority", {expert, weighed}, of_gate, name + ".gate")
+                                   : emit("slots", {expert}, of_gate, name + ".gate");
+    const TensorId slot = gated[0], filled = gated[2];  // i32[B*S,K], i32[E,2]
     if (options_.inspect) {
       program_.add_output("score." + layer, logits);
-      program_.add_output("probability." + layer, probability);
+      program_.add_output("probability." + layer, weighed);
       program_.add_output("expert." + layer, expert);
       program_.add_output("slot." + layer, slot);
       program_.add_output("filled." + layer, filled);
     }
-    if (options_.mode == Mode::train) balance(layer, gated[5], gated[6]);
+    if (options_.mode == Mode::train) balance(layer, chosen[2], gated[3]);
     const TensorId sent =
         emit("dispatch", {y, expert, slot, filled}, {{"slots", slots}}, name + ".dispatch")[0];  // [E,C,D]
 
@@ -203,7 +207,7 @@ class Builder {
     const TensorId hidden = emit("expert_linear", {sent, w1, b1, filled}, product, name + ".experts.c_fc")[0];
     const TensorId active = emit("gelu", {hidden, filled}, rows, name + ".experts.gelu")[0];
     const TensorId made = emit("expert_linear", {active, w2, b2, filled}, product, name + ".experts.c_proj")[0];
-    return emit("combine", {made, expert, slot, probability, filled}, {{"batch", options_.batch}},
+    return emit("combine", {made, expert, slot, weighed, filled}, {{"batch", options_.batch}},
                 name + ".combine")[0];  // [B,S,D]
   }
 
@@ -215,13 +219,13 @@ class Builder {
     return options_.loads;
   }
 
-  void balance(const std::string& layer, TensorId probabilities, TensorId load) {
+  void balance(const std::string& layer, TensorId scores, TensorId load) {
     const std::int64_t tokens = options_.batch * options_.sequence;
-    const TensorId aux = emit("aux_loss", {probabilities, load},
-                              {{"load_tokens", tokens * 2 / program_.type(load).shape[0]},
-                               {"total_tokens", tokens * options_.accumulation},
-                               {"coefficient", model_.router_aux_loss_coef}},
-                              layer + ".moe.aux_loss")[0];
+    ops::Attributes counted{{"load_tokens", tokens * 2 / program_.type(load).shape[0]},
+                            {"total_tokens", tokens * options_.accumulation},
+                            {"coefficient", model_.router_aux_loss_coef}};
+    if (model_.num_experts_per_tok > 1) counted.set("choices", model_.num_experts_per_tok);
+    const TensorId aux = emit("aux_loss", {scores, load}, counted, layer + ".moe.aux_loss")[0];
     program_.add_output(ir::output_name(ir::OutputKind::aux, layer), aux);
     program_.add_output(ir::output_name(ir::OutputKind::load, layer), load);
   }
@@ -268,9 +272,9 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Builder(model, options).build();
 }
 
-std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts) {
+std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts, std::int64_t choices) {
   // The small subtraction prevents that 1.25 * 1024 / 4, which is exactly 320, is rounded up to 321.
-  const double exact = capacity_factor * double(tokens) / double(experts);
+  const double exact = capacity_factor * double(choices * tokens) / double(experts);
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 

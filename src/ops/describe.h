@@ -20,9 +20,12 @@ inline bool is_vector(const TensorType& type, std::int64_t extent) {
   return type.dtype == DType::f32 && type.shape == Shape{extent};
 }
 
-// True for what a gate says of each of `tokens` tokens: its expert or its slot.
+// True for the experts that each token chose, or their slots: i32[T,K] of T tokens with K choices each.
+inline bool is_of_tokens(const TensorType& type) {
+  return type.dtype == DType::i32 && type.shape.rank() == 2 && type.shape[1] >= 1;
+}
 inline bool is_of_tokens(const TensorType& type, std::int64_t tokens) {
-  return type == TensorType{DType::i32, {tokens, 1}};
+  return is_of_tokens(type) && type.shape[0] == tokens;
 }
 // True for the slots of each expert that tokens fill.
 inline bool is_filled(const TensorType& type, std::int64_t experts) {
@@ -73,9 +76,15 @@ inline void emit_dw(GradientContext& g, std::string_view op, std::vector<TensorI
 inline SampleOperand f32(Shape shape, Fill fill = Fill::normal) { return {{DType::f32, shape}, fill}; }
 inline SampleOperand bf16(Shape shape, Fill fill = Fill::normal) { return {{DType::bf16, shape}, fill}; }
 inline SampleOperand i32(Shape shape, Fill fill) { return {{DType::i32, shape}, fill}; }
-inline SampleOperand expert_of(std::int64_t tokens) { return {{DType::i32, {tokens, 1}}, Fill::expert}; }
-inline SampleOperand slot_of(std::int64_t tokens) { return {{DType::i32, {tokens, 1}}, Fill::slot}; }
-inline SampleOperand weight_of(std::int64_t tokens) { return {{DType::f32, {tokens, 1}}, Fill::weight}; }
+inline SampleOperand expert_of(std::int64_t tokens, std::int64_t choices = 1) {
+  return {{DType::i32, {tokens, choices}}, Fill::expert};
+}
+inline SampleOperand slot_of(std::int64_t tokens, std::int64_t choices = 1) {
+  return {{DType::i32, {tokens, choices}}, Fill::slot};
+}
+inline SampleOperand weight_of(std::int64_t tokens, std::int64_t choices = 1) {
+  return {{DType::f32, {tokens, choices}}, Fill::weight};
+}
 inline SampleOperand filled_of(std::int64_t experts) { return {{DType::i32, {experts, 2}}, Fill::rows}; }
 
 }  // namespace lancet::ops

@@ -196,13 +196,16 @@ ops::TensorView ReplayPlan::view(TensorId id) {
   return {data + region.begin, plan_.program.type(id)};
 }
 
-// Makes logits f32[.., E] that distribute tokens evenly over the experts.
-Result<ops::TensorView> ReplayPlan::even_logits(const ir::TensorType& type) {
+// Makes logits f32[.., E] that distribute the `choices` experts of each token evenly: an expert by even_choice, and
+// those after it.
+Result<ops::TensorView> ReplayPlan::even_logits(const ir::TensorType& type, std::int64_t choices) {
   const std::int64_t experts = type.shape.back(), tokens = type.shape.rows();
   LANCET_ASSIGN(std::byte * data, memory_.filled(type, [&](const ops::TensorView& view) {
     fill_normal(view, 0.1f, false);
     const auto choice = even_choice(tokens, experts);
-    for (std::int64_t t = 0; t < tokens; ++t) view.as<float>()[t * experts + choice[std::size_t(t)]] += 4;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t k = 0; k < choices; ++k)
+        view.as<float>()[t * experts + (choice[std::size_t(t)] + k) % experts] += 4 * float(choices - k);
   }));
   return ops::TensorView{data, type};
 }
@@ -211,8 +214,8 @@ Result<ops::KernelArgs> ReplayPlan::arguments(const ir::Instruction& instruction
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
-  if (ops::kind(instruction) == ops::Kind::gate) {
-    LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type));
+  if (ops::kind(instruction) == ops::Kind::choice) {
+    LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type, args.results[0].shape()[1]));
   }
   return args;
 }

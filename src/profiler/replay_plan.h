@@ -42,7 +42,7 @@ class ReplayPlan {
   std::int64_t bound_of_ids(ir::TensorId id) const;
   void fill_tokens(const ops::TensorView& view, ir::TensorId id) const;
   ops::TensorView view(ir::TensorId id);
-  Result<ops::TensorView> even_logits(const ir::TensorType& type);
+  Result<ops::TensorView> even_logits(const ir::TensorType& type, std::int64_t choices);
 
   const ir::Plan& plan_;
   ReplayMemory& memory_;

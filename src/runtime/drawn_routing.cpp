@@ -1,7 +1,8 @@
 // A token draws a uniform number by its place in the rank's micro batch, so a part of a micro batch draws what the
 // whole draws. The experts divide [0, 1) among them by their shares, and the token chooses the expert in whose share
-// its number is. All other experts have the score 0. The score of the chosen expert differs from token to token,
-// because batch-prioritized gates order tokens by score.
+// its number is. For each further choice it draws another number, and the experts that it has not chosen yet divide
+// [0, 1) among them. Experts that are not chosen have the score 0. The score of the first choice differs from token to
+// token, because batch-prioritized gates order tokens by score.
 #include "drawn_routing.h"
 
 #include <fmt/format.h>
@@ -99,10 +100,31 @@ const DrawnRouting::Sums& DrawnRouting::sums(int layer, std::int64_t pass) const
   return sums_[step % steps * layers + static_cast<std::size_t>(layer)];
 }
 
+// The expert of a further choice: one without a score. last: the choice before.
+std::size_t DrawnRouting::next_choice(const Sums* shares, double u, std::span<const float> scores,
+                                      std::size_t last) const {
+  const std::size_t experts = scores.size();
+  std::size_t next = (last + 1) % experts;
+  while (scores[next] > 0) next = (next + 1) % experts;
+  if (!shares) return next;
+  const auto share = [&](std::size_t e) { return (*shares)[e] - (e > 0 ? (*shares)[e - 1] : 0); };
+  double left = 0;
+  for (std::size_t e = 0; e < experts; ++e) left += scores[e] > 0 ? 0 : share(e);
+  for (std::size_t e = 0; e < experts; ++e) {
+    if (scores[e] > 0 || share(e) <= 0) continue;
+    next = e;
+    if ((u -= share(e) / left) < 0) break;
+  }
+  return next;
+}
+
 void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t first, std::span<float> scores) const {
   const auto experts = static_cast<std::size_t>(model_.experts), tokens = scores.size() / experts;
   std::fill(scores.begin(), scores.end(), 0.f);
   const Philox random(model_.seed, stream_of(fmt::format("routing {} {} {}", layer, pass, place)));
+  std::vector<Philox> further;  // of each choice after the first
+  for (std::int64_t k = 1; k < model_.choices; ++k)
+    further.emplace_back(model_.seed, stream_of(fmt::format("routing {} {} {} {}", layer, pass, place, k)));
   for (std::size_t t = 0; t < tokens; ++t) {
     const auto token = static_cast<std::uint64_t>(first) + t;
     const auto words = random.block(token);
@@ -113,7 +135,13 @@ void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t fi
       expert = static_cast<std::size_t>(std::upper_bound(shares.begin(), shares.end(), u) - shares.begin());
       expert = std::min(expert, experts - 1);
     }
-    scores[t * experts + expert] = least_score + float(words[1] >> 8) * 0x1p-24f;
+    const auto own = scores.subspan(t * experts, experts);
+    own[expert] = least_score + float(words[1] >> 8) * 0x1p-24f;
+    for (std::int64_t k = 1; k < model_.choices; ++k) {
+      const auto word = further[std::size_t(k - 1)].block(token)[0];
+      expert = next_choice(sums_.empty() ? nullptr : &sums(layer, pass), (double(word) + 0.5) * 0x1p-32, own, expert);
+      own[expert] = least_score * float(model_.choices - k) / float(model_.choices);
+    }
   }
 }
 
@@ -121,13 +149,15 @@ DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
   if (sums_.empty()) return {};
   const auto experts = static_cast<std::size_t>(model_.experts);
   const std::size_t local = experts / static_cast<std::size_t>(model_.ranks);
+  // A token chooses an expert at most once. That its further choices are drawn from fewer experts is left out.
+  const double at_most = std::min(capacity, double(experts) / double(model_.choices));
   Expected mean{0, 0};
   for (const Sums& shares : sums_) {
     double kept = 0, fullest = 0;
     for (std::size_t first = 0; first < experts; first += local) {
       double load = 0;  // of a rank, relative to an even one
       for (std::size_t e = first; e < first + local; ++e)
-        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), capacity) /
+        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), at_most) /
                 (std::min(capacity, 1.0) * double(local));
       fullest = std::max(fullest, load);
       kept += load / double(model_.ranks);

@@ -17,19 +17,21 @@ struct RoutedModel {
   int ranks = 1;             // among which they are split
   int micro_batches = 1;     // of a step
   std::uint64_t seed = 0;
+  std::int64_t choices = 1;  // experts of a token
 };
 
 class DrawnRouting {
  public:
-  // text: "even": token i of a rank chooses expert i modulo the experts; "zipf:S": the i-th most popular expert of a
-  // layer is chosen in proportion to 1 / i^S; "trace:FILE": as often as in the records of a run (metrics.jsonl), whose
-  // steps follow one another and then begin again. Config errors name emulated.routing: another text, a file that
-  // cannot be read or holds no counts, or counts of other layers or experts.
+  // text: "even": token i of a rank chooses expert i modulo the experts, and those after it; "zipf:S": the i-th most
+  // popular expert of a layer is chosen in proportion to 1 / i^S; "trace:FILE": as often as in the records of a run
+  // (metrics.jsonl), whose steps follow one another and then begin again. Config errors name emulated.routing: another
+  // text, a file that cannot be read or holds no counts, or counts of other layers or experts.
   static Result<DrawnRouting> read(const std::string& text, const RoutedModel& model);
 
-  // Makes the scores [tokens, experts] of tokens first, first + 1, ... of a rank's micro batch. The highest score of
-  // a token is that of the expert which it chooses; all scores are positive and below 10. pass: the micro batches
-  // before this one. place: of the rank among those that have other tokens; ranks with the same tokens have the same.
+  // Makes the scores [tokens, experts] of tokens first, first + 1, ... of a rank's micro batch. The highest scores of
+  // a token are those of the experts which it chooses, the first choice first; all are from 0 to below 10. pass: the
+  // micro batches before this one. place: of the rank among those that have other tokens; ranks with the same tokens
+  // have the same.
   void draw(int layer, std::int64_t pass, int place, std::int64_t first, std::span<float> scores) const;
 
   // The expected load of the rank with the fullest experts after drops, and the expected tokens that are kept, on
@@ -47,6 +49,7 @@ class DrawnRouting {
   Status read_trace(const std::string& file);
   void follow_zipf(double exponent);
   const Sums& sums(int layer, std::int64_t pass) const;
+  std::size_t next_choice(const Sums* shares, double u, std::span<const float> scores, std::size_t last) const;
 
   RoutedModel model_;
   std::vector<Sums> sums_;  // by step of the trace, then by layer; empty: even

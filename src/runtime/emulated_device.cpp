@@ -79,7 +79,8 @@ Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) 
                                                                            .experts = options.experts,
                                                                            .ranks = options.among(),
                                                                            .micro_batches = options.micro_batches,
-                                                                           .seed = options.seed}));
+                                                                           .seed = options.seed,
+                                                                           .choices = options.choices}));
   return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
 }
 

@@ -1,8 +1,9 @@
 // Ranges are sought over groups of instructions instead of single ones, which keeps the dynamic programme small. An MoE
-// layer from its gate to its combine is one group, since all readers of filled slots must see them in the same number
-// of parts. The instructions between layers form groups of about equal time. RangeCosts evaluates a range by list
-// scheduling of its instructions alone, each split one as `parts` jobs: part p needs part p of what it reads, a whole
-// instruction all parts. A gradient is matched to its forward instruction by the label, which autodiff copies.
+// layer from its choice of experts to its combine is one group (from its gate on, if that needs the whole batch), since
+// all readers of filled slots must see them in the same number of parts. The instructions between layers form groups of
+// about equal time. RangeCosts evaluates a range by list scheduling of its instructions alone, each split one as
+// `parts` jobs: part p needs part p of what it reads, a whole instruction all parts. A gradient is matched to its
+// forward instruction by the label, which autodiff copies.
 #include "ranges.h"
 
 #include <algorithm>
@@ -74,15 +75,30 @@ class RangeCosts {
   const Dependencies precedence_;
 };
 
-bool is_gate(const ir::Instruction& at) { return ops::kind(at) == ops::Kind::gate; }
+bool reads(const ir::Instruction& reader, const ir::Instruction& maker) {
+  return std::ranges::any_of(reader.operands,
+                             [&](ir::TensorId id) { return std::ranges::count(maker.results, id) > 0; });
+}
 
-// The last instruction of the forward pass that reads what the gate has decided.
-std::size_t last_reader(const Step& step, std::size_t gate) {
+// True for a gate that no row splits, and for the choice of experts that another gate gives slots to: the latter is
+// split in the same parts, the former is not worth splitting what it reads.
+bool begins_layer(const Step& step, std::size_t i) {
   const auto& instructions = step.program().instructions;
-  std::size_t last = gate;
-  for (std::size_t i = gate + 1; i < step.forward_end(); ++i)
-    for (ir::TensorId operand : instructions[i].operands)
-      if (std::ranges::count(instructions[gate].results, operand) > 0) last = i;
+  const auto is_split = [&](std::size_t gate) { return step.rows(Cut::batch)[gate] != nullptr; };
+  if (ops::kind(instructions[i]) == ops::Kind::gate) return !is_split(i);
+  if (ops::kind(instructions[i]) != ops::Kind::choice) return false;
+  for (std::size_t gate = i + 1; gate < step.forward_end(); ++gate)
+    if (ops::kind(instructions[gate]) == ops::Kind::gate && reads(instructions[gate], instructions[i]))
+      return is_split(gate);
+  return false;
+}
+
+// The last instruction of the forward pass that reads what is decided there.
+std::size_t last_reader(const Step& step, std::size_t decision) {
+  const auto& instructions = step.program().instructions;
+  std::size_t last = decision;
+  for (std::size_t i = decision + 1; i < step.forward_end(); ++i)
+    if (reads(instructions[i], instructions[decision])) last = i;
   return last;
 }
 
@@ -94,7 +110,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   double between = 0;
   int layers = 0;
   for (std::size_t i = 0; i < step.forward_end(); ++i) {
-    if (!is_gate(instructions[i])) {
+    if (!begins_layer(step, i)) {
       between += instructions[i].stream == ir::Stream::compute ? step.op_costs()[i].ms : 0;
       continue;
     }
@@ -107,7 +123,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
   for (std::size_t i = 1; i < step.forward_end(); ++i) {
     if (glued[i]) continue;
     filled += step.op_costs()[i - 1].ms;
-    if (!is_gate(instructions[i]) && !glued[i - 1] && filled < length) continue;
+    if (!begins_layer(step, i) && !glued[i - 1] && filled < length) continue;
     boundaries.push_back(i);
     filled = 0;
   }
@@ -118,7 +134,7 @@ std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe) {
 std::vector<int> moe_groups(const Step& step, const std::vector<std::size_t>& groups) {
   std::vector<int> layers;
   for (std::size_t g = 0; g + 1 < groups.size(); ++g)
-    if (is_gate(step.program().instructions[groups[g]])) layers.push_back(int(g));
+    if (begins_layer(step, groups[g])) layers.push_back(int(g));
   return layers;
 }
 

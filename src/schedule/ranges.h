@@ -8,8 +8,8 @@
 namespace lancet::schedule {
 
 // Cuts the forward pass in groups and returns their boundaries: entry g is the first instruction of group g, the last
-// entry the end. The instructions from a layer's gate to its combine are one group; those between layers are cut into
-// groups of about 1 / groups_per_moe of their time.
+// entry the end. The instructions from a layer's choice of experts to its combine are one group (from its gate on, if
+// that needs the whole batch); those between layers are cut into groups of about 1 / groups_per_moe of their time.
 std::vector<std::size_t> forward_groups(const Step& step, int groups_per_moe);
 
 // The groups that hold an MoE layer, in order.

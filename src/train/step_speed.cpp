@@ -69,8 +69,10 @@ void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& t
 double even_share(const config::Config& config, std::int64_t experts) {
   const std::int64_t tokens = config.train.micro_batch_size * config.train.seq_len;
   const std::int64_t groups = config.train.micro_batch_size / config.group_sequences();
-  const std::int64_t slots = experts * groups * model::capacity(config.model.capacity_factor, tokens / groups, experts);
-  return std::min(1.0, double(slots) / double(tokens));
+  const std::int64_t choices = config.model.num_experts_per_tok;
+  const std::int64_t slots =
+      experts * groups * model::capacity(config.model.capacity_factor, tokens / groups, experts, choices);
+  return std::min(1.0, double(slots) / double(tokens * choices));
 }
 
 // The share of the rows counted in flops_.experts that hold kept tokens.
@@ -78,9 +80,9 @@ double StepSpeed::kept_share(const StepTally& tally) const {
   if (tally.layers().empty()) return 0;
   const config::Train& train = config_.train;
   const auto layers = double(tally.layers().size()), micro_batches = double(train.gradient_accumulation_steps);
-  const double tokens = double(train.micro_batch_size * train.seq_len) * double(config::batch_ranks(config_, ranks_)) *
-                        layers * micro_batches;
-  return tally.kept() / (even_share(config_, std::int64_t(tally.experts())) * tokens);
+  const double choices = double(train.micro_batch_size * train.seq_len * config_.model.num_experts_per_tok) *
+                         double(config::batch_ranks(config_, ranks_)) * layers * micro_batches;
+  return tally.kept() / (even_share(config_, std::int64_t(tally.experts())) * choices);
 }
 
 }  // namespace lancet::train

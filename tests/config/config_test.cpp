@@ -103,7 +103,7 @@ TEST_CASE("a printed config parses to the same config") {
   const std::string other = R"({
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
-      "num_experts_per_tok": 2, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
+      "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
@@ -264,7 +264,11 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(error({"train.seq_len=1025"}, 1) ==
         "config: train.seq_len: expected 1 to model.n_positions = 1024, found 1025");
   CHECK(error({"model.num_experts_per_tok=9"}, 4).find("at most the layer's 8 experts") != std::string::npos);
-  CHECK(error({"model.num_experts_per_tok=2"}, 4).find("top-1") != std::string::npos);
+  CHECK(error({"model.num_experts_per_tok=2"}, 4) ==
+        "config: model.num_experts_per_tok: expected 1 with model.router \"switch\", found 2; model.router=top_k takes "
+        "several");
+  for (const char* router : {"model.router=top_k", "model.router=batch_prioritized"})
+    CHECK(check(good("{}", {"model.num_experts_per_tok=8", router}), 4).ok());
   CHECK(error({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
   CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be shorter than its warm-up
   CHECK(error({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);

@@ -78,17 +78,26 @@ TEST_CASE("an op without products costs the slower of memory and vector units") 
   CHECK(ms_of(sum) == Approx(0.010 + 12e6 / 50e6));
 }
 
-TEST_CASE("a batch-prioritized gate costs its sort on top of a Switch gate") {
-  const auto ms = [](const std::string& gate) {
-    return ms_of(one("input @x : f32[4,256,8]\n",
-                     "%0 : i32[1024,1], %1 : i32[1024,1], %2 : f32[1024,1], %3 : i32[1,8], %4 : i32[8,2], "
-                     "%5 : f32[4,256,8], %6 : f32[2,8] = " +
-                         gate + "_gate(@x) {capacity=200, groups=1}  # compute forward p"));
+TEST_CASE("a choice of experts costs its softmax, and each choice a look at all logits") {
+  const auto ms = [](const std::string& k) {
+    return ms_of(one("input @x : f32[4,256,8]\n", "%0 : i32[1024," + k + "], %1 : f32[1024," + k +
+                                                      "], %2 : f32[4,256,8] = top_k(@x) {k=" + k +
+                                                      "}  # compute forward p"));
   };
   const double logits = 4 * 256 * 8;
-  CHECK(ms("switch") == Approx(0.010 + std::max(2 * 4 * logits / 50e6, 12 * logits / 0.1e9)));
+  CHECK(ms("1") == Approx(0.010 + std::max((2 * 4 * logits + 8 * 1024) / 50e6, 12 * logits / 0.1e9)));
+  CHECK(ms("4") == Approx(0.010 + std::max((2 * 4 * logits + 4 * 8 * 1024) / 50e6, 15 * logits / 0.1e9)));
+}
+
+TEST_CASE("a batch-prioritized gate costs its sort on top of a Switch gate") {
+  const auto ms = [](const std::string& gate) {
+    return ms_of(one("input @e : i32[1024,1]\ninput @w : f32[1024,1]\n",
+                     "%0 : i32[1024,1], %1 : i32[1,8], %2 : i32[8,2], %3 : f32[2,8] = " + gate +
+                         " {capacity=200, groups=1, experts=8}  # compute forward p"));
+  };
+  CHECK(ms("slots(@e)") == Approx(0.010 + 3 * 4 * 1024 / 50e6));
   // Two more kernels; 1,024 keys of 8 bytes, read and written ten times.
-  CHECK(ms("batch_prioritized") == Approx(0.030 + (2 * 4 * logits + 2 * 8 * 1024 * 10) / 50e6));
+  CHECK(ms("slots_by_priority(@e, @w)") == Approx(0.030 + (3 * 4 * 1024 + 2 * 8 * 1024 * 10) / 50e6));
 }
 
 TEST_CASE("all-to-all within a node, between nodes, and by messages") {

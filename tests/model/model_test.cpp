@@ -46,11 +46,11 @@ TEST_CASE("every mode, type and size of the model verifies") {
   for (model::Mode mode : {model::Mode::train, model::Mode::evaluate, model::Mode::generate, model::Mode::decode})
     for (int ranks : {1, 2, 4})
       for (DType dtype : {DType::f32, DType::bf16})
-        for (config::Router router : test::routers)
+        for (const test::Route& route : test::routes)
           for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
             for (std::int64_t freq : {0, 1, 2, 3}) {
               config::Model m = test::small_model();
-              m.router = router;
+              route.set(m);
               m.router_aux_loss_scope = scope;
               m.moe_layer_freq = freq;
               model::BuildOptions o = options(ranks);
@@ -111,7 +111,7 @@ TEST_CASE("inputs and outputs follow the mode") {
   REQUIRE(generate.outputs.size() == 1);
   REQUIRE(type_of_output(generate, "logits") == "f32[4,8,128]");
   for (const ir::Instruction& instruction : generate.instructions)  // 2 groups of 16 tokens: no token is dropped
-    if (instruction.op == "switch_gate") REQUIRE(instruction.attributes.integer("capacity") == 16);
+    if (instruction.op == "slots") REQUIRE(instruction.attributes.integer("capacity") == 16);
 
   o = options(1);
   o.inspect = true;
@@ -179,6 +179,8 @@ TEST_CASE("capacity is rounded up, at least 1 and at most the number of tokens")
   REQUIRE(model::capacity(0.1, 4, 8) == 1);
   REQUIRE(model::capacity(8.0, 16, 4) == 16);
   REQUIRE(model::capacity(1.0, 1, 64) == 1);
+  REQUIRE(model::capacity(1.25, 1024, 4, 2) == 640);
+  REQUIRE(model::capacity(1.25, 1024, 4, 4) == 1024);           // no token chooses an expert twice
   for (std::int64_t percent = 1; percent <= 400; percent += 7)  // compared with integer arithmetic
     for (std::int64_t tokens : {1, 7, 64, 1000, 4096})
       for (std::int64_t experts : {1, 3, 8, 64}) {

@@ -132,9 +132,8 @@ Layer run_layer(const Setting& s, const GuardedTensor& x, comm::Communicator& co
       buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}}), returned = slots;
   const std::size_t parts = s.bounds.size() - 1;
   for (std::size_t p = 0; p < parts; ++p) {
-    std::vector<GuardedTensor> gate{slice(logits, 0, s.bounds[p], s.bounds[p + 1])};
-    if (p) gate.push_back(layer.decisions.back().counts);
-    layer.decisions.emplace_back(call(layer, "switch_gate", gate, gate_of));
+    layer.decisions.push_back(decide(slice(logits, 0, s.bounds[p], s.bounds[p + 1]), 1, "slots", gate_of,
+                                     p ? &layer.decisions.back().counts : nullptr));
     const Decision& to = layer.decisions.back();
     const GuardedTensor part = slice(x, 0, s.bounds[p], s.bounds[p + 1]);
     merge_part(layer, call(layer, "dispatch", {part, to.expert, to.slot, to.filled}, slots_of)[0], slots);
@@ -253,8 +252,7 @@ Status check_wholes(const Setting& s, comm::Communicator& inner) {
   Layer layer;
   GuardedTensor x({s.dtype, {s.batch(), s.sequence, s.width}});
   fill_normal(x, 8, std::uint64_t(inner.rank()));
-  const Decision whole(
-      call(layer, "switch_gate", {logits_of(s, inner.rank())}, {{"capacity", s.capacity}, {"groups", 1}}));
+  const Decision whole = decide(logits_of(s, inner.rank()), 1, "slots", {{"capacity", s.capacity}, {"groups", 1}});
   const GuardedTensor slots =
       call(layer, "dispatch", {x, whole.expert, whole.slot, whole.filled}, {{"slots", s.capacity}})[0];
   GuardedTensor buffer({s.dtype, {s.local, s.ranks * s.capacity, s.width}});

@@ -16,8 +16,8 @@ using Bounds = std::vector<std::int64_t>;
 
 const std::vector<Bounds> cuts{{0, 24}, {0, 12, 24}, {0, 1, 24}, {0, 23, 24}, {0, 5, 6, 19, 24}};
 
-ops::Sample sample_of(std::int64_t capacity) {
-  return {{{{DType::i32, {tokens, 1}}, ops::Fill::expert}}, {{"capacity", capacity}, {"experts", experts}}};
+ops::Sample sample_of(std::int64_t capacity, std::int64_t choices = 1) {
+  return {{{{DType::i32, {tokens, choices}}, ops::Fill::expert}}, {{"capacity", capacity}, {"experts", experts}}};
 }
 
 // The kernel's result, compared with the reference.
@@ -44,7 +44,7 @@ std::vector<GuardedTensor> split(const Decision& whole, const Bounds& bounds) {
   return parts;
 }
 
-// The kept tokens of each part have the slots [begin, end) of their expert, each once, and the parts are consecutive.
+// The kept choices of each part have the slots [begin, end) of their expert, each once, and the parts are consecutive.
 void check_filled(const std::vector<GuardedTensor>& parts, const Decision& whole, const Bounds& bounds) {
   const std::int32_t *all = whole.filled.as<std::int32_t>(), *expert = whole.expert.as<std::int32_t>(),
                      *slot = whole.slot.as<std::int32_t>();
@@ -53,8 +53,9 @@ void check_filled(const std::vector<GuardedTensor>& parts, const Decision& whole
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const std::int32_t* part = parts[p].as<std::int32_t>() + 2 * e;
       std::set<std::int32_t> slots, filled;
-      for (std::int64_t t = bounds[p]; t < bounds[p + 1]; ++t)
-        if (expert[t] == e && slot[t] >= 0) slots.insert(slot[t]);
+      const std::int64_t choices = whole.slot.shape()[1];
+      for (std::int64_t i = bounds[p] * choices; i < bounds[p + 1] * choices; ++i)
+        if (expert[i] == e && slot[i] >= 0) slots.insert(slot[i]);
       CHECK(part[0] == next);
       for (; next < part[1]; ++next) filled.insert(next);
       CHECK(slots == filled);
@@ -63,38 +64,40 @@ void check_filled(const std::vector<GuardedTensor>& parts, const Decision& whole
   }
 }
 
-Decision prioritized(std::int64_t capacity, std::int64_t groups) {
+Decision by_first_choices(const char* gate, std::int64_t choices, std::int64_t capacity, std::int64_t groups) {
   GuardedTensor logits({DType::f32, {4, tokens / 4, experts}});
   fill_normal(logits, route_seed, 1);
-  return Decision(
-      run(ops::op("batch_prioritized_gate"), {logits}, {{"capacity", capacity}, {"groups", groups}}).results);
+  return decide(logits, choices, gate, {{"capacity", capacity}, {"groups", groups}});
 }
 
 }  // namespace
 
 TEST_CASE("split_filled gives the slots that the gate fills in parts") {
-  for (std::int64_t capacity : {1, 5, 24}) {
-    const SampleRoute route(sample_of(capacity), route_seed);
-    for (const Bounds& bounds : cuts) {
-      const std::vector<GuardedTensor> parts = split(route.whole(), bounds);
-      std::vector<Decision> made;
-      for (std::size_t p = 0; p < parts.size(); ++p) {
-        made.push_back(route.part(bounds[p], bounds[p + 1], p ? &made.back() : nullptr));
-        CHECK(parts[p].same_bytes(made[p].filled));
+  for (const std::int64_t choices : {1, 2, 3})
+    for (std::int64_t capacity : {1, 5, 24}) {
+      const SampleRoute route(sample_of(capacity, choices), route_seed);
+      for (const Bounds& bounds : cuts) {
+        const std::vector<GuardedTensor> parts = split(route.whole(), bounds);
+        std::vector<Decision> made;
+        for (std::size_t p = 0; p < parts.size(); ++p) {
+          made.push_back(route.part(bounds[p], bounds[p + 1], p ? &made.back() : nullptr));
+          CHECK(parts[p].same_bytes(made[p].filled));
+        }
+        check_filled(parts, route.whole(), bounds);
+        CHECK(checked("join_rows", parts, {}).same_bytes(route.whole().filled));
       }
-      check_filled(parts, route.whole(), bounds);
-      CHECK(checked("join_rows", parts, {}).same_bytes(route.whole().filled));
     }
-  }
 }
 
-TEST_CASE("the slots of a batch-prioritized gate split like any others") {
-  for (std::int64_t capacity : {1, 5, 24})
-    for (std::int64_t groups : {1, 2})
-      for (const Bounds& bounds : cuts) {
-        const Decision whole = prioritized(capacity, groups);
-        check_filled(split(whole, bounds), whole, bounds);
-      }
+TEST_CASE("the slots of gates that look at the whole batch split like any others") {
+  for (const char* gate : {"slots_by_priority", "slots_by_choice"})
+    for (const std::int64_t choices : {1, 2})
+      for (std::int64_t capacity : {1, 5, 24})
+        for (std::int64_t groups : {1, 2})
+          for (const Bounds& bounds : cuts) {
+            const Decision whole = by_first_choices(gate, choices, capacity, groups);
+            check_filled(split(whole, bounds), whole, bounds);
+          }
 }
 
 TEST_CASE("split_capacity covers each filled slot once") {

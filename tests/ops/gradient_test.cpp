@@ -69,20 +69,22 @@ std::map<TensorId, GuardedTensor> execute(const ir::Program& program, std::map<T
   return memory;
 }
 
-bool is_gate(const ops::OpDef& op) { return op.kind == ops::Kind::gate; }
+bool is_choice(const ops::OpDef& op) { return op.kind == ops::Kind::choice; }
 
 // The sets of results with gradients that a rule must support.
 std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   if (op.is_loss) return {{}};
-  if (is_gate(op)) return {{2, 5}, {2}};
+  if (is_choice(op)) return {{1, 2}, {1}};
   if (op.name == "add_layer_norm") return {{0, 1}, {1}};
   return {{0}};
 }
 
-// A gate's probabilities have a gradient that all tokens of a load share [L*E].
+// The scores of a choice have a gradient that all tokens of a load share [L*E]: here of two loads, if the tokens can
+// have as many.
 ir::TensorType gradient_type(const ops::OpDef& op, std::size_t result, const ReferenceCall& forward) {
-  if (is_gate(op) && result == 5) return {DType::f32, {std::int64_t(forward.results[6].values.size()) / 2}};
-  return forward.results[result].type;
+  const ir::TensorType& type = forward.results[result].type;
+  if (!is_choice(op) || result != 2) return type;
+  return {DType::f32, {type.shape.back() * (type.shape[0] % 2 == 0 ? 2 : 1)}};
 }
 
 // Where element i of a tensor has its number among `shared` numbers, of which neighbouring rows share as many as a row

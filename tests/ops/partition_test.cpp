@@ -151,7 +151,6 @@ class Split {
         decisions_.push_back(std::move(part));
       }
       run_part(bounds, p);
-      if (has_slots_ && op_.kind == ops::Kind::gate) decisions_.emplace_back(parts_.back().results);
     }
     for (std::size_t r = 0; r < whole_.results.size(); ++r) {
       INFO(fmt::format("result {} of parts {}", r, bounds));
@@ -216,10 +215,14 @@ class Split {
     return attributes;
   }
 
+  // The slots of each expert that shard p fills.
+  const GuardedTensor& filled(std::size_t p) const {
+    return op_.kind == ops::Kind::gate ? parts_[p].results[2] : decisions_[p].filled;
+  }
   // The first of the whole's slots of an expert that shard p has.
   std::int32_t first_slot(std::size_t p, std::int64_t e) const {
     std::int32_t first = 0;
-    for (std::size_t q = 0; q < p; ++q) first += decisions_[q].filled.as<std::int32_t>()[2 * e + 1];
+    for (std::size_t q = 0; q < p; ++q) first += filled(q).as<std::int32_t>()[2 * e + 1];
     return first;
   }
 
@@ -230,7 +233,7 @@ class Split {
     for (std::int64_t e = 0; e < whole.shape()[0]; ++e) {
       std::byte* in_whole = whole.data() + std::size_t(e * of_expert + first_slot(p, e)) * row;
       std::byte* in_part = part.data() + std::size_t(e * of_part) * row;
-      const std::size_t bytes = std::size_t(decisions_[p].filled.as<std::int32_t>()[2 * e + 1]) * row;
+      const std::size_t bytes = std::size_t(filled(p).as<std::int32_t>()[2 * e + 1]) * row;
       std::memcpy(back ? in_whole : in_part, back ? in_part : in_whole, bytes);
     }
   }
@@ -255,13 +258,13 @@ class Split {
     CHECK(joined.same_bytes(whole_.results[r]));
   }
 
-  // The slots of tokens: those of a shard begin at 0.
+  // The slots of choices: those of a shard begin at 0.
   void check_slots() const {
-    const auto* whole = whole_.results[1].as<std::int32_t>();
+    const auto* whole = whole_.results[0].as<std::int32_t>();
     for (std::size_t p = 0; p < parts_.size(); ++p)
-      for (std::int64_t t = 0; t < decisions_[p].slot.shape()[0]; ++t, ++whole) {
-        const std::int32_t slot = decisions_[p].slot.as<std::int32_t>()[t];
-        const std::int32_t expert = decisions_[p].expert.as<std::int32_t>()[t];
+      for (std::int64_t i = 0; i < parts_[p].results[0].shape().elements(); ++i, ++whole) {
+        const std::int32_t slot = parts_[p].results[0].as<std::int32_t>()[i];
+        const std::int32_t expert = parts_[p].operands[0].as<std::int32_t>()[i];
         CHECK(*whole == (slot < 0 ? slot : slot + first_slot(p, expert)));
       }
   }
@@ -299,7 +302,7 @@ class Split {
   void check_result(std::size_t r) {
     const GuardedTensor& whole = whole_.results[r];
     const ops::Axis axis = row_.results[r];
-    if (has_slots_ && op_.kind == ops::Kind::gate && r == 1) return check_slots();
+    if (has_slots_ && op_.kind == ops::Kind::gate && r == 0) return check_slots();
     if (has_slots_ && op_.ragged && std::ranges::count(op_.ragged->results, int(r)) > 0) return check_buffer(r);
     if (axis == ops::partial) return check_sum(r);
     if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);

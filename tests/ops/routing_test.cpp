@@ -1,10 +1,12 @@
 // The routing arithmetic alone.
-#include "ops/gate/routing.h"
+#include "ops/slots/assign.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "ops/top_k/choose.h"
 
 using namespace lancet;
 using namespace lancet::ops;
@@ -21,81 +23,124 @@ struct Part {
   const std::int32_t* before = nullptr;
 };
 
-// What assign_slots decides about tokens of given choices.
+using ops::routing::Service;
+using Floats = std::vector<float>;
+
+// What assign_slots decides about entries of given experts, `choices` of each token. keys: the priority of the tokens.
 struct Assigned {
   Ints expert, slots, counts, filled;
   std::vector<float> load;
 
-  Assigned(Ints chosen, std::int64_t experts, std::int64_t capacity, const std::vector<std::uint64_t>& order = {},
-           const Part& part = {})
+  Assigned(Ints chosen, std::int64_t experts, std::int64_t capacity, const Part& part = {}, std::int64_t choices = 1,
+           Service service = Service::by_token, const std::vector<std::uint64_t>& keys = {})
       : expert(std::move(chosen)),
         slots(expert.size(), 77),
         counts(std::size_t(part.groups * experts), 77),
         filled(std::size_t(2 * experts), 77),
         load(std::size_t(2 * experts), 77.f) {
     routing::Decision d;
-    d.tokens = std::int64_t(expert.size()), d.experts = experts, d.groups = part.groups, d.capacity = capacity;
-    d.first = part.number * d.tokens, d.group_tokens = part.parts * d.tokens / part.groups;
+    d.entries = std::int64_t(expert.size()), d.choices = choices, d.experts = experts;
+    d.groups = part.groups, d.capacity = capacity;
+    d.first = part.number * d.entries, d.group_entries = part.parts * d.entries / part.groups;
     d.before = part.before, d.expert = expert.data(), d.slot = slots.data(), d.counts = counts.data();
     d.filled = filled.data(), d.load = load.data();
-    routing::assign_slots(d, order);
+    routing::assign_slots(d, service, keys);
   }
 };
 
-using Floats = std::vector<float>;
+// The choices of one token, and the softmax of its logits.
+struct Chosen {
+  Ints expert;
+  Floats scores, weight;
+
+  Chosen(const Floats& logits, std::size_t choices, bool normalized = false)
+      : expert(choices), scores(logits.size()), weight(choices) {
+    const auto experts = std::int64_t(logits.size());
+    routing::choose(logits.data(), experts, std::int64_t(choices), expert.data());
+    routing::softmax(logits.data(), expert[0], scores.data(), experts);
+    routing::weigh(scores.data(), expert.data(), std::int64_t(choices), normalized, weight.data());
+  }
+};
+
+std::vector<std::uint64_t> sorted_keys(const Floats& weight, std::int64_t choices = 1) {
+  std::vector<std::uint64_t> keys(weight.size() / std::size_t(choices));
+  routing::prioritize(weight.data(), choices, keys);
+  return keys;
+}
+Ints tokens_of(const std::vector<std::uint64_t>& keys) {
+  Ints order;
+  for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
+  return order;
+}
 
 }  // namespace
 
-TEST_CASE("softmax of a row and its choice of expert") {
-  Floats p(3);
+TEST_CASE("a token's experts by falling logit, and the softmax") {
   const Floats logits{1.f, 3.f, 2.f};
-  CHECK(routing::softmax(logits.data(), p.data(), 3) == 1);
+  const Chosen all(logits, 3);
+  CHECK(all.expert == Ints{1, 2, 0});
   const double sum = std::exp(1.0) + std::exp(3.0) + std::exp(2.0);
-  for (std::size_t e = 0; e < 3; ++e) CHECK(p[e] == Approx(std::exp(double(logits[e])) / sum).epsilon(1e-6));
+  for (std::size_t e = 0; e < 3; ++e) CHECK(all.scores[e] == Approx(std::exp(double(logits[e])) / sum).epsilon(1e-6));
+  CHECK(all.weight == Floats{all.scores[1], all.scores[2], all.scores[0]});
 
-  const Floats equal{2.f, 5.f, 5.f};
-  CHECK(routing::softmax(equal.data(), p.data(), 3) == 1);  // the lowest index on a tie
-  CHECK(p[1] == p[2]);
-  const Floats large{1000.f, -1000.f, 999.f};
-  CHECK(routing::softmax(large.data(), p.data(), 3) == 0);
-  CHECK(p[0] == Approx(1 / (1 + std::exp(-1.0))));
-  CHECK(p[1] == 0.f);
-  const float one = -7.f;
-  CHECK(routing::softmax(&one, p.data(), 1) == 0);
-  CHECK(p[0] == 1.f);
+  const Chosen equal({2.f, 5.f, 5.f}, 2);
+  CHECK(equal.expert == Ints{1, 2});  // the lower expert first
+  CHECK(equal.scores[1] == equal.scores[2]);
+  CHECK(Chosen({0.f, -0.f, 0.f}, 3).expert == Ints{0, 1, 2});
+  const Chosen large({1000.f, -1000.f, 999.f}, 1);
+  CHECK(large.expert == Ints{0});
+  CHECK(large.scores[0] == Approx(1 / (1 + std::exp(-1.0))));
+  CHECK(large.scores[1] == 0.f);
+  const Chosen one({-7.f}, 1);
+  CHECK(one.expert == Ints{0});
+  CHECK(one.weight == Floats{1.f});
 }
 
-TEST_CASE("a row of logits with NaN still gives an expert") {
-  Floats p(3);
-  const Floats first{not_a_number, 1.f, 2.f}, later{1.f, not_a_number, 2.f},
-      all{not_a_number, not_a_number, not_a_number};
-  CHECK(routing::softmax(first.data(), p.data(), 3) == 0);
-  CHECK(routing::softmax(later.data(), p.data(), 3) == 2);
-  CHECK(routing::softmax(all.data(), p.data(), 3) == 0);
+TEST_CASE("normalised weights are the softmax over the chosen logits") {
+  const Floats logits{1.f, 3.f, -2.f, 2.f};
+  const Chosen two(logits, 2, true);
+  CHECK(two.weight[0] == Approx(std::exp(3.0) / (std::exp(3.0) + std::exp(2.0))).epsilon(1e-6));
+  CHECK(two.weight[1] == Approx(std::exp(2.0) / (std::exp(3.0) + std::exp(2.0))).epsilon(1e-6));
+  CHECK(two.scores == Chosen(logits, 2).scores);
+  CHECK(Chosen(logits, 1, true).weight == Floats{1.f});
 }
 
-TEST_CASE("softmax backward against finite differences") {
+TEST_CASE("a row of logits with NaN still gives different experts") {
+  CHECK(Chosen({not_a_number, 1.f, 2.f}, 3).expert == Ints{0, 2, 1});
+  CHECK(Chosen({1.f, not_a_number, 2.f}, 3).expert == Ints{2, 0, 1});
+  CHECK(Chosen({not_a_number, not_a_number, not_a_number}, 3).expert == Ints{0, 1, 2});
+  const float low = -std::numeric_limits<float>::infinity();
+  CHECK(Chosen({low, not_a_number, low}, 3).expert == Ints{0, 1, 2});
+}
+
+TEST_CASE("the gradient of a choice against finite differences") {
   const std::vector<double> logits{0.3, -1.1, 0.8, 0.1};
-  const Floats shared{0.5f, -2.f, 1.f, 0.25f};
-  const float dweight = 1.75f;
-  auto objective = [&](std::vector<double> x, bool with_shared) {
-    double sum = 0, total = 0;
-    for (double v : x) sum += std::exp(v);
-    for (std::size_t e = 0; e < x.size(); ++e)
-      total += std::exp(x[e]) / sum * ((with_shared ? double(shared[e]) : 0) + (e == 2 ? double(dweight) : 0));
-    return total;
-  };
-  Floats in(logits.begin(), logits.end()), p(4), d(4);
-  REQUIRE(routing::softmax(in.data(), p.data(), 4) == 2);
-  for (bool with_shared : {false, true}) {
-    routing::softmax_backward(p.data(), 2, dweight, with_shared ? shared.data() : nullptr, d.data(), 4);
-    for (std::size_t e = 0; e < 4; ++e) {
-      auto up = logits, down = logits;
-      up[e] += 1e-5;
-      down[e] -= 1e-5;
-      CHECK(d[e] == Approx((objective(up, with_shared) - objective(down, with_shared)) / 2e-5).margin(1e-6));
-    }
-  }
+  const Floats shared{0.5f, -2.f, 1.f, 0.25f}, dweight{1.75f, -0.5f, 0.25f};
+  for (const std::size_t choices : {1, 2, 3})
+    for (const bool normalized : {false, true})
+      for (const bool with_shared : {false, true}) {
+        const Chosen chosen(Floats(logits.begin(), logits.end()), choices, normalized);
+        auto objective = [&](const std::vector<double>& x) {
+          double sum = 0, of_chosen = 0, total = 0;
+          for (double v : x) sum += std::exp(v);
+          for (const std::int32_t e : chosen.expert) of_chosen += std::exp(x[std::size_t(e)]);
+          for (std::size_t k = 0; k < choices; ++k)
+            total += double(dweight[k]) * std::exp(x[std::size_t(chosen.expert[k])]) / (normalized ? of_chosen : sum);
+          for (std::size_t e = 0; e < 4 && with_shared; ++e) total += double(shared[e]) * std::exp(x[e]) / sum;
+          return total;
+        };
+        Floats d(4);
+        routing::softmax_backward(
+            chosen.scores.data(),
+            {chosen.expert.data(), dweight.data(), std::int64_t(choices), normalized, chosen.scores.data()},
+            with_shared ? shared.data() : nullptr, d.data(), 4);
+        for (std::size_t e = 0; e < 4; ++e) {
+          auto up = logits, down = logits;
+          up[e] += 1e-5;
+          down[e] -= 1e-5;
+          CHECK(d[e] == Approx((objective(up) - objective(down)) / 2e-5).margin(1e-6));
+        }
+      }
 }
 
 TEST_CASE("slots are given in order until the capacity is used up") {
@@ -109,7 +154,7 @@ TEST_CASE("slots are given in order until the capacity is used up") {
 
 TEST_CASE("a part continues from the part before") {
   const Ints before{2, 1, 0};
-  const Assigned made({1, 0, 1, 1}, 3, 2, {}, {.before = before.data()});
+  const Assigned made({1, 0, 1, 1}, 3, 2, {.before = before.data()});
   CHECK(made.slots == Ints{1, -1, -1, -1});
   CHECK(made.counts == Ints{2, 2, 0});
   CHECK(made.filled == Ints{2, 2, 1, 2, 0, 0});
@@ -118,7 +163,7 @@ TEST_CASE("a part continues from the part before") {
 
 TEST_CASE("each group of tokens has a capacity of its own, and slots follow one another") {
   const Ints chosen{1, 0, 1, 1, 0, 0, 1, 1};
-  const Assigned made(chosen, 2, 1, {}, {.groups = 2});
+  const Assigned made(chosen, 2, 1, {.groups = 2});
   CHECK(made.slots == Ints{0, 0, -1, -1, 1, -1, 1, -1});
   CHECK(made.counts == Ints{1, 1, 1, 1});
   CHECK(made.filled == Ints{0, 2, 0, 2});
@@ -128,7 +173,7 @@ TEST_CASE("each group of tokens has a capacity of its own, and slots follow one 
   Assigned last({}, 2, 1);
   for (std::int64_t p = 0; p < 4; ++p) {
     const Ints before = last.counts;
-    last = Assigned({chosen[std::size_t(2 * p)], chosen[std::size_t(2 * p + 1)]}, 2, 1, {},
+    last = Assigned({chosen[std::size_t(2 * p)], chosen[std::size_t(2 * p + 1)]}, 2, 1,
                     {.groups = 2, .parts = 4, .number = p, .before = p > 0 ? before.data() : nullptr});
     slots.insert(slots.end(), last.slots.begin(), last.slots.end());
   }
@@ -136,24 +181,38 @@ TEST_CASE("each group of tokens has a capacity of its own, and slots follow one 
   CHECK(last.counts == made.counts);
 }
 
-TEST_CASE("priority: falling probability, ties by lower token; drops follow this order") {
-  const Floats weight{0.25f, 0.9f, 0.25f, 1.f, 0.9f};
-  std::vector<std::uint64_t> keys(5);
-  routing::prioritize(weight.data(), keys);
-  Ints order;
-  for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
-  CHECK(order == Ints{3, 1, 4, 0, 2});
+TEST_CASE("several choices: token after token, or all first choices before the second ones") {
+  // Tokens choose the experts 0 1 | 1 0 | 0 2 | 1 2.
+  const Ints chosen{0, 1, 1, 0, 0, 2, 1, 2};
+  const Assigned by_token(chosen, 3, 2, {}, 2);
+  CHECK(by_token.slots == Ints{0, 0, 1, 1, -1, 0, -1, 1});
+  CHECK(by_token.filled == Ints{0, 2, 0, 2, 0, 2});
+  CHECK(by_token.load == Floats{3, 3, 2, 2, 2, 2});
+  const Assigned by_choice(chosen, 3, 2, {}, 2, Service::by_choice);
+  CHECK(by_choice.slots == Ints{0, -1, 0, -1, 1, 0, 1, 1});  // in token order, whenever they were served
+  CHECK(by_choice.counts == Ints{2, 2, 2});
+  CHECK(by_choice.load == by_token.load);
+  const Ints second{1, 0, 0, 1};  // a first choice that is served first has the later slot
+  CHECK(Assigned(second, 2, 2, {}, 2, Service::by_choice).slots == Ints{0, 0, 1, 1});
+  // Two groups: each serves its own first choices first.
+  const Assigned groups({0, 1, 1, 0, 0, 1, 1, 0}, 2, 1, {.groups = 2}, 2, Service::by_choice);
+  CHECK(groups.slots == Ints{0, -1, 0, -1, 1, -1, 1, -1});
+}
+
+TEST_CASE("priority: falling weight of the first choice, ties by lower token; drops follow this order") {
+  const std::vector<std::uint64_t> keys = sorted_keys({0.25f, 0.9f, 0.25f, 1.f, 0.9f});
+  CHECK(tokens_of(keys) == Ints{3, 1, 4, 0, 2});
   // Priority decides which tokens are kept (the last on a tie is dropped); the kept ones get slots in token order.
-  const Assigned made({0, 0, 0, 1, 0}, 2, 3, keys);
+  const Assigned made({0, 0, 0, 1, 0}, 2, 3, {}, 1, Service::by_choice, keys);
   CHECK(made.slots == Ints{0, 1, -1, 0, 2});
   CHECK(made.filled == Ints{0, 3, 0, 1});
   CHECK(made.load == Floats{4, 1, 3, 1});
-  CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, keys).slots == Ints{-1, 0, -1, 1, -1});
-
-  const Floats broken{0.5f, not_a_number, 0.75f};  // NaN has a rank, so that every token is ordered
-  keys.resize(3);
-  routing::prioritize(broken.data(), keys);
-  order.clear();
-  for (std::uint64_t key : keys) order.push_back(std::int32_t(std::uint32_t(key)));
-  CHECK(order == Ints{1, 2, 0});
+  CHECK(Assigned({0, 0, 0, 0, 0}, 1, 2, {}, 1, Service::by_choice, keys).slots == Ints{-1, 0, -1, 1, -1});
+  // NaN has a rank, so that every token is ordered.
+  CHECK(tokens_of(sorted_keys({0.5f, not_a_number, 0.75f})) == Ints{1, 2, 0});
+  // Two choices: the second ones are served after all first ones, and in the order of the first ones' weights.
+  const std::vector<std::uint64_t> two = sorted_keys({0.4f, 0.3f, 0.5f, 0.1f, 0.6f, 0.2f}, 2);
+  CHECK(tokens_of(two) == Ints{2, 1, 0});
+  const Assigned chosen({0, 1, 1, 0, 2, 0}, 3, 2, {}, 2, Service::by_choice, two);
+  CHECK(chosen.slots == Ints{0, 0, 1, -1, 0, 1});
 }

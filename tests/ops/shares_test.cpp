@@ -40,12 +40,12 @@ TEST_CASE("shares: an attribute is divided if some row of the op in time divides
   CHECK(divided("combine", "batch"));
   CHECK(divided("dispatch_dx", "batch"));
   CHECK_FALSE(divided("attention", "heads"));  // in space only, as the next three
-  CHECK_FALSE(divided("switch_gate", "groups"));
+  CHECK_FALSE(divided("slots", "groups"));
   CHECK_FALSE(divided("embedding_dw", "vocabulary"));
   CHECK_FALSE(divided("logit_stats", "blocks"));
   CHECK_FALSE(divided("logit_stats", "vocabulary"));
   CHECK_FALSE(divided("linear", "tokens"));
-  CHECK_FALSE(divided("switch_gate", "capacity"));
+  CHECK_FALSE(divided("slots", "capacity"));
   CHECK_FALSE(divided("cross_entropy_train", "total_tokens"));
   CHECK_FALSE(divided("no_such_op", "batch"));
 }

@@ -55,10 +55,9 @@ const Words split{"split"}, whole{"whole"};
 TEST_CASE("axes: along the batch, from one all-to-all to the next") {
   const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::batch);
   for (const char* op :
-       {"embedding",       "layer_norm",  "add_layer_norm",    "linear",           "attention",   "gelu",
-        "router",          "switch_gate", "all_to_all_counts", "dispatch",         "all_to_all",  "expert_linear",
-        "all_to_all_back", "combine",     "combine_dx",        "expert_linear_dx", "dispatch_dx", "gate_dx",
-        "attention_dx",    "linear_dx"}) {
+       {"embedding", "layer_norm", "add_layer_norm",    "linear",      "attention",  "gelu",          "router",
+        "top_k",     "slots",      "all_to_all_counts", "dispatch",    "all_to_all", "expert_linear", "all_to_all_back",
+        "combine",   "combine_dx", "expert_linear_dx",  "dispatch_dx", "top_k_dx",   "attention_dx",  "linear_dx"}) {
     INFO(op);
     CHECK(rows.at(op) == split);
   }
@@ -75,7 +74,7 @@ TEST_CASE("axes: along the capacity only the experts and the ops on their rows")
     INFO(op);
     CHECK(rows.at(op) == split);
   }
-  for (const char* op : {"dispatch", "combine", "switch_gate", "linear", "combine_dx", "dispatch_dx"}) {
+  for (const char* op : {"dispatch", "combine", "top_k", "slots", "linear", "combine_dx", "dispatch_dx"}) {
     INFO(op);
     CHECK(rows.at(op) == whole);
   }
@@ -114,16 +113,16 @@ output y = %6
 TEST_CASE("axes: a gate over the whole batch stays whole, its successors are split") {
   ir::Program forward = model(2);
   for (ir::Instruction& at : forward.instructions)
-    if (at.op == "switch_gate") at.op = "batch_prioritized_gate";
+    if (at.op == "slots") at.op = "slots_by_choice";
   const schedule::Step step = step_of(whole_step(forward));
   const auto rows = labels_of_rows(step, Cut::batch);
-  CHECK(rows.at("batch_prioritized_gate") == whole);
+  CHECK(rows.at("slots_by_choice") == whole);
   CHECK(rows.at("dispatch") == split);
   CHECK(rows.at("combine") == split);
   // The slots that it fills are split once; the parts do not run the gate again.
   int gates = 0, splits = 0;
   for (const ir::Instruction& at : schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
-    gates += at.op == "batch_prioritized_gate";
+    gates += at.op == "slots_by_choice";
     splits += at.op == "split_filled";
   }
   CHECK(gates == 2);
@@ -186,7 +185,7 @@ TEST_CASE("ranges: a layer's all-to-alls stay in one group, and so do its gate a
       while (groups[group + 1] <= i) ++group;
       const std::string& op = step.program().instructions[i].op;
       all_to_alls[group] += op.starts_with("all_to_all") && op != "all_to_all_counts";
-      gates[group] += op == "switch_gate";
+      gates[group] += op == "slots";
       combines[group] += op == "combine";
     }
     CHECK(gates == combines);
@@ -307,7 +306,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
   const auto groups = schedule::forward_groups(step, 4);
   std::vector<std::size_t> gates;
   for (std::size_t i = 0; i < step.forward_end(); ++i)
-    if (step.program().instructions[i].op == "switch_gate") gates.push_back(i);
+    if (step.program().instructions[i].op == "top_k") gates.push_back(i);
   REQUIRE(gates.size() == 4);
   int covered_before = 0;
   for (int reach : {0, 1, 2, 100}) {
@@ -326,8 +325,7 @@ TEST_CASE("ranges: the requested number of groups around each MoE layer, and non
       covered += range.end - range.begin;
     }
     if (reach == 0)
-      for (const Range& range : ranges)
-        CHECK(step.program().instructions[std::size_t(range.begin)].op == "switch_gate");
+      for (const Range& range : ranges) CHECK(step.program().instructions[std::size_t(range.begin)].op == "top_k");
     CHECK(covered > covered_before);
     covered_before = covered;
   }

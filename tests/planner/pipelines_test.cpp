@@ -39,7 +39,8 @@ struct HandCosts final : cost::Costs {
 };
 
 // One MoE layer of two ranks between two ops; %0 is read after it as well.
-ir::Program layer(const std::string& gate = "switch_gate") {
+// gate: slots, or a gate that also takes weights.
+ir::Program layer(const std::string& gate = "slots(%2)") {
   return program(R"(
 input @x : f32[2,8,4]
 parameter @gate : f32[4,4]
@@ -47,8 +48,9 @@ parameter @w : f32[2{expert},4,4]
 parameter @b : f32[2{expert},4]
 %0 : f32[2,8,4] = add(@x, @x)  # compute forward before
 %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate
-%2 : i32[16,1], %12 : i32[16,1], %13 : f32[16,1], %14 : i32[1,4], %15 : i32[4,2], %3 : f32[2,8,4], %4 : f32[2,4] = )" +
-                 gate + R"((%1) {capacity=4, groups=1}  # compute forward gate
+%2 : i32[16,1], %13 : f32[16,1], %3 : f32[2,8,4] = top_k(%1) {k=1}  # compute forward gate
+%12 : i32[16,1], %14 : i32[1,4], %15 : i32[4,2], %4 : f32[2,4] = )" +
+                 gate + R"( {capacity=4, groups=1, experts=4}  # compute forward gate
 %5 : i32[2,3] = all_to_all_counts(%15) {ranks=2}  # expert forward counts
 %6 : f32[4,4,4] = dispatch(%0, %2, %12, %15) {slots=4}  # compute forward dispatch
 %7 : f32[2,8,4] = all_to_all(%6, %15, %5) {tokens=16}  # expert forward there
@@ -131,11 +133,11 @@ TEST_CASE("a pipeline is made where its copies cost less than it gains") {
 TEST_CASE("a gate over the whole batch begins its pipeline") {
   HandCosts costs;
   costs.copy_ms = 0.1;
-  const ir::Program program = layer("batch_prioritized_gate");
+  const ir::Program program = layer("slots_by_priority(%2, %13)");
   const schedule::Step step = step_of(program, costs);
   const auto found = schedule::choose_pipelines(step, {}, PartMemory::copies);
   REQUIRE(found.size() == 1);
-  CHECK(program.instructions[std::size_t(found[0].begin)].op == "batch_prioritized_gate");
+  CHECK(program.instructions[std::size_t(found[0].begin)].op == "slots_by_priority");
   CHECK(found[0].end == int(program.instructions.size()));
   const auto candidate = schedule::pipelines_with_copies(step, {}, schedule::program_order(step));
   require_sound(ops::verify(candidate.program));
@@ -204,7 +206,7 @@ TEST_CASE("lancet_paper: one pipeline an MoE layer at most, the backward pass wh
     for (const Range& range : ranges) {
       int in_range = 0;
       for (int i = range.begin; i < range.end; ++i)
-        in_range += step->program().instructions[std::size_t(i)].op == "switch_gate";
+        in_range += step->program().instructions[std::size_t(i)].op == "slots";
       CHECK(in_range == 1);
       gates += in_range;
     }

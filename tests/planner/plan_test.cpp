@@ -475,7 +475,7 @@ output loss = %2
 TEST_CASE("planning 24 blocks") {
   const ir::Program forward = grown(model(2), 10);
   REQUIRE(count(forward, "attention") == 24);
-  REQUIRE(count(forward, "switch_gate") == 12);
+  REQUIRE(count(forward, "slots") == 12);
   const auto start = std::chrono::steady_clock::now();
   const ir::Plan plan = planned(forward, request(2));
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

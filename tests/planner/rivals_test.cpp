@@ -119,7 +119,7 @@ TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunk
     forward += part && at.role == ir::Role::forward;
     backward += part && at.role == ir::Role::dx;
     INFO(at.label);
-    if (at.op == "switch_gate" || at.op == "attention" || at.op == "all_to_all") CHECK(part);
+    if (at.op == "slots" || at.op == "attention" || at.op == "all_to_all") CHECK(part);
     if (at.op == "expert_linear_dw") CHECK_FALSE(part);
   }
   CHECK(forward > 0);

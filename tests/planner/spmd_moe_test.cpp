@@ -5,6 +5,7 @@
 #include "passes/partitioned.h"
 #include "passes/rank_threads.h"
 #include "planner/planned_ranks.h"
+#include "routers.h"
 #include "small_model.h"
 
 using namespace lancet;
@@ -23,7 +24,7 @@ struct MoeCase {
   Mesh mesh;
   std::int64_t groups = 8;
   bool sequence_parallel = false;
-  config::Router router = config::Router::switch_top1;
+  Route route = {config::Router::switch_top1};
   config::AuxLossScope scope = config::AuxLossScope::rank;
   bool split_tokens = true;  // over data and expert; otherwise all ranks have the same tokens
 };
@@ -33,7 +34,7 @@ config::Model moe_model(const MoeCase& c) {
   m.n_layer = 3;  // the first and the last have experts
   m.n_head = 4;
   m.capacity_factor = 0.75;
-  m.router = c.router;
+  c.route.set(m);
   m.router_aux_loss_scope = c.scope;
   return m;
 }
@@ -245,7 +246,8 @@ TEST_CASE("mixtures of experts between norms whose sequences tensor splits") {
 }
 
 TEST_CASE("mixtures of experts on meshes with other routers and losses") {
-  check_case({.mesh = mesh_with(2, 2, 1), .router = config::Router::batch_prioritized});
+  for (const Route& route : routes) check_case({.mesh = mesh_with(2, 2, 1), .route = route});
+  check_case({.mesh = mesh_with(1, 2, 2), .route = {config::Router::top_k, 2}});
   check_case({.mesh = mesh_with(2, 2, 1), .scope = config::AuxLossScope::global});
 }
 
@@ -269,7 +271,7 @@ TEST_CASE("generation repeats its tokens on all ranks and sums what each rank's 
     for (const std::int64_t positions : {1, 4}) check_logits({mesh}, model::Mode::decode, positions);
   }
   check_logits({mesh_with(1, 1, 2)}, model::Mode::decode, 4);
-  check_logits({.mesh = mesh_with(1, 2, 1), .router = config::Router::batch_prioritized}, model::Mode::decode, 4);
+  for (const Route& route : routes) check_logits({.mesh = mesh_with(1, 2, 1), .route = route}, model::Mode::decode, 4);
 }
 
 TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, though they are integers") {
@@ -307,7 +309,7 @@ TEST_CASE("experts over two axes and gates split over tensor are refused") {
   for (const char* name : {"tokens", "targets"}) annotate(forward, name, 0, {Axis::data, Axis::tensor});
   forward[forward.find("wte.weight")].sharding = Sharding::whole(2);
   CHECK(refused_with(passes::partition_spmd(*passes::shard(forward, mesh), mesh)) ==
-        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %12 64{data,tensor},1");
+        "h.0.moe.gate: expected a gate whose tokens are not split over tensor, found %14 64{data,tensor},1");
 }
 
 TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit of its instructions one by one") {

@@ -30,17 +30,18 @@ parameter @b : f32[LOCAL{expert},16]
 state @gate.m : f32[4,8]
 [0] %0 : f32[2,8,8] = embedding(@tokens, @wte, @wpe)  # compute forward wte | at 0
 [1] %1 : f32[2,8,4] = router(%0, @gate)  # compute forward gate | at 512
-[2] %2 : i32[16,1], %17 : i32[16,1], %18 : f32[16,1], %19 : i32[1,4], %20 : i32[4,2], %3 : f32[2,8,4], %4 : f32[2,4] = switch_gate(%1) {capacity=6, groups=1}  # compute forward gate | at 1024 1088 1152 1216 1664 1280 1536
-[3] %5 : ROWS = all_to_all_counts(%20) {ranks=W}  # expert forward counts | wait 2 | at 2048
-[4] %6 : f32[4,6,8] = dispatch(%0, %2, %17, %20) {slots=6}  # compute forward dispatch | at 3072
-[5] %7 : f32[BUFFER,8] = all_to_all(%6, %20, %5)  # expert forward there | wait 4 | at 4096
-[6] %8 : f32[BUFFER,16] = expert_linear(%7, @w, @b, %5)  # compute forward fc | wait 5 | at 8192
-[7] %9 : f32[BUFFER,16] = gelu(%8, %5)  # compute forward gelu | at 12288
-[8] %10 : f32[BUFFER,16] = gelu(%9, %5)  # compute forward gelu | at 16384
-[9] %11 : f32[BUFFER,8] = expert_linear_dx(%10, @w, %5)  # compute dx fc | at 20480
-[10] %12 : f32[4,6,8] = all_to_all_back(%11, %20, %5)  # expert forward back | wait 9 | at 24576
-[11] %13 : f32[2,8,8] = combine(%12, %2, %17, %18, %20) {batch=2}  # compute forward combine | wait 10 | at 26624
-[12] %14 : f32[4,8] = router_dw(%1, %13)  # compute dw gate | at 28672
+[2] %2 : i32[16,1], %18 : f32[16,1], %3 : f32[2,8,4] = top_k(%1) {k=1}  # compute forward gate | at 1024 1152 1280
+[3] %17 : i32[16,1], %19 : i32[1,4], %20 : i32[4,2], %4 : f32[2,4] = slots(%2) {capacity=6, groups=1, experts=4}  # compute forward gate | at 1088 1216 1664 1536
+[4] %5 : ROWS = all_to_all_counts(%20) {ranks=W}  # expert forward counts | wait 3 | at 2048
+[5] %6 : f32[4,6,8] = dispatch(%0, %2, %17, %20) {slots=6}  # compute forward dispatch | at 3072
+[6] %7 : f32[BUFFER,8] = all_to_all(%6, %20, %5)  # expert forward there | wait 5 | at 4096
+[7] %8 : f32[BUFFER,16] = expert_linear(%7, @w, @b, %5)  # compute forward fc | wait 6 | at 8192
+[8] %9 : f32[BUFFER,16] = gelu(%8, %5)  # compute forward gelu | at 12288
+[9] %10 : f32[BUFFER,16] = gelu(%9, %5)  # compute forward gelu | at 16384
+[10] %11 : f32[BUFFER,8] = expert_linear_dx(%10, @w, %5)  # compute dx fc | at 20480
+[11] %12 : f32[4,6,8] = all_to_all_back(%11, %20, %5)  # expert forward back | wait 10 | at 24576
+[12] %13 : f32[2,8,8] = combine(%12, %2, %17, %18, %20) {batch=2}  # compute forward combine | wait 11 | at 26624
+[13] %14 : f32[4,8] = router_dw(%1, %13)  # compute dw gate | at 28672
 REDUCE[N] %16 : f32[1] = squared_norm(GRAD)  # compute update norm WAIT| at 32768
 output norm = %16
 )";
@@ -50,8 +51,8 @@ output norm = %16
   };
   set("LOCAL", local), set("ROWS", rows), set("BUFFER", buffer),
       set("{ranks=W}", "{ranks=" + std::to_string(ranks) + "}");
-  set("REDUCE", two ? "[13] %15 : f32[4,8] in %14 = all_reduce(%14)  # reduce sync bucket | wait 12 | at -\n" : "");
-  set("[N]", two ? "[14]" : "[13]"), set("GRAD", two ? "%15" : "%14"), set("WAIT", two ? "| wait 13 " : "");
+  set("REDUCE", two ? "[14] %15 : f32[4,8] in %14 = all_reduce(%14)  # reduce sync bucket | wait 13 | at -\n" : "");
+  set("[N]", two ? "[15]" : "[14]"), set("GRAD", two ? "%15" : "%14"), set("WAIT", two ? "| wait 14 " : "");
   return text;
 }
 
@@ -130,29 +131,30 @@ view %0 : f32[1,8,8] in @x + 0
 view %1 : f32[1,8,8] in @x + 256
 view %2 : f32[4,6,8] | at 0
 view %3 : f32[4,6,16] | at 1024
-[0] %4 : i32[16,1], %16 : i32[16,1], %17 : f32[16,1], %18 : i32[1,4], %19 : i32[4,2], %5 : f32[2,8,4], %6 : f32[2,4] = switch_gate(@logits) {capacity=6, groups=1}  # compute forward gate | at 4096 5312 5376 5440 5504 4352 4608
+[0] %4 : i32[16,1], %17 : f32[16,1], %5 : f32[2,8,4] = top_k(@logits) {k=1}  # compute forward gate | at 4096 5376 4352
+[1] %16 : i32[16,1], %18 : i32[1,4], %19 : i32[4,2], %6 : f32[2,4] = slots(%4) {capacity=6, groups=1, experts=4}  # compute forward gate | at 5312 5440 5504 4608
 view %20 : i32[8,1] in %4 + 0
 view %21 : i32[8,1] in %16 + 0
-[1] %7 : i32[4,2] = split_filled(%20, %21) {experts=4, part=0, parts=2}  # compute forward gate | at 4672
+[2] %7 : i32[4,2] = split_filled(%20, %21) {experts=4, part=0, parts=2}  # compute forward gate | at 4672
 view %22 : i32[8,1] in %4 + 32
 view %23 : i32[8,1] in %16 + 32
-[2] %8 : i32[4,2] = split_filled(%22, %23, %7) {experts=4, part=1, parts=2}  # compute forward gate | at 4864
-[3] %9 : i32[4,2] = all_to_all_counts(%7) {ranks=1}  # expert forward counts | wait 1 | at 5056
-[4] %10 : i32[4,2] = all_to_all_counts(%8, %9) {ranks=1}  # expert forward counts | wait 2 | at 5120
-[5] %11 : f32[4,6,8] in %2 part 0 of 2 = dispatch(%0, %20, %21, %7) {slots=6, part=0, parts=2}  # compute forward dispatch | at -
-[6] %12 : f32[4,6,8] in %2 part 1 of 2 = dispatch(%1, %22, %23, %8) {slots=6, part=1, parts=2}  # compute forward dispatch | at -
-[7] %13 : f32[4,6,16] in %3 part 0 of 2 = expert_linear(%11, @w, @b, %9) {tokens=8, part=0, parts=2}  # compute forward fc | wait 3 | at -
-[8] %14 : f32[4,6,16] in %3 part 1 of 2 = expert_linear(%12, @w, @b, %10) {tokens=8, part=1, parts=2}  # compute forward fc | wait 4 | at -
-[9] %15 : i32[4,2] = join_rows(%7, %8)  # compute forward join | at 5184
+[3] %8 : i32[4,2] = split_filled(%22, %23, %7) {experts=4, part=1, parts=2}  # compute forward gate | at 4864
+[4] %9 : i32[4,2] = all_to_all_counts(%7) {ranks=1}  # expert forward counts | wait 2 | at 5056
+[5] %10 : i32[4,2] = all_to_all_counts(%8, %9) {ranks=1}  # expert forward counts | wait 3 | at 5120
+[6] %11 : f32[4,6,8] in %2 part 0 of 2 = dispatch(%0, %20, %21, %7) {slots=6, part=0, parts=2}  # compute forward dispatch | at -
+[7] %12 : f32[4,6,8] in %2 part 1 of 2 = dispatch(%1, %22, %23, %8) {slots=6, part=1, parts=2}  # compute forward dispatch | at -
+[8] %13 : f32[4,6,16] in %3 part 0 of 2 = expert_linear(%11, @w, @b, %9) {tokens=8, part=0, parts=2}  # compute forward fc | wait 4 | at -
+[9] %14 : f32[4,6,16] in %3 part 1 of 2 = expert_linear(%12, @w, @b, %10) {tokens=8, part=1, parts=2}  # compute forward fc | wait 5 | at -
+[10] %15 : i32[4,2] = join_rows(%7, %8)  # compute forward join | at 5184
 output y = %3
 )")};
   cost::Profile profile({profiler::this_device(1, 1), {}});
   const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
   REQUIRE(report.ok());
-  const int sweeps = profile.ops.at("switch_gate(f32[2,8,4]) {capacity=6, groups=1}").samples;
+  const int sweeps = profile.ops.at("slots(i32[16,1]) {capacity=6, groups=1, experts=4}").samples;
   CHECK(profile.ops.at("dispatch(f32[1,8,8], i32[8,1], i32[8,1], i32[4,2]) {slots=6}").samples == 2 * sweeps);
   CHECK(profile.ops.at("expert_linear(f32[4,6,8], f32[4,16,8], f32[4,16], i32[4,2]) {tokens=8}").samples == 2 * sweeps);
-  CHECK(report->ops == 8);  // gate, 2 split_filled, 2 all_to_all_counts, dispatch, expert_linear, join_rows
+  CHECK(report->ops == 9);  // top_k, slots, 2 split_filled, 2 all_to_all_counts, dispatch, expert_linear, join_rows
   check_sane(profile);
 }
 

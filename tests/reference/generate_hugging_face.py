@@ -43,10 +43,13 @@ def ffn(w, name, x):
     return conv1d(w, name + ".c_proj", F.gelu(conv1d(w, name + ".c_fc", x), approximate="tanh"))
 
 
-def experts(w, name, x):
+def experts(w, name, x, c):
     p = torch.softmax(x @ w[name + ".gate.weight"].T, dim=1)
-    best, chosen = p.max(dim=1)
-    rows = [best[t] * ffn(w, f"{name}.experts.{int(chosen[t])}", x[t]) for t in range(len(x))]
+    weights, chosen = p.topk(c["num_experts_per_tok"], dim=1)
+    if c.get("norm_topk_prob"):
+        weights = weights / weights.sum(dim=1, keepdim=True)
+    rows = [sum(weight * ffn(w, f"{name}.experts.{int(e)}", x[t]) for weight, e in zip(weights[t], chosen[t]))
+            for t in range(len(x))]
     return torch.stack(rows)
 
 
@@ -68,7 +71,7 @@ def forward(w, tokens, c):
     for i in range(c["n_layer"]):
         x = x + attention(w, f"h.{i}.attn", norm(f"h.{i}.ln_1", x), c["n_head"])
         y = norm(f"h.{i}.ln_2", x)
-        x = x + (experts(w, f"h.{i}.moe", y) if is_moe(c, i) else ffn(w, f"h.{i}.mlp", y))
+        x = x + (experts(w, f"h.{i}.moe", y, c) if is_moe(c, i) else ffn(w, f"h.{i}.mlp", y))
     return norm("ln_f", x) @ w["wte.weight"].T
 
 

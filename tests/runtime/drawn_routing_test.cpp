@@ -59,6 +59,30 @@ TEST_CASE("a part draws what the whole micro batch draws, and a seed what it dre
   CHECK(chosen(routing_of("zipf:1", other), 1, 0, 0, 0, 40) != whole);
 }
 
+TEST_CASE("several experts of a token are different, and the first is the one that it chooses alone") {
+  for (const char* text : {"even", "zipf:1"}) {
+    const DrawnRouting alone = routing_of(text);
+    RoutedModel several = model;
+    several.choices = 3;
+    const DrawnRouting routing = routing_of(text, several);
+    std::vector<float> scores(std::size_t{4000} * 4), first(scores.size());
+    routing.draw(0, 0, 0, 0, scores);
+    alone.draw(0, 0, 0, 0, first);
+    std::vector<int> second(4);
+    for (std::size_t t = 0; t < 4000; ++t) {
+      const auto row = scores.begin() + std::ptrdiff_t(4 * t), own = first.begin() + std::ptrdiff_t(4 * t);
+      CHECK(std::count(row, row + 4, 0.f) == 1);
+      const auto best = std::max_element(row, row + 4);
+      CHECK(best - row == std::max_element(own, own + 4) - own);
+      CHECK(*best == *std::max_element(own, own + 4));
+      *best = 0;
+      ++second[std::size_t(std::max_element(row, row + 4) - row)];
+    }
+    if (text == std::string("even")) CHECK(second == std::vector<int>(4, 1000));
+    CHECK(std::ranges::min(second) > 400);  // the experts that are left divide [0, 1) by their shares
+  }
+}
+
 TEST_CASE("the popularity of experts follows Zipf's law, in another order in each layer") {
   const DrawnRouting routing = routing_of("zipf:1", {.layers = 8, .experts = 4, .ranks = 2, .seed = 1});
   constexpr int tokens = 1 << 14;

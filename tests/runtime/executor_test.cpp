@@ -114,19 +114,20 @@ TEST_CASE("views: the slots of two parts of a batch, in the memory of the whole"
 arena 2048
 input @x : f32[2,2,3]
 input @logits : f32[2,2,2]
-[0] %0 : i32[4,1], %11 : i32[4,1], %12 : f32[4,1], %13 : i32[1,2], %14 : i32[2,2], %1 : f32[2,2,2], %2 : f32[2,2] = switch_gate(@logits) {capacity=3, groups=1}  # compute forward g | at 0 512 576 640 704 64 128
+[0] %0 : i32[4,1], %12 : f32[4,1], %1 : f32[2,2,2] = top_k(@logits) {k=1}  # compute forward g | at 0 576 64
+[1] %11 : i32[4,1], %13 : i32[1,2], %14 : i32[2,2], %2 : f32[2,2] = slots(%0) {capacity=3, groups=1, experts=2}  # compute forward g | at 512 640 704 128
 view %15 : i32[2,1] in %0 + 0
 view %16 : i32[2,1] in %11 + 0
-[1] %3 : i32[2,2] = split_filled(%15, %16) {experts=2}  # compute forward g/0 | at 192
+[2] %3 : i32[2,2] = split_filled(%15, %16) {experts=2}  # compute forward g/0 | at 192
 view %17 : i32[2,1] in %0 + 8
 view %18 : i32[2,1] in %11 + 8
-[2] %4 : i32[2,2] = split_filled(%17, %18, %3) {experts=2}  # compute forward g/1 | at 256
+[3] %4 : i32[2,2] = split_filled(%17, %18, %3) {experts=2}  # compute forward g/1 | at 256
 view %5 : f32[1,2,3] in @x + 0
 view %7 : f32[2,3,3] | at 320
-[3] %8 : f32[2,3,3] in %7 part 0 of 2 = dispatch(%5, %15, %16, %3) {slots=3}  # compute forward d/0 | at -
+[4] %8 : f32[2,3,3] in %7 part 0 of 2 = dispatch(%5, %15, %16, %3) {slots=3}  # compute forward d/0 | at -
 view %6 : f32[1,2,3] in @x + 24
-[4] %9 : f32[2,3,3] in %7 part 1 of 2 = dispatch(%6, %17, %18, %4) {slots=3}  # compute forward d/1 | at -
-[5] %10 : f32[2,2,3] = combine(%7, %0, %11, %12, %14) {batch=2}  # compute forward c | at 448
+[5] %9 : f32[2,3,3] in %7 part 1 of 2 = dispatch(%6, %17, %18, %4) {slots=3}  # compute forward d/1 | at -
+[6] %10 : f32[2,2,3] = combine(%7, %0, %11, %12, %14) {batch=2}  # compute forward c | at 448
 output y = %10
 output p = %1
 )");

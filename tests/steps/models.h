@@ -46,7 +46,8 @@ parameter @proj.bias : f32[4{expert},8]
 input @targets : i32[4{data,expert},4]
 %0 : bf16[4,4,8] = embedding(@tokens, @wte.weight, @wpe.weight)  # compute forward wte
 %1 : f32[4,4,4] = router(%0, @gate.weight)  # compute forward gate
-%2 : i32[16,1], %17 : i32[16,1], %18 : f32[16,1], %19 : i32[2,4], %20 : i32[4,2], %3 : f32[4,4,4], %4 : f32[4,4] = switch_gate(%1) {capacity=3, groups=2, load_groups=1}  # compute forward gate
+%2 : i32[16,1], %18 : f32[16,1], %3 : f32[4,4,4] = top_k(%1) {k=1}  # compute forward gate
+%17 : i32[16,1], %19 : i32[2,4], %20 : i32[4,2], %4 : f32[4,4] = slots(%2) {capacity=3, groups=2, experts=4, load_groups=1}  # compute forward gate
 %5 : f32[2] = aux_loss(%3, %4) {load_tokens=8, total_tokens=16, coefficient=0.01}  # compute forward aux
 %7 : bf16[4,6,8] = dispatch(%0, %2, %17, %20) {slots=6}  # compute forward dispatch
 %9 : bf16[4,6,16] = expert_linear(%7, @fc.weight, @fc.bias, %20)  # compute forward fc

@@ -61,29 +61,35 @@ class RandomModel {
   }
 
   ir::TensorId mixture(const std::string& name) {
-    const std::int64_t groups = ranks * one_of({1, 2, 8}), capacity = 1 + below(int(tokens() / groups));
-    const ir::Attributes filled{{"tokens", std::min(tokens(), experts_ * groups * capacity)}};
+    const std::int64_t groups = ranks * one_of({1, 2, 8}), capacity = 1 + below(int(tokens() / groups)),
+                       choices = 1 + below(2);
+    const ir::Attributes filled{{"tokens", std::min(tokens() * choices, experts_ * groups * capacity)}};
     const ir::TensorId logits =
         append("router", {x_, weight(name + ".gate", {experts_, width_})}, {}, name + ".gate")[0];
-    const auto gate =
-        append(below(3) == 0 ? "batch_prioritized_gate" : "switch_gate", {logits},
-               {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}}, name + ".gate");
-    const ir::TensorId aux =
-        append("aux_loss", {gate[5], gate[6]},
-               {{"load_tokens", tokens() / ranks}, {"total_tokens", tokens()}, {"coefficient", 0.1}}, name + ".aux")[0];
+    const auto chosen = append("top_k", {logits}, {{"k", choices}}, name + ".gate");
+    const ir::TensorId expert = chosen[0], weight_of = chosen[1];
+    const bool prioritized = below(3) == 0;
+    const auto gate = append(
+        prioritized ? "slots_by_priority" : "slots", prioritized ? std::vector{expert, weight_of} : std::vector{expert},
+        {{"capacity", capacity}, {"groups", groups}, {"load_groups", groups / ranks}, {"experts", experts_}},
+        name + ".gate");
+    const ir::TensorId aux = append(
+        "aux_loss", {chosen[2], gate[3]},
+        {{"load_tokens", tokens() / ranks}, {"choices", choices}, {"total_tokens", tokens()}, {"coefficient", 0.1}},
+        name + ".aux")[0];
     program_.add_output("aux." + name, aux);
     ir::TensorId y =
-        append("dispatch", {x_, gate[0], gate[1], gate[4]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];
+        append("dispatch", {x_, expert, gate[0], gate[2]}, {{"slots", groups * capacity}}, name + ".dispatch")[0];
     y = append("expert_linear",
                {y, of_experts(name + ".fc.weight", {experts_, inner_, width_}),
-                of_experts(name + ".fc.bias", {experts_, inner_}), gate[4]},
+                of_experts(name + ".fc.bias", {experts_, inner_}), gate[2]},
                filled, name + ".fc")[0];
-    y = append("gelu", {y, gate[4]}, filled, name + ".gelu")[0];
+    y = append("gelu", {y, gate[2]}, filled, name + ".gelu")[0];
     y = append("expert_linear",
                {y, of_experts(name + ".proj.weight", {experts_, width_, inner_}),
-                of_experts(name + ".proj.bias", {experts_, width_}), gate[4]},
+                of_experts(name + ".proj.bias", {experts_, width_}), gate[2]},
                filled, name + ".proj")[0];
-    return append("combine", {y, gate[0], gate[1], gate[2], gate[4]}, {{"batch", batch_}}, name + ".combine")[0];
+    return append("combine", {y, expert, gate[0], weight_of, gate[2]}, {{"batch", batch_}}, name + ".combine")[0];
   }
 
   std::mt19937 random_;

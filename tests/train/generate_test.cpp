@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lancet/planning/from_config.h"
+#include "routers.h"
 #include "support.h"
 #include "train/weights.h"
 
@@ -87,13 +88,15 @@ std::vector<std::int32_t> generated(inference::Decoder& decoder, std::span<const
 }  // namespace
 
 TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the whole forward pass") {
-  const auto [freq, router] = GENERATE(table<std::int64_t, config::Router>(
-      {{0, config::Router::switch_top1}, {1, config::Router::switch_top1}, {2, config::Router::batch_prioritized}}));
+  const auto [freq, route] = GENERATE(table<std::int64_t, test::Route>({{0, {config::Router::switch_top1}},
+                                                                        {1, {config::Router::switch_top1}},
+                                                                        {1, {config::Router::top_k, 2, true}},
+                                                                        {2, {config::Router::batch_prioritized}}}));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int threads = GENERATE(1, 2);
   config::Config config = test::small_config();
   config.model.moe_layer_freq = freq;
-  config.model.router = router;
+  route.set(config.model);
   config.model.capacity_factor = 0.01;  // training would drop nearly all tokens; here none is dropped
   config.train.dtype = dtype;
   config.model.n_positions = config.train.seq_len = 24;

@@ -122,6 +122,17 @@ TEST_CASE("export, import and export give the same bytes") {
   CHECK(compared == tensors);
 }
 
+TEST_CASE("the route of several experts a token is in an export's config") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2_moe"));
+  CHECK_FALSE(model.config.model.norm_topk_prob);  // the file does not say it
+  model.config.model.router = config::Router::top_k;
+  model.config.model.num_experts_per_tok = 2;
+  model.config.model.norm_topk_prob = true;
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  CHECK(import_ok(folder / "s").config.model == model.config.model);
+}
+
 TEST_CASE("files with and without prefix, with old buffers, a tied head, and in half precision") {
   const File original = File::read(fixture("gpt2") / "model.safetensors");
   const auto reference = import_ok(fixture("gpt2"));

@@ -40,7 +40,7 @@ void check_meshes(config::Config alone, int steps, int least_tensor = 1) {
 
 TEST_CASE("meshes: twenty steps on every mesh are those of one rank") {
   config::Config alone = test::mesh_config(1);
-  alone.model.router = GENERATE(from_range(test::routers));
+  GENERATE(from_range(test::routes)).set(alone.model);
   check_meshes(alone, 20);
 }
 

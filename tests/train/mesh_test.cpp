@@ -38,7 +38,7 @@ config::Config mesh_of_four(int expert) {
 
 TEST_CASE("meshes: every one of four ranks trains like one rank") {
   config::Config alone = mesh_config(1);
-  alone.model.router = GENERATE(from_range(test::routers));
+  GENERATE(from_range(test::routes)).set(alone.model);
   const Records expected = test::run_steps(alone, 1, 20);
   CHECK(expected[0].drop_pct.value() > 0);
   for (const int expert : {1, 2, 4}) {

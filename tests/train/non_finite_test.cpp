@@ -163,7 +163,7 @@ TEST_CASE("a skipped step changes nothing, with or without clipping, and the nex
 TEST_CASE("nothing is found in a sound step") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  config.model.router = GENERATE(from_range(test::routers));
+  GENERATE(from_range(test::routes)).set(config.model);
   config.model.capacity_factor = 0.5;  // some slots stay empty, and some tokens are dropped
   config.train.micro_batch_size = 4;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {

@@ -78,9 +78,9 @@ void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
   CHECK(found.routes == expected.routes);
 }
 
-config::Config config_of(config::Router router, double capacity_factor) {
+config::Config config_of(const test::Route& route, double capacity_factor) {
   config::Config config = test::small_config();
-  config.model.router = router;
+  route.set(config.model);
   config.model.capacity_factor = capacity_factor;
   config.model.router_aux_loss_coef = 0.02;
   config.train.clip_grad = 0;
@@ -90,9 +90,9 @@ config::Config config_of(config::Router router, double capacity_factor) {
 }  // namespace
 
 TEST_CASE("every policy trains like sequential") {
-  const auto router = GENERATE(from_range(test::routers));
+  const auto route = GENERATE(from_range(test::routes));
   const double capacity_factor = GENERATE(0.75, 2.0);  // with drops and without
-  auto config = config_of(router, capacity_factor);
+  auto config = config_of(route, capacity_factor);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
   REQUIRE(expected.policy == "sequential");
@@ -111,8 +111,8 @@ TEST_CASE("every policy trains like sequential") {
 
 TEST_CASE("any number of parts trains like the whole") {
   const bool drops = GENERATE(true, false);
-  const auto router = GENERATE(from_range(test::routers));
-  auto config = config_of(router, drops ? 0.75 : 2.0);
+  const auto route = GENERATE(from_range(test::routes));
+  auto config = config_of(route, drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
   for (auto policy : {"expert_pipeline", "partition", "lancet"})
@@ -127,7 +127,7 @@ TEST_CASE("any number of parts trains like the whole") {
 }
 
 TEST_CASE("groups of peers on four ranks train like the whole") {
-  auto config = config_of(config::Router::switch_top1, 0.75);
+  auto config = config_of({config::Router::switch_top1}, 0.75);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 4, 10, costs);
   config.overlap.policy = "peer_groups";
@@ -142,7 +142,7 @@ TEST_CASE("groups of peers on four ranks train like the whole") {
 }
 
 TEST_CASE("four ranks, bf16 and micro batches under lancet") {
-  auto config = config_of(config::Router::switch_top1, 1.25);
+  auto config = config_of({config::Router::switch_top1}, 1.25);
   const test::DeclaredCosts costs;
   int ranks = 4;
   SECTION("four ranks") {}

@@ -23,7 +23,7 @@ void check_same(const std::vector<run::StepRecord>& found, const std::vector<run
 
 TEST_CASE("1, 2 and 4 ranks train alike") {
   auto config = test::small_config();
-  config.model.router = GENERATE(from_range(test::routers));
+  GENERATE(from_range(test::routes)).set(config.model);
   SECTION("without the auxiliary loss") {}
   SECTION("with the auxiliary loss over the whole batch") {
     config.model.router_aux_loss_coef = 0.05;
@@ -53,7 +53,7 @@ TEST_CASE("micro batches add up to the batch") {
 
 TEST_CASE("groups of tokens keep and drop alike on any number of ranks") {
   auto config = test::small_config();
-  config.model.router = GENERATE(from_range(test::routers));
+  GENERATE(from_range(test::routes)).set(config.model);
   config.model.capacity_factor = 0.75;
   config.model.router_aux_loss_coef = 0;
   config.model.router_group_size = 2;

@@ -16,7 +16,7 @@
 
 namespace lancet::config {
 
-enum class Router { switch_top1, batch_prioritized };  // "switch", "batch_prioritized"
+enum class Router { switch_top1, batch_prioritized, top_k };  // "switch", "batch_prioritized", "top_k"
 enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
@@ -52,6 +52,7 @@ struct Model {
   std::optional<std::int64_t> experts_per_rank;   // at most one of these two is given; if none is, 2
   std::optional<std::int64_t> num_local_experts;  // experts of a layer over all ranks (Mixtral's name)
   std::int64_t num_experts_per_tok = 1;
+  bool norm_topk_prob = false;  // Mixtral's: the weights of a token's experts are divided by their sum
   Router router = Router::switch_top1;
   double capacity_factor = 1.25;
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size

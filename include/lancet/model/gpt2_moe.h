@@ -58,8 +58,9 @@ struct BuildOptions {
 // f32[2,E], or f32[2L,E] of L loads. A layer has model.experts(1) experts (config::Model::on).
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
-// ceil(capacity_factor * tokens / experts), at least 1, at most `tokens`.
-std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts);
+// The slots of an expert for a group of tokens, each of which chooses `choices` experts:
+// ceil(capacity_factor * choices * tokens / experts), at least 1, at most `tokens`.
+std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts, std::int64_t choices = 1);
 
 // What a Program does not say of a parameter: the values that training starts with.
 struct Parameter {

@@ -122,17 +122,18 @@ struct Alias {
 };
 
 // The values that tests and benchmarks give to an operand of a sample. `capacity` and `vocabulary` are attributes of
-// the sample. expert, slot, weight, rows and load describe one decision: that of a switch gate on random logits.
+// the sample. expert, slot, weight, rows and load describe one decision about T tokens with K choices each: that of the
+// ops top_k and slots on random logits.
 enum class Fill : std::uint8_t {
   normal,    // standard normal
   positive,  // uniform in [0.5, 1.5)
   tokens,    // i32, uniform in [0, vocabulary)
-  expert,    // i32[T,1]: the expert that each token chose
-  slot,      // i32[T,1]: its slot among the expert's `capacity` slots
-  weight,    // f32[T,1]: the gate's probability of its expert
+  expert,    // i32[T,K]: the experts that each token chose
+  slot,      // i32[T,K]: their slots among each expert's `capacity` slots
+  weight,    // f32[T,K]: the scores of its experts
   rows,      // i32[E,2]: the slots of each expert that are filled, on one rank the rows that it received
   zero,      // 0
-  load,      // f32[2L,E]: tokens per expert, chosen and kept, of each of L loads
+  load,      // f32[2L,E]: choices per expert, all and kept, of each of L loads
 };
 
 struct SampleOperand {
@@ -151,7 +152,8 @@ enum class Kind : std::uint8_t {
   other,
   product,              // a matrix product: MFU counts its flops
   attention,            // the products of attention: MFU counts their flops
-  gate,                 // gives tokens to experts
+  choice,               // chooses each token's experts by their logits, operand 0
+  gate,                 // gives slots to the choices of tokens, operand 0
   counts,               // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,           // moves these rows to the experts' ranks, or back
   collective,           // moves or sums shards of a tensor over a group of ranks, on the expert stream
@@ -175,7 +177,7 @@ struct Fusion {
 struct Ragged {
   std::vector<int> operands = {}, results = {};  // the buffers
   int counts = -1;                               // the operand with the counts; -1: the op needs none
-  int slots = -1;                                // the operand i32[T,1] with the tokens' slots in them, or -1
+  int slots = -1;                                // the operand i32[T,K] with the tokens' slots in them, or -1
 };
 
 // Attributes that tell the parts of an instruction apart.

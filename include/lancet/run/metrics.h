@@ -29,9 +29,9 @@ struct StepRecord {
   std::optional<double> hidden_pct;    // empty without communication
   std::optional<double> predicted_ms;  // empty if the plan predicts nothing
   // Statistics of the MoE layers; empty in a dense model. load_max_over_mean: the fullest expert's tokens over the
-  // mean, averaged over layers. drop_pct: tokens that found no slot. dead_experts: experts that no token chose.
-  // router_entropy: -sum over experts of p log p in nats, where p is the gate's softmax, averaged over tokens and
-  // layers (0: one expert is certain; log of the number of experts: all are equally likely).
+  // mean, averaged over layers. drop_pct: of the tokens' choices, those that found no slot. dead_experts: experts that
+  // no token chose. router_entropy: -sum over experts of p log p in nats, where p is the router's softmax, averaged
+  // over tokens and layers (0: one expert is certain; log of the number of experts: all are equally likely).
   std::optional<double> load_max_over_mean, drop_pct, router_entropy;
   std::optional<std::int64_t> dead_experts;
   // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it

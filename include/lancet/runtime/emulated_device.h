@@ -36,6 +36,7 @@ class EmulatedDevice {
     std::uint64_t seed = 0;
     int layers = 0;            // MoE layers
     std::int64_t experts = 0;  // of a layer, over all ranks
+    std::int64_t choices = 1;  // experts of a token
     double capacity = 1;       // slots of an expert relative to its mean load
     int micro_batches = 1;     // of a step
     // The ranks among which the experts of a layer are split.

@@ -7,11 +7,11 @@
 namespace lancet::ops {
 namespace {
 
-// E * f_e / total_tokens per token that chose e: E / (load_tokens * total_tokens).
+// E * f_e / total_tokens per choice of e: E / (load_tokens * choices * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
-  const double load_tokens = double(args.attributes.integer("load_tokens")),
+  const double of_load = double(args.attributes.integer("load_tokens") * args.attributes.integer("choices", 1)),
                total = double(args.attributes.integer("total_tokens"));
-  return double(experts) / (load_tokens * total);
+  return double(experts) / (of_load * total);
 }
 
 // Two sums per expert, of p and of -p log p.

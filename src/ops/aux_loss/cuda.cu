@@ -6,10 +6,10 @@ namespace {
 
 using namespace device;
 
-// E * f_e / total_tokens per token that chose e: E / (load_tokens * total_tokens).
+// E * f_e / total_tokens per choice of e: E / (load_tokens * choices * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
-  return double(experts) /
-         (double(args.attributes.integer("load_tokens")) * double(args.attributes.integer("total_tokens")));
+  const double of_load = double(args.attributes.integer("load_tokens") * args.attributes.integer("choices", 1));
+  return double(experts) / (of_load * double(args.attributes.integer("total_tokens")));
 }
 
 // A block per piece of the probabilities: the sums of load[e] * p and of -p log p. Bytes: the probabilities once.

@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "ops/cpu.h"
 #include "ops/dispatch/slots.h"
 
@@ -25,12 +23,11 @@ Kernel combine(const KernelArgs& args) {
   const T* slots = args.operands[0].as<T>();
   T* y = args.results[0].as<T>();
   return [=]() -> Status {
-    rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
-      T* out = y + t * width;
-      if (row >= 0)
-        scale(slots + row * width, weight[t], out, width);
-      else
-        std::memset(static_cast<void*>(out), 0, std::size_t(width) * sizeof(T));
+    rows.for_each([&](std::int64_t t) {
+      const float* factors = weight + t * rows.at.choices;
+      sum_rows(
+          rows, t, slots, y + t * rows.width, [=](std::int64_t k) { return factors[k]; },
+          [&](std::int64_t k, const T* row, T* out) { scale(row, factors[k], out, rows.width); });
     });
     return {};
   };
@@ -44,10 +41,13 @@ Kernel combine_dx(const KernelArgs& args) {
   T* slots = args.results[0].as<T>();  // in: the experts' results; out: their gradients
   float* dweight = args.results[1].as<float>();
   return [=]() -> Status {
-    rows.for_each([=, width = rows.width](std::int64_t t, std::int64_t row) {
+    rows.for_each([=, &at = rows.at, width = rows.width](std::int64_t t) {
       const T* in = dy + t * width;
-      dweight[t] = row >= 0 ? dot(in, slots + row * width, width) : 0.f;
-      if (row >= 0) scale(in, weight[t], slots + row * width, width);
+      for (std::int64_t k = 0, i = t * at.choices; k < at.choices; ++k, ++i) {
+        const std::int64_t row = at.row(t, k);
+        dweight[i] = row >= 0 ? dot(in, slots + row * width, width) : 0.f;
+        if (row >= 0) scale(in, weight[i], slots + row * width, width);
+      }
     });
     return {};
   };

@@ -13,12 +13,12 @@ LANCET_DEVICE Pack<T> scaled(const Pack<T>& pack, float factor) {
   return from_floats<T>(f);
 }
 
-// y of the tokens, one warp each. Bytes: the kept tokens' slots and all of y once.
+// y of the tokens, one warp each. Bytes: the kept choices' slots and all of y once.
 template <class T>
 struct Combine {
   static constexpr int threads = TokenRows::threads;
   TokenRows rows;
-  const float* weights;  // [T]
+  const float* weights;  // [T, K]
   const T* slots;
   T* y;
   std::int64_t width;
@@ -28,25 +28,21 @@ struct Combine {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = rows.token(block);
     if (t >= rows.at.tokens) return;
-    const std::int64_t row = rows.at.row(t);
-    const float weight = row < 0 ? 0.f : weights[t];
-    for_row<T>(block, width, [&](std::int64_t start, Part part) {
-      store(y + t * width + start, row < 0 ? Pack<T>{} : scaled(load(slots + row * width + start, part, wide), weight),
-            part, wide);
-    });
+    const float* weight = weights + t * rows.at.choices;
+    sum_rows(block, rows.at, t, slots, y + t * width, width, wide, [=](std::int64_t k) { return weight[k]; });
   }
 };
 
 // One pass multiplies the slots with dy (dweight) and overwrites them with their gradients. Bytes: dy once, the kept
-// tokens' slots twice.
+// choices' slots twice.
 template <class T>
 struct CombineDx {
   static constexpr int threads = TokenRows::threads;
   TokenRows rows;
-  const float* weights;  // [T]
+  const float* weights;  // [T, K]
   const T* dy;
   T* slots;
-  float* dweight;
+  float* dweight;  // [T, K]
   std::int64_t width;
   bool wide;
 
@@ -54,21 +50,27 @@ struct CombineDx {
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t t = rows.token(block);
     if (t >= rows.at.tokens) return;
-    const std::int64_t row = rows.at.row(t);
+    for (std::int64_t k = 0; k < rows.at.choices; ++k) one(block, t, k);
+  }
+
+  // The k-th choice of token t.
+  template <class Block>
+  LANCET_DEVICE void one(Block& block, std::int64_t t, std::int64_t k) const {
+    const std::int64_t row = rows.at.row(t, k), i = t * rows.at.choices + k;
     float dot = 0;
     if (row >= 0) {
-      const float weight = weights[t];
+      const float weight = weights[i];
       for_row<T>(block, width, [&](std::int64_t start, Part part) {
         const Pack<T> g = load(dy + t * width + start, part, wide);
         T* slot = slots + row * width + start;
         const Floats<T> a = to_floats(g), b = to_floats(load(static_cast<const T*>(slot), part, wide));
 #pragma unroll
-        for (int i = 0; i < Pack<T>::size; ++i) dot += a.v[i] * b.v[i];  // zeros beyond the row
+        for (int j = 0; j < Pack<T>::size; ++j) dot += a.v[j] * b.v[j];  // zeros beyond the row
         store(slot, scaled(g, weight), part, wide);
       });
     }
     dot = block.warp_sum(dot);
-    if (block.warp_lane() == 0) dweight[t] = dot;
+    if (block.warp_lane() == 0) dweight[i] = dot;
   }
 };
 

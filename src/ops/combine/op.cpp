@@ -1,8 +1,9 @@
-// combine(slots, expert, slot, weight, filled) -> y copies the experts' results back to the tokens, times the gate's
-// probability: y[t] = weight[t] * slots[expert[t], slot[t]], 0 for a dropped token, which only the residual connection
-// carries on.
+// combine(slots, expert, slot, weight, filled) -> y adds up what a token's experts made of it, by the weights of its K
+// choices: y[t] = sum over k of weight[t,k] * slots[expert[t,k], slot[t,k]], in f32, in the order of the choices,
+// rounded once. A dropped choice adds nothing; without any other, only the residual connection carries the token on.
 // combine_dx(dy, slots, expert, slot, weight, filled) -> dslots, in the memory of the slots, and dweight.
-// Ranks that have the same tokens may split the experts: y and dweight of a token of another rank's expert are zero.
+// Ranks that have the same tokens may split the experts: choices of another rank's expert add nothing to y, and their
+// dweight is zero.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -11,9 +12,8 @@ namespace {
 // Checks expert, slot, weight and filled, which are operands from `first` on.
 Status check_choices(const OpInput& in, std::size_t first, std::int64_t experts) {
   const TensorType& expert = in.operands[first];
-  const std::int64_t tokens = expert.shape[0];
-  if (!is_of_tokens(expert, tokens) || in.operands[first + 1] != expert) return expected("expert and slot i32[B*S,1]");
-  if (in.operands[first + 2] != TensorType{DType::f32, {tokens, 1}}) return expected("weight f32[B*S,1]");
+  if (!is_of_tokens(expert) || in.operands[first + 1] != expert) return expected("expert and slot i32[B*S,K]");
+  if (in.operands[first + 2] != TensorType{DType::f32, expert.shape}) return expected("weight f32[B*S,K]");
   if (!is_filled(in.operands[first + 3], experts)) return expected("filled i32[E,2]");
   return {};
 }
@@ -33,7 +33,7 @@ Inferred infer_dx(const OpInput& in) {
   if (slots.dtype != dy.dtype || slots.shape.rank() != 3 || slots.shape[2] != dy.shape[2])
     return expected("slots [E,C,D] of dy's type");
   LANCET_TRY(check_choices(in, 2, slots.shape[0]));
-  if (in.operands[2].shape[0] != dy.shape.rows()) return expected("an expert for each token of dy");
+  if (in.operands[2].shape[0] != dy.shape.rows()) return expected("experts for each token of dy");
   return Types{slots, in.operands[4]};
 }
 
@@ -45,15 +45,16 @@ void gradient(GradientContext& g) {
   g.add(3, results[1]);
 }
 
-Work work(const OpInput& in) {  // counts tokens, not slots
-  const TensorType& slots = in.operands[0];
-  const double bytes =
-      double(std::min(slots.shape.rows(), in.operands[1].shape[0]) * slots.shape.back()) * size_of(slots.dtype);
-  return {bytes, 2 * bytes};
+// Counts the rows of tokens and of their choices, not all slots; combine_dx reads and writes the latter.
+Work work(const OpInput& in) {
+  const TensorType &slots = in.operands[0], &expert = in.operands[1];
+  const double rows = double(std::min(slots.shape.rows(), expert.shape.elements())), row = double(slots.shape.back());
+  return {2 * rows * row, (rows + double(expert.shape[0])) * row * size_of(slots.dtype)};
 }
 Work work_dx(const OpInput& in) {
-  const double bytes = double(ir::bytes(in.operands[0]));
-  return {2 * bytes, 3 * bytes};
+  const TensorType &slots = in.operands[1], &expert = in.operands[2];
+  const double rows = double(std::min(slots.shape.rows(), expert.shape.elements())), row = double(slots.shape.back());
+  return {3 * rows * row, (2 * rows + double(expert.shape[0])) * row * size_of(slots.dtype)};
 }
 
 Attributes sample_of(std::int64_t slots, std::int64_t batch) {
@@ -77,7 +78,10 @@ const OpDef table[] = {
                    {{0, none, none, none, 0}, {partial}, SplitIn::space, {}, true}},
      .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(4, 2)},
                  {{bf16({4, 6, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of(6, 4)},
-                 {{f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of_groups(2, 4)}},
+                 {{f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)}, sample_of_groups(2, 4)},
+                 {{f32({4, 6, 24}), expert_of(16, 2), slot_of(16, 2), weight_of(16, 2), filled_of(4)}, sample_of(6, 4)},
+                 {{bf16({4, 12, 17}), expert_of(16, 3), slot_of(16, 3), weight_of(16, 3), filled_of(4)},
+                  sample_of_groups(3, 4)}},
      .ragged = Ragged{{0}, {}, 4, 2}},
     {.name = "combine_dx",
      .required = 6,
@@ -92,7 +96,11 @@ const OpDef table[] = {
      .samples = {{{f32({2, 8, 24}), f32({4, 5, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
                   sample_of(5, 2)},
                  {{f32({4, 4, 24}), f32({4, 8, 24}), expert_of(16), slot_of(16), weight_of(16), filled_of(4)},
-                  sample_of_groups(2, 4)}},
+                  sample_of_groups(2, 4)},
+                 {{f32({2, 8, 24}), f32({4, 6, 24}), expert_of(16, 2), slot_of(16, 2), weight_of(16, 2), filled_of(4)},
+                  sample_of(6, 2)},
+                 {{f32({4, 4, 24}), f32({4, 12, 24}), expert_of(16, 3), slot_of(16, 3), weight_of(16, 3), filled_of(4)},
+                  sample_of_groups(3, 4)}},
      .ragged = Ragged{{1}, {0}, 5, 3}},
 };
 

@@ -10,27 +10,31 @@ Kernel bind(const KernelArgs& args) {
   const auto* x = args.operands[0].as<std::byte>();
   auto* slots = args.results[0].as<std::byte>();
   return [=]() -> Status {
-    rows.for_each([=, bytes = rows.row_bytes](std::int64_t t, std::int64_t row) {
-      if (row >= 0) std::memcpy(slots + std::size_t(row) * bytes, x + std::size_t(t) * bytes, bytes);
+    rows.for_each([=, &at = rows.at, bytes = rows.row_bytes](std::int64_t t) {
+      for (std::int64_t k = at.next(t, 0); k < at.choices; k = at.next(t, k + 1))
+        std::memcpy(slots + std::size_t(at.row(t, k)) * bytes, x + std::size_t(t) * bytes, bytes);
+    });
+    return {};
+  };
+}
+
+template <class T>
+Kernel bind_sums(const KernelArgs& args) {
+  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
+  const T* slots = args.operands[0].as<T>();
+  T* dx = args.results[0].as<T>();
+  return [=]() -> Status {
+    rows.for_each([&](std::int64_t t) {
+      sum_rows(
+          rows, t, slots, dx + t * rows.width, [](std::int64_t) { return 1.f; },
+          [&](std::int64_t, const T* row, T* out) { std::memcpy(out, row, rows.row_bytes); });
     });
     return {};
   };
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const SlotRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
-  const auto* slots = args.operands[0].as<std::byte>();
-  auto* dx = args.results[0].as<std::byte>();
-  return [=]() -> Status {
-    rows.for_each([=, bytes = rows.row_bytes](std::int64_t t, std::int64_t row) {
-      std::byte* out = dx + std::size_t(t) * bytes;
-      if (row >= 0)
-        std::memcpy(out, slots + std::size_t(row) * bytes, bytes);
-      else
-        std::memset(out, 0, bytes);
-    });
-    return {};
-  };
+  return cpu::by_dtype(args.results[0].dtype(), [&]<class T>(T) { return bind_sums<T>(args); });
 }
 
 const CpuKernel table[] = {{"dispatch", bind}, {"dispatch_dx", bind_dx}};

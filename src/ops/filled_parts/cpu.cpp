@@ -9,15 +9,15 @@ namespace lancet::ops {
 namespace {
 
 Kernel bind_split(const KernelArgs& args) {
-  const std::int64_t tokens = args.operands[0].shape()[0], experts = args.results[0].shape()[0];
+  const std::int64_t choices = args.operands[0].elements(), experts = args.results[0].shape()[0];
   const auto *expert = args.operands[0].as<std::int32_t>(), *slot = args.operands[1].as<std::int32_t>();
   const std::int32_t* before = args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr;
   auto* part = args.results[0].as<std::int32_t>();
   return [=]() -> Status {
     for (std::int64_t e = 0; e < experts; ++e) part[2 * e] = part[2 * e + 1] = before ? before[2 * e + 1] : 0;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      std::int32_t& end = part[2 * expert[t] + 1];
-      if (slot[t] != dropped) end = std::max(end, slot[t] + 1);
+    for (std::int64_t i = 0; i < choices; ++i) {
+      std::int32_t& end = part[2 * expert[i] + 1];
+      if (slot[i] != dropped) end = std::max(end, slot[i] + 1);
     }
     return {};
   };

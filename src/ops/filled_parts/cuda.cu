@@ -23,30 +23,30 @@ struct Begin {
   }
 };
 
-// An expert's slots end after its last kept token. Bytes: 8 per token, read.
+// An expert's slots end after its last kept token. Bytes: 8 per choice of a token, read.
 struct Split {
   static constexpr int threads = 256;
-  const std::int32_t *expert, *slot;  // [T]
-  std::int64_t tokens;
+  const std::int32_t *expert, *slot;  // [T*K]
+  std::int64_t choices;
   std::int32_t* part;  // [E, 2]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t t = block.index() * threads + block.thread();
-    if (t >= tokens || slot[t] == dropped) return;
-    std::int32_t* end = part + 2 * expert[t] + 1;
+    const std::int64_t i = block.index() * threads + block.thread();
+    if (i >= choices || slot[i] == dropped) return;
+    std::int32_t* end = part + 2 * expert[i] + 1;
     // Slots rise with the tokens, so reading the end first saves most atomics if an expert has many tokens in a row.
-    if (*end <= slot[t]) block.atomic_max(end, slot[t] + 1);
+    if (*end <= slot[i]) block.atomic_max(end, slot[i] + 1);
   }
 };
 
 Kernel bind_split(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].shape()[0], tokens = args.operands[0].shape()[0];
+  const std::int64_t experts = args.results[0].shape()[0], choices = args.operands[0].elements();
   auto* part = args.results[0].as<std::int32_t>();
   const Begin begin{args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr, part, experts};
-  const Split split{args.operands[0].as<std::int32_t>(), args.operands[1].as<std::int32_t>(), tokens, part};
+  const Split split{args.operands[0].as<std::int32_t>(), args.operands[1].as<std::int32_t>(), choices, part};
   return run_steps(args.stream, Step{divide_up(experts, Begin::threads), begin},
-                   Step{divide_up(tokens, Split::threads), split});
+                   Step{divide_up(choices, Split::threads), split});
 }
 
 struct SplitCapacity {

@@ -18,8 +18,7 @@ namespace {
 
 Inferred infer_split(const OpInput& in) {
   const TensorType filled{DType::i32, {in.attributes.integer("experts"), 2}};
-  if (!is_of_tokens(in.operands[0], in.operands[0].shape[0]) || in.operands[1] != in.operands[0])
-    return expected("expert and slot i32[T,1]");
+  if (!is_of_tokens(in.operands[0]) || in.operands[1] != in.operands[0]) return expected("expert and slot i32[T,K]");
   if (in.operands.size() > 2 && in.operands[2] != filled)
     return expected("the filled slots i32[E,2] of the part before");
   return Types{filled};
@@ -57,7 +56,8 @@ const OpDef table[] = {
      .required = 2,
      .most = 3,
      .infer = infer_split,
-     .samples = {{{expert_of(16), slot_of(16)}, {{"capacity", 16}, {"experts", 4}}}},
+     .samples = {{{expert_of(16), slot_of(16)}, {{"capacity", 16}, {"experts", 4}}},
+                 {{expert_of(16, 2), slot_of(16, 2)}, {{"capacity", 6}, {"experts", 4}}}},
      .kind = Kind::part_helper},
     {.name = "split_capacity",
      .required = 1,

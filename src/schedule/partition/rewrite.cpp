@@ -34,9 +34,10 @@ bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::a
 class Rewriter {
  public:
   Rewriter(const ir::Program& source, const Split& split)
-      : source_(source), split_(split), whole_users_(source.tensors.size()) {
+      : source_(source), split_(split), per_token_(source.tensors.size()), whole_users_(source.tensors.size()) {
     result_.program = source;
     result_.program.instructions.clear();
+    find_per_token();
     find_whole_users();
   }
 
@@ -59,11 +60,23 @@ class Rewriter {
   bool copies() const { return !split_.pipeline.empty(); }
   // What a gate says of each token stays in slices: a copy of so few bytes is not worth an instruction.
   bool copies(TensorId id) const { return copies() && !is_per_token(id); }
-  bool is_per_token(TensorId id) const {
-    const Shape& shape = source_.type(id).shape;
-    return shape.rank() == 2 && shape[1] == 1;
-  }
+  bool is_per_token(TensorId id) const { return per_token_[id.index()]; }
   int pipeline(std::size_t instruction) const { return copies() ? split_.pipeline[instruction] : 0; }
+
+  // Finds what is said of each token's choices: the slots in the experts' buffers, and what the instructions that read
+  // them say of the same choices (experts, weights and gradients of these).
+  void find_per_token() {
+    for (const Instruction& at : source_.instructions) {
+      const auto& ragged = ops::op(at.op).ragged;
+      if (!ragged || ragged->slots < 0) continue;
+      const Shape& choices = source_.type(at.operands[std::size_t(ragged->slots)]).shape;
+      for (std::size_t o = 0; o < at.operands.size(); ++o)
+        if (int(o) != ragged->counts && source_.type(at.operands[o]).shape == choices)
+          per_token_[at.operands[o].index()] = true;
+      for (const TensorId id : at.results)
+        if (source_.type(id).shape == choices) per_token_[id.index()] = true;
+    }
+  }
 
   // Finds the tensors that something reads as a whole, in another number of parts than they are made in, or in another
   // pipeline: their parts are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of
@@ -280,12 +293,12 @@ class Rewriter {
     result_.program.instructions.back().attributes = {{"tokens", filled_by(whole)}};
   }
 
-  // The expected number of slots that the instruction fills: that of the tokens which it reads, if no attribute says
+  // The expected number of slots that the instruction fills: that of the choices which it reads, if no attribute says
   // it.
   std::int64_t filled_by(const Instruction& whole) const {
     if (whole.attributes.has("tokens")) return whole.attributes.integer("tokens");
     const auto choices = std::ranges::find_if(whole.operands, [&](TensorId id) { return is_per_token(id); });
-    return source_.type(*choices).shape[0];
+    return source_.type(*choices).shape.elements();
   }
 
   void join(const char* op, const Instruction& whole, TensorId id, const std::vector<TensorId>& parts) {
@@ -372,7 +385,7 @@ class Rewriter {
   int origin_ = 0;
   const Instruction* whole_ = nullptr;                             // the instruction that is being split
   std::vector<TensorId> previous_;                                 // the results of the part before
-  std::vector<bool> whole_users_;                                  // by tensor
+  std::vector<bool> per_token_, whole_users_;                      // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
   std::unordered_map<std::int32_t, int> copied_;                   // by whole tensor: the pipeline of its parts
 };

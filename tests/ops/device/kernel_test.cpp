@@ -125,13 +125,27 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
                        {{f32, {150, 1}}, Fill::weight},
                        {{i32, {5, 2}}, Fill::rows}},
                       {{"capacity", 40}}}});
+    cases.push_back({"combine",
+                     {{{{t, {5, 40, 7}}},
+                       {{i32, {150, 4}}, Fill::expert},
+                       {{i32, {150, 4}}, Fill::slot},
+                       {{f32, {150, 4}}, Fill::weight},
+                       {{i32, {5, 2}}, Fill::rows}},
+                      {{"capacity", 40}, {"batch", 3}}}});
   }
   cases.push_back(
       {"loss_of_stats",
        {{{{f32, {5, 3, 111, 2}}}, {{i32, {3, 111}}, Fill::tokens}}, {{"vocabulary", 9}, {"total_tokens", 500}}}});
   for (const std::int64_t experts : {1, 8, 33, 300}) {
-    for (const char* gate : gates)
-      cases.push_back({gate, {{{{f32, {1, 333, experts}}}}, {{"capacity", 333 / experts + 1}, {"groups", 1}}}});
+    for (const std::int64_t choices : {std::int64_t{1}, (experts + 1) / 2, experts}) {
+      cases.push_back({"top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
+      for (const char* gate : gates) {
+        Sample sample{{{{i32, {333, choices}}, Fill::expert}},
+                      {{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}}};
+        if (ops::op(gate).required == 2) sample.operands.push_back({{f32, {333, choices}}, Fill::weight});
+        cases.push_back({gate, sample});
+      }
+    }
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
                       {{"load_tokens", 40}, {"total_tokens", 80}, {"coefficient", 0.5}}}});
@@ -200,10 +214,16 @@ TEST_CASE("sums over rows are those in double, by packs and by elements") {
 
 // Routing consists of integers and exactly specified exponentials, so that nothing may differ.
 TEST_CASE("emulated gates route as the CPU does, bit for bit") {
-  for (const char* name : gates)
-    for (const std::int64_t experts : {1, 3, 8, 16, 31, 32, 64, 257})
+  const Runner emulated = [](const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& of) {
+    const Outcome outcome = run_emulated(op, operands, of, 5);
+    CHECK(outcome.faults.empty());
+    return outcome;
+  };
+  for (const auto& [experts, choices] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {1, 1}, {3, 1}, {3, 3}, {8, 2}, {16, 1}, {31, 5}, {32, 1}, {64, 8}, {257, 1}, {257, 3}})
+    for (const char* name : gates)
       for (const std::int64_t tokens : {1, 63, 64, 65, 700}) {
-        INFO(name << ", " << experts << " experts, " << tokens << " tokens");
+        INFO(name << ", " << choices << " of " << experts << " experts, " << tokens << " tokens");
         GuardedTensor logits({DType::f32, {1, tokens, experts}});
         fill_normal(logits, 3, std::uint64_t(tokens));
         for (std::int64_t t = 0; t < tokens; ++t) {
@@ -214,14 +234,12 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
           if (t % 50 == 4) row[experts - 1] = -std::numeric_limits<float>::infinity();
           if (t % 50 == 6) row[0] = -0.f, row[experts - 1] = 0.f;
         }
-        const ops::OpDef& op = ops::op(name);
         for (const std::int64_t groups : {1, 7}) {
           if (tokens % groups != 0) continue;
-          const std::int64_t capacity = std::max<std::int64_t>(1, tokens / experts / 2 / groups);
+          const std::int64_t capacity = std::max<std::int64_t>(1, tokens * choices / experts / 2 / groups);
           const ir::Attributes attributes{{"capacity", capacity}, {"groups", groups}};
-          const Outcome expected = run(op, {logits}, attributes), found = run_emulated(op, {logits}, attributes, 5);
-          CHECK(found.faults.empty());
-          const Decision a(expected.results), b(found.results);
+          const Decision a = decide(logits, choices, name, attributes),
+                         b = decide(logits, choices, name, attributes, nullptr, emulated);
           CHECK(b.expert.same_bytes(a.expert));
           CHECK(b.slot.same_bytes(a.slot));
           CHECK(b.counts.same_bytes(a.counts));
@@ -229,7 +247,7 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
           CHECK(b.load.same_bytes(a.load));
           int differ = 0;
           for (std::int64_t i = 0; i < tokens * experts; ++i) {
-            const float p = a.probabilities.as<float>()[i], q = b.probabilities.as<float>()[i];
+            const float p = a.scores.as<float>()[i], q = b.scores.as<float>()[i];
             differ += !(std::memcmp(&p, &q, 4) == 0 || (std::isnan(p) && std::isnan(q)));
           }
           CHECK(differ == 0);
@@ -238,21 +256,26 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
 }
 
 TEST_CASE("an emulated gate's part continues from the end of the part before") {
-  const ops::OpDef& op = ops::op("switch_gate");
   GuardedTensor logits({DType::f32, {1, 300, 5}});
   fill_normal(logits, 9, 1);
-  for (const auto& [groups, parts] : {std::pair<std::int64_t, std::int64_t>{1, 2}, {2, 3}, {3, 2}, {2, 6}, {6, 2}}) {
-    INFO(groups << " groups in " << parts << " parts");
-    ir::Attributes attributes{{"capacity", 40 / groups}, {"groups", groups}};
-    const Decision whole(run_emulated(op, {logits}, attributes, 1).results);
+  const Runner emulated = [](const ops::OpDef& op, std::vector<GuardedTensor> operands, const ir::Attributes& of) {
+    return run_emulated(op, operands, of, 1);
+  };
+  struct Case {
+    std::int64_t choices, groups, parts;
+  };
+  for (const auto& [choices, groups, parts] :
+       {Case{1, 1, 2}, {1, 2, 3}, {1, 3, 2}, {1, 2, 6}, {1, 6, 2}, {2, 1, 2}, {3, 2, 3}, {2, 6, 2}}) {
+    INFO(choices << " choices, " << groups << " groups in " << parts << " parts");
+    ir::Attributes attributes{{"capacity", 40 * choices / groups}, {"groups", groups}};
+    const Decision whole = decide(logits, choices, "slots", attributes, nullptr, emulated);
     std::vector<GuardedTensor> slots, before;
     std::int32_t ends[5] = {};
     for (std::int64_t p = 0; p < parts; ++p) {
       attributes.set("part", p);
       attributes.set("parts", parts);
-      std::vector<GuardedTensor> operands{slice(logits, 1, 300 * p / parts, 300 * (p + 1) / parts)};
-      if (p > 0) operands.push_back(before.back());
-      const Decision part(run_emulated(op, operands, attributes, 1).results);
+      const Decision part = decide(slice(logits, 1, 300 * p / parts, 300 * (p + 1) / parts), choices, "slots",
+                                   attributes, p > 0 ? &before.back() : nullptr, emulated);
       slots.push_back(part.slot);
       before.push_back(part.counts);
       for (int e = 0; e < 5; ++e) {

@@ -306,7 +306,7 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 
 SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
   for (const ops::SampleOperand& operand : sample.operands) {
-    if (operand.fill == ops::Fill::expert) tokens_ = operand.type.shape[0];
+    if (operand.fill == ops::Fill::expert) tokens_ = operand.type.shape[0], choices_ = operand.type.shape[1];
     if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
     if (operand.fill != ops::Fill::normal) groups_ = sample.attributes.integer("groups", 1);
@@ -334,21 +334,32 @@ Decision SampleRoute::shard(std::int64_t place, std::int64_t shards) const {
 Decision SampleRoute::decide(std::int64_t begin, std::int64_t end, const Decision* before, std::int64_t groups) const {
   GuardedTensor logits({DType::f32, {1, end - begin, experts_}});
   std::copy_n(logits_.begin() + begin * experts_, (end - begin) * experts_, logits.as<float>());
-  std::vector<GuardedTensor> operands{logits};
-  if (before) operands.push_back(before->counts);
   const ir::Attributes attributes{
       {"capacity", capacity_}, {"groups", groups}, {"load_groups", std::min(load_groups_, groups)}};
-  return Decision(run(ops::op("switch_gate"), operands, attributes).results);
+  return test::decide(logits, choices_, "slots", attributes, before ? &before->counts : nullptr);
 }
 
-Decision::Decision(const std::vector<GuardedTensor>& results)
-    : expert(results[0]),
-      slot(results[1]),
-      weight(results[2]),
-      counts(results[3]),
-      filled(results[4]),
-      probabilities(results[5]),
-      load(results[6]) {}
+Decision decide(const GuardedTensor& logits, std::int64_t choices, std::string_view gate, ir::Attributes attributes,
+                const GuardedTensor* before, const Runner& runner) {
+  const auto results = [&](std::string_view op, std::vector<GuardedTensor> operands, const ir::Attributes& of) {
+    return runner ? runner(ops::op(op), std::move(operands), of).results : run(ops::op(op), operands, of).results;
+  };
+  const auto choice = results("top_k", {logits}, {{"k", choices}});
+  std::vector<GuardedTensor> operands{choice[0]};
+  if (ops::op(gate).required == 2) operands.push_back(choice[1]);
+  if (before) operands.push_back(*before);
+  attributes.set("experts", logits.shape().back());
+  return {choice, results(gate, operands, attributes)};
+}
+
+Decision::Decision(const std::vector<GuardedTensor>& choice, const std::vector<GuardedTensor>& gate)
+    : expert(choice[0]),
+      weight(choice[1]),
+      scores(choice[2]),
+      slot(gate[0]),
+      counts(gate[1]),
+      filled(gate[2]),
+      load(gate[3]) {}
 
 const GuardedTensor& Decision::of(ops::Fill fill) const {
   switch (fill) {

@@ -2,6 +2,7 @@
 // compares with the references in double.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -117,15 +118,23 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected);
 
-// The results of a gate (src/ops/gate/op.cpp).
+// The results of a choice of experts (src/ops/top_k/op.cpp) and of a gate (src/ops/slots/op.cpp).
 struct Decision {
-  GuardedTensor expert, slot, weight, counts, filled, probabilities, load;
-  explicit Decision(const std::vector<GuardedTensor>& results);
+  GuardedTensor expert, weight, scores, slot, counts, filled, load;
+  Decision(const std::vector<GuardedTensor>& choice, const std::vector<GuardedTensor>& gate);
   // The operand of a sample that is one of these.
   const GuardedTensor& of(ops::Fill fill) const;
 };
 
+using Runner = std::function<Outcome(const ops::OpDef&, std::vector<GuardedTensor>, const ir::Attributes&)>;
+// What top_k and a gate decide about logits f32[B,S,E], of which a token chooses `choices` experts. attributes: of the
+// gate, without the experts. before: the counts of the part before, or null. runner: what runs the two ops; null: the
+// CPU's kernels.
+Decision decide(const GuardedTensor& logits, std::int64_t choices, std::string_view gate, ir::Attributes attributes,
+                const GuardedTensor* before = nullptr, const Runner& runner = nullptr);
+
 // The routing that a sample's operands share: random logits, uneven so that an expert overflows if capacity is scarce.
+// A token has as many choices as the operand with the experts says, else one.
 class SampleRoute {
  public:
   SampleRoute(const ops::Sample& sample, std::uint64_t seed);
@@ -143,7 +152,7 @@ class SampleRoute {
  private:
   Decision decide(std::int64_t begin, std::int64_t end, const Decision* before, std::int64_t groups) const;
 
-  std::int64_t tokens_ = 0, experts_ = 0, capacity_ = 0, groups_ = 1, load_groups_ = 1;
+  std::int64_t tokens_ = 0, choices_ = 1, experts_ = 0, capacity_ = 0, groups_ = 1, load_groups_ = 1;
   std::vector<float> logits_;
 };
 

@@ -15,9 +15,12 @@ const ir::Attributes routed{{"capacity", 40}, {"slots", 40}, {"tokens", 150}, {"
 
 // The operands that describe a decision about `tokens` tokens: their experts, slots and weights, and the rows of 5
 // experts.
-ops::SampleOperand expert(std::int64_t tokens) { return {{i32, {tokens, 1}}, Fill::expert}; }
+ops::SampleOperand expert(std::int64_t tokens, std::int64_t choices = 1) {
+  return {{i32, {tokens, choices}}, Fill::expert};
+}
 const ops::SampleOperand slot{{i32, {150, 1}}, Fill::slot}, weight{{f32, {150, 1}}, Fill::weight},
-    rows{{i32, {5, 2}}, Fill::rows};
+    rows{{i32, {5, 2}}, Fill::rows}, three_slots{{i32, {150, 3}}, Fill::slot},
+    three_weights{{f32, {150, 3}}, Fill::weight};
 
 void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
@@ -60,6 +63,11 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
       {"all_to_all", {{{{t, {5, 40, 96}}}, rows, rows}, routed}},
       {"combine", {{{{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
       {"combine_dx", {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150), slot, weight, rows}, routed}},
+      {"combine", {{{{t, {5, 40, 1203}}}, expert(150, 3), three_slots, three_weights, rows}, routed}},
+      {"combine_dx",
+       {{{{t, {3, 50, 203}}}, {{t, {5, 40, 203}}}, expert(150, 3), three_slots, three_weights, rows}, routed}},
+      {"dispatch", {{{{t, {3, 50, 203}}}, expert(150, 3), three_slots, rows}, routed}},
+      {"dispatch_dx", {{{{t, {5, 40, 1203}}}, expert(150, 3), three_slots}, routed}},
       {"dispatch", {{{{t, {3, 50, 203}}}, expert(150), slot, rows}, routed}},
       {"dispatch_dx", {{{{t, {5, 40, 203}}}, expert(150), slot}, routed}},
       {"expert_linear", {{{{t, {5, 40, 70}}}, {{t, {5, 130, 70}}}, {{f32, {5, 130}}}, rows}, routed}},
@@ -84,14 +92,22 @@ std::multimap<std::string_view, Sample> make_large_samples() {
   adamw.push_back({{f32, {4}}, Fill::positive});
   table.insert({
       {"adamw", {adamw, {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}}},
-      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}, {"groups", 1}}}},
-      {"batch_prioritized_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 50}, {"groups", 4}}}},
-      {"gate_dx",
-       {{{{f32, {1500, 1}}}, expert(1500), {{f32, {3, 500, 6}}, Fill::positive}}, {{"capacity", 200}, {"experts", 6}}}},
       {"squared_norm", {{{{f32, {70000}}}, {{f32, {5}}}, {{f32, {40, 999}}}}, {}}},
-      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 200}, {"groups", 1}}}},
-      {"switch_gate", {{{{f32, {4, 500, 8}}}}, {{"capacity", 50}, {"groups", 4}}}},
+      {"top_k", {{{{f32, {4, 500, 8}}}}, {{"k", 1}}}},
+      {"top_k", {{{{f32, {4, 500, 40}}}}, {{"k", 8}, {"normalize", 1}}}},
+      {"top_k_dx",
+       {{{{f32, {1500, 1}}}, expert(1500), {{f32, {3, 500, 6}}, Fill::positive}}, {{"capacity", 200}, {"experts", 6}}}},
+      {"top_k_dx",
+       {{{{f32, {1500, 8}}}, expert(1500, 8), {{f32, {3, 500, 40}}, Fill::positive}},
+        {{"capacity", 200}, {"experts", 40}, {"normalize", 1}}}},
   });
+  for (const std::int64_t choices : {1, 2, 5})
+    for (const std::int64_t groups : {1, 4}) {
+      const ir::Attributes of_gate{{"capacity", 200 * choices / groups}, {"groups", groups}, {"experts", 8}};
+      table.insert({"slots", {{expert(2000, choices)}, of_gate}});
+      table.insert({"slots_by_choice", {{expert(2000, choices)}, of_gate}});
+      table.insert({"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+    }
   return table;
 }
 

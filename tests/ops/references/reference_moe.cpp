@@ -12,123 +12,163 @@ namespace {
 
 using Index = std::int64_t;
 
-// Calls f(t, row) with the row of token t in the slots [E,C,D], of the experts of c's share, or -1.
+// Calls f(t, i, row) for the entries i of all tokens, the k-th choice of token t being i = t * K + k, with its row in
+// the slots [E,C,D], of the experts of c's share, or -1.
 template <class F>
-void for_tokens(const ReferenceCall& c, const DoubleTensor& expert, const DoubleTensor& slot, const Shape& slots, F f) {
-  for (Index t = 0; t < expert.shape()[0]; ++t) {
-    const Index e = Index(expert[t]), of_share = e - c.place * slots[0];
-    const bool is_here = e / slots[0] == c.place && slot[t] >= 0;
-    f(t, is_here ? of_share * slots[1] + Index(slot[t]) : Index{-1});
+void for_entries(const ReferenceCall& c, const DoubleTensor& expert, const DoubleTensor& slot, const Shape& slots,
+                 F f) {
+  for (Index i = 0; i < expert.shape().elements(); ++i) {
+    const Index e = Index(expert[i]), of_share = e - c.place * slots[0];
+    const bool is_here = e / slots[0] == c.place && slot[i] >= 0;
+    f(i / expert.shape()[1], i, is_here ? of_share * slots[1] + Index(slot[i]) : Index{-1});
   }
 }
 
-// The probabilities of the tokens, the expert of the largest, and that probability.
-void choose_experts(ReferenceCall& c) {
+void top_k(ReferenceCall& c) {  // logits [B,S,E]
   const auto& logits = c.operands[0];
-  auto& probabilities = c.results[5];
-  const Index T = logits.shape().rows(), E = logits.shape()[2];
+  auto &expert = c.results[0], &weight = c.results[1], &scores = c.results[2];
+  const Index T = logits.shape().rows(), E = logits.shape()[2], K = c.attributes.integer("k");
+  c.length = double(E);
   for (Index t = 0; t < T; ++t) {
-    double sum = 0;
+    double sum = 0, chosen = 0;
     for (Index e = 0; e < E; ++e) sum += std::exp(logits[t * E + e]);
-    for (Index e = 0; e < E; ++e) probabilities[t * E + e] = std::exp(logits[t * E + e]) / sum;
-    const auto row = probabilities.values.begin() + t * E;
-    c.results[0][t] = double(std::max_element(row, row + E) - row);
-    c.results[2][t] = *std::max_element(row, row + E);
+    for (Index e = 0; e < E; ++e) scores[t * E + e] = std::exp(logits[t * E + e]) / sum;
+    std::vector<Index> order(static_cast<std::size_t>(E));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Index a, Index b) { return logits[t * E + a] > logits[t * E + b]; });
+    for (Index k = 0; k < K; ++k) {
+      const Index e = order[std::size_t(k)];
+      expert[t * K + k] = double(e);
+      chosen += std::exp(logits[t * E + e]);
+    }
+    const bool normalized = c.attributes.integer("normalize", 0) != 0;  // a softmax over the chosen logits
+    for (Index k = 0; k < K; ++k)
+      weight[t * K + k] = std::exp(logits[t * E + Index(expert[t * K + k])]) / (normalized ? chosen : sum);
   }
 }
 
-void gate(ReferenceCall& c, bool prioritized) {
-  choose_experts(c);
-  auto &expert = c.results[0], &slot = c.results[1], &weight = c.results[2], &counts = c.results[3],
-       &filled = c.results[4], &load = c.results[6];
-  const Index T = expert.shape()[0], G = counts.shape()[0], E = counts.shape()[1];
-  const Index parts = c.attributes.integer("parts", 1), first = T * c.attributes.integer("part", 0);
-  c.length = double(E);
-  std::vector<Index> order(static_cast<std::size_t>(T));
-  std::iota(order.begin(), order.end(), 0);
-  if (prioritized)
-    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return weight[a] > weight[b]; });
+enum class Order { by_token, by_choice, by_priority };
+
+// The entries in the order in which a gate serves them.
+std::vector<Index> service_order(const ReferenceCall& c, Order rule) {
+  const Index T = c.operands[0].shape()[0], K = c.operands[0].shape()[1];
+  std::vector<Index> tokens(static_cast<std::size_t>(T)), order;
+  std::iota(tokens.begin(), tokens.end(), 0);
+  if (rule == Order::by_priority)
+    std::stable_sort(tokens.begin(), tokens.end(),
+                     [&](Index a, Index b) { return c.operands[1][a * K] > c.operands[1][b * K]; });
+  if (rule == Order::by_token) {
+    for (Index i = 0; i < T * K; ++i) order.push_back(i);
+  } else {
+    for (Index k = 0; k < K; ++k)
+      for (const Index t : tokens) order.push_back(t * K + k);
+  }
+  return order;
+}
+
+void gate(ReferenceCall& c, Order rule) {
+  const auto& expert = c.operands[0];
+  auto &slot = c.results[0], &counts = c.results[1], &filled = c.results[2], &load = c.results[3];
+  const Index N = expert.shape().elements(), G = counts.shape()[0], E = counts.shape()[1];
+  const Index parts = c.attributes.integer("parts", 1), first = N * c.attributes.integer("part", 0);
   std::fill(load.values.begin(), load.values.end(), 0.0);
-  for (Index i = 0; i < G * E; ++i) counts[i] = c.has(1) ? c.operands[1][i] : 0;
+  for (Index i = 0; i < G * E; ++i) counts[i] = rule == Order::by_token && c.has(1) ? c.operands[1][i] : 0;
   auto kept_of = [&](Index e) {
     double kept = 0;
     for (Index g = 0; g < G; ++g) kept += counts[g * E + e];
     return kept;
   };
   for (Index e = 0; e < E; ++e) filled[2 * e] = kept_of(e);
-  for (Index t : order) {
-    const Index e = Index(expert[t]), group = (first + t) * G / (T * parts);
+  for (const Index i : service_order(c, rule)) {
+    const Index e = Index(expert[i]), group = (first + i) * G / (N * parts);
     const Index row = 2 * (group / c.attributes.integer("load_groups", G));
     load[row * E + e] += 1;
-    slot[t] = -1;
+    slot[i] = -1;
     if (counts[group * E + e] >= double(c.attributes.integer("capacity"))) continue;
-    slot[t] = 0;  // kept
+    slot[i] = 0;  // kept
     counts[group * E + e] += 1;
     load[(row + 1) * E + e] += 1;
   }
   for (Index e = 0; e < E; ++e) filled[2 * e + 1] = kept_of(e);
-  for (Index t = 0; t < T; ++t) {  // a slot's number counts the earlier kept tokens of its expert
-    if (slot[t] < 0) continue;
-    slot[t] = filled[2 * Index(expert[t])];
-    for (Index s = 0; s < t; ++s)
-      if (expert[s] == expert[t] && slot[s] >= 0) slot[t] += 1;
+  for (Index i = 0; i < N; ++i) {  // a slot's number counts the earlier kept entries of its expert
+    if (slot[i] < 0) continue;
+    slot[i] = filled[2 * Index(expert[i])];
+    for (Index j = 0; j < i; ++j)
+      if (expert[j] == expert[i] && slot[j] >= 0) slot[i] += 1;
   }
 }
-void switch_gate(ReferenceCall& c) { gate(c, false); }
-void batch_prioritized_gate(ReferenceCall& c) { gate(c, true); }
+void slots(ReferenceCall& c) { gate(c, Order::by_token); }
+void slots_by_choice(ReferenceCall& c) { gate(c, Order::by_choice); }
+void slots_by_priority(ReferenceCall& c) { gate(c, Order::by_priority); }
 
-void gate_dx(ReferenceCall& c) {  // dweight [T,1], expert, probabilities [B,S,E] [, dprobability [L*E]]
+void top_k_dx(ReferenceCall& c) {  // dweight [T,K], expert, scores [B,S,E] [, dscores [L*E]]
   const auto &dweight = c.operands[0], &expert = c.operands[1], &p = c.operands[2];
-  const Index T = expert.shape()[0], E = p.shape()[2];
+  const Index T = expert.shape()[0], K = expert.shape()[1], E = p.shape()[2];
+  const Index loads = T / c.attributes.integer("load_tokens", T);
+  const bool normalized = c.attributes.integer("normalize", 0) != 0;
   c.length = double(E);
+  std::vector<double> dp(static_cast<std::size_t>(E)), terms;
   for (Index t = 0; t < T; ++t) {
-    const Index loads = T / c.attributes.integer("load_tokens", T);
-    auto dp = [&](Index e) {
-      const double shared = c.has(3) ? c.operands[3][t * loads / T * E + e] : 0.0;
-      return shared + (Index(expert[t]) == e ? dweight[t] : 0.0);
-    };
+    for (Index e = 0; e < E; ++e) dp[std::size_t(e)] = c.has(3) ? c.operands[3][t * loads / T * E + e] : 0.0;
+    double chosen = 0;
+    for (Index k = 0; k < K; ++k) chosen += p[t * E + Index(expert[t * K + k])];
+    for (Index k = 0; k < K; ++k)  // of weight j by the score of choice k
+      for (Index j = 0; j < K; ++j) {
+        const double own = p[t * E + Index(expert[t * K + j])];
+        const double slope = normalized ? ((j == k ? 1 : 0) - own / chosen) / chosen : (j == k ? 1 : 0);
+        dp[std::size_t(expert[t * K + k])] += dweight[t * K + j] * slope;
+      }
     // The whole Jacobian: d p_f / d logit_e = p_f * ((e == f) - p_e)
     for (Index e = 0; e < E; ++e) {
-      double sum = 0;
-      for (Index f = 0; f < E; ++f) sum += dp(f) * p[t * E + f] * ((e == f ? 1 : 0) - p[t * E + e]);
+      double sum = 0, size = 0;  // normalised weights' terms cancel out but for those of the chosen experts
+      for (Index f = 0; f < E; ++f) {
+        const double term = dp[std::size_t(f)] * p[t * E + f], slope = (e == f ? 1 : 0) - p[t * E + e];
+        sum += term * slope;
+        size += std::abs(term) * ((e == f ? 1 : 0) + p[t * E + e]);
+      }
       c.results[0][t * E + e] = sum;
+      terms.push_back(size);
     }
   }
+  c.terms = {terms};
 }
 
 void dispatch(ReferenceCall& c) {  // x, expert, slot, filled
   const auto& x = c.operands[0];
   const Index D = x.shape()[2];
-  for_tokens(c, c.operands[1], c.operands[2], c.results[0].shape(), [&](Index t, Index row) {
+  for_entries(c, c.operands[1], c.operands[2], c.results[0].shape(), [&](Index t, Index, Index row) {
     for (Index d = 0; d < D && row >= 0; ++d) c.results[0][row * D + d] = x[t * D + d];
   });
 }
 
 void dispatch_dx(ReferenceCall& c) {  // dslots, expert, slot
-  const auto& slots = c.operands[0];
-  const Index D = slots.shape()[2];
-  for_tokens(c, c.operands[1], c.operands[2], slots.shape(), [&](Index t, Index row) {
-    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : slots[row * D + d];
+  const auto& buffer = c.operands[0];
+  const Index D = buffer.shape()[2];
+  std::fill(c.results[0].values.begin(), c.results[0].values.end(), 0.0);
+  for_entries(c, c.operands[1], c.operands[2], buffer.shape(), [&](Index t, Index, Index row) {
+    for (Index d = 0; d < D && row >= 0; ++d) c.results[0][t * D + d] += buffer[row * D + d];
   });
 }
 
 void combine(ReferenceCall& c) {  // slots, expert, slot, weight, filled
-  const auto &slots = c.operands[0], &weight = c.operands[3];
-  const Index D = slots.shape()[2];
-  for_tokens(c, c.operands[1], c.operands[2], slots.shape(), [&](Index t, Index row) {
-    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = row < 0 ? 0 : weight[t] * slots[row * D + d];
+  const auto &buffer = c.operands[0], &weight = c.operands[3];
+  const Index D = buffer.shape()[2];
+  std::fill(c.results[0].values.begin(), c.results[0].values.end(), 0.0);
+  for_entries(c, c.operands[1], c.operands[2], buffer.shape(), [&](Index t, Index i, Index row) {
+    for (Index d = 0; d < D && row >= 0; ++d) c.results[0][t * D + d] += weight[i] * buffer[row * D + d];
   });
 }
 
 void combine_dx(ReferenceCall& c) {  // dy, slots, expert, slot, weight, filled -> dslots, dweight
-  const auto &dy = c.operands[0], &slots = c.operands[1], &weight = c.operands[4];
-  const Index D = slots.shape()[2];
+  const auto &dy = c.operands[0], &buffer = c.operands[1], &weight = c.operands[4];
+  const Index D = buffer.shape()[2];
   c.length = double(D);
-  for_tokens(c, c.operands[2], c.operands[3], slots.shape(), [&](Index t, Index row) {
-    c.results[1][t] = 0;
+  for_entries(c, c.operands[2], c.operands[3], buffer.shape(), [&](Index t, Index i, Index row) {
+    c.results[1][i] = 0;
     for (Index d = 0; d < D && row >= 0; ++d) {
-      c.results[1][t] += dy[t * D + d] * slots[row * D + d];
-      c.results[0][row * D + d] = dy[t * D + d] * weight[t];
+      c.results[1][i] += dy[t * D + d] * buffer[row * D + d];
+      c.results[0][row * D + d] = dy[t * D + d] * weight[i];
     }
   });
 }
@@ -141,7 +181,8 @@ void aux_loss(ReferenceCall& c) {
   const Index loads = load.shape()[0] / 2;
   for (Index i = 0; i < loads * E; ++i) {
     const Index l = i / E, e = i % E;
-    const double fraction = load[2 * l * E + e] / double(c.attributes.integer("load_tokens"));
+    const double fraction =
+        load[2 * l * E + e] / double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("choices", 1));
     double mean = 0;
     for (Index t = l * T / loads; t < (l + 1) * T / loads; ++t) {
       mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
@@ -155,7 +196,8 @@ void aux_loss_dx(ReferenceCall& c) {
   const Index E = c.operands[0].shape()[1];
   for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
     c.results[0][i] = c.attributes.real("coefficient") * double(E) * c.operands[0][i / E * 2 * E + i % E] /
-                      double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("total_tokens"));
+                      double(c.attributes.integer("load_tokens") * c.attributes.integer("choices", 1)) /
+                      double(c.attributes.integer("total_tokens"));
 }
 
 // ---- experts: only rows [rows[e,0], rows[e,W]) count
@@ -324,8 +366,8 @@ void split_filled(ReferenceCall& c) {  // expert, slot [, part before]
   const auto &expert = c.operands[0], &slot = c.operands[1];
   auto& part = c.results[0];
   for (Index e = 0; e < part.shape()[0]; ++e) part[2 * e] = part[2 * e + 1] = c.has(2) ? c.operands[2][2 * e + 1] : 0;
-  for (Index t = 0; t < expert.shape()[0]; ++t)
-    if (slot[t] >= 0) part[2 * Index(expert[t]) + 1] += 1;  // one slot per kept token
+  for (Index i = 0; i < expert.shape().elements(); ++i)
+    if (slot[i] >= 0) part[2 * Index(expert[i]) + 1] += 1;  // one slot per kept choice
 }
 
 void split_capacity(ReferenceCall& c) {
@@ -399,7 +441,6 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"all_to_all_back", all_to_all_back},
                 {"aux_loss", aux_loss},
                 {"aux_loss_dx", aux_loss_dx},
-                {"batch_prioritized_gate", batch_prioritized_gate},
                 {"combine", combine},
                 {"concat", concat},
                 {"copy", copy},
@@ -412,7 +453,6 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
-                {"gate_dx", gate_dx},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},
@@ -422,8 +462,12 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"split_capacity", split_capacity},
                 {"split_peers", split_peers},
                 {"split_filled", split_filled},
+                {"slots", slots},
+                {"slots_by_choice", slots_by_choice},
+                {"slots_by_priority", slots_by_priority},
                 {"sum", sum},
-                {"switch_gate", switch_gate}});
+                {"top_k", top_k},
+                {"top_k_dx", top_k_dx}});
 }
 
 }  // namespace lancet::test

@@ -1,0 +1,62 @@
+// The choice of one token's experts as plain loops over host memory, without devices, threads or tensors. The GPU
+// kernels (cuda.cu) decide the same in parallel.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/math.h"
+#include "math.h"
+
+namespace lancet::ops::routing {
+
+// Finds the `choices` experts with the largest logits [E], in falling order, equals by rising expert. The result is
+// always as many different experts, whatever the logits are.
+inline void choose(const float* logits, std::int64_t experts, std::int64_t choices, std::int32_t* expert) {
+  std::uint64_t last = 0;  // the key of the choice before
+  for (std::int64_t k = 0; k < choices; ++k) {
+    std::uint64_t best = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::uint64_t key = choice_key(logits[e], std::uint32_t(e));
+      if (key > best && (k == 0 || key < last)) best = key;
+    }
+    last = best;
+    expert[k] = std::int32_t(expert_of_key(best));
+  }
+}
+
+// Softmax of one token's logits [E] in f32, summed in the order of top_k/math.h. largest: the first choice.
+inline void softmax(const float* logits, std::int32_t largest, float* scores, std::int64_t experts) {
+  for (std::int64_t e = 0; e < experts; ++e) scores[e] = exp_f32(logits[e] - logits[largest]);
+  float sums[partial_sum_count] = {};
+  for (std::int64_t e = 0; e < experts; ++e) sums[e % partial_sum_count] += scores[e];
+  for (int half = partial_sum_count / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+  for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sums[0];
+}
+
+// The weights of the choices: their scores, or their shares of the sum of the chosen scores, added in their order.
+inline void weigh(const float* scores, const std::int32_t* expert, std::int64_t choices, bool normalized,
+                  float* weight) {
+  float sum = 0;
+  for (std::int64_t k = 0; k < choices; ++k) sum += weight[k] = scores[expert[k]];
+  for (std::int64_t k = 0; k < choices && normalized; ++k) weight[k] /= sum;
+}
+
+// The gradient of softmax: dlogits = p * (dp - p . dp), where dp is that of the chosen experts plus `shared` [E], if
+// not null.
+inline void softmax_backward(const float* scores, const ChosenGradient& chosen, const float* shared, float* dlogits,
+                             std::int64_t experts) {
+  float dot = scores[chosen.expert[0]] * chosen.of_choice(0);
+  for (std::int64_t k = 1; k < chosen.choices; ++k) dot += scores[chosen.expert[k]] * chosen.of_choice(k);
+  if (shared)
+    for (std::int64_t e = 0; e < experts; ++e) dot += scores[e] * shared[e];
+  const auto dlogit = [&](std::int64_t e, float own) {
+    return softmax_dlogit(scores[e], (shared ? shared[e] : 0.f) + own, dot);
+  };
+  for (std::int64_t e = 0; e < experts; ++e) dlogits[e] = dlogit(e, 0.f);
+  for (std::int64_t k = 0; k < chosen.choices; ++k) {
+    const std::int64_t e = chosen.expert[k];
+    dlogits[e] = dlogit(e, chosen.of_choice(k));
+  }
+}
+
+}  // namespace lancet::ops::routing

@@ -1,0 +1,138 @@
+// The choice of experts on a GPU: what top_k/choose.h decides, a few threads per token.
+//
+// The keys of choice_key fall in the order of the choices, so that choice k is the largest key below that of choice
+// k - 1: each is one maximum over the token's threads. The softmax has one order of sums, so the result is that of the
+// host.
+#include "math.h"
+#include "ops/device/pack.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// Threads per token: the least power of 2 from 8 to 32 that is no less than the number of experts, else 32.
+int group_width(std::int64_t experts) {
+  int width = 8;
+  while (width < warp_size && width < experts) width *= 2;
+  return width;
+}
+
+// Bytes: the logits and the scores once.
+struct Choose {
+  static constexpr int threads = 256;
+  std::int64_t tokens, experts, choices;
+  bool normalized;
+  const float* logits;     // [T, E]
+  std::int32_t* expert;    // [T, K]
+  float *weight, *scores;  // [T, K], [T, E]
+  int width;
+
+  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
+    const bool exists = at < tokens;
+    const std::int64_t t = exists ? at : tokens - 1;
+    const int member = block.thread() % width;  // of the token's group of threads
+    const float* own = logits + t * experts;
+    std::uint64_t last = next_key(block, own, member, nullptr);
+    const float largest = own[routing::expert_of_key(last)];
+    float sum = 0;
+    for (std::int64_t e = member; e < experts; e += width) sum += exp_f32(own[e] - largest);
+    sum = block.warp_sum(sum, width);
+    const auto score = [=](std::int64_t e) { return exp_f32(own[e] - largest) / sum; };
+    for (std::int64_t e = member; e < experts && exists; e += width) scores[t * experts + e] = score(e);
+    float chosen = 0;  // the sum of the chosen scores
+    for (std::int64_t k = 0; k < choices; ++k) {
+      if (k > 0) last = next_key(block, own, member, &last);
+      const std::uint32_t e = routing::expert_of_key(last);
+      const float p = score(e);
+      chosen += p;
+      if (!exists || member != 0) continue;
+      expert[t * choices + k] = std::int32_t(e);
+      weight[t * choices + k] = p;
+    }
+    for (std::int64_t k = 0; k < choices && normalized && exists && member == 0; ++k) weight[t * choices + k] /= chosen;
+  }
+
+  // The largest key of the token's experts, or the largest below `bound`.
+  template <class Block>
+  LANCET_DEVICE std::uint64_t next_key(Block& block, const float* own, int member, const std::uint64_t* bound) const {
+    std::uint64_t best = 0;
+    for (std::int64_t e = member; e < experts; e += width) {
+      const std::uint64_t key = routing::choice_key(own[e], std::uint32_t(e));
+      if (!bound || key < *bound) best = Larger{}(key, best);
+    }
+    return block.warp_max(best, width);
+  }
+};
+
+Kernel bind(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const Choose kernel{shape.rows(),
+                      shape.back(),
+                      args.attributes.integer("k"),
+                      args.attributes.integer("normalize", 0) != 0,
+                      args.operands[0].as<float>(),
+                      args.results[0].as<std::int32_t>(),
+                      args.results[1].as<float>(),
+                      args.results[2].as<float>(),
+                      group_width(shape.back())};
+  return run_steps(args.stream, Step{kernel.blocks(), kernel});
+}
+
+// The gradient of the softmax (routing::softmax_backward). Bytes: the scores and dlogits once.
+struct TopKDx {
+  static constexpr int threads = 256;
+  std::int64_t tokens, experts, choices;
+  bool normalized;
+  const std::int32_t* expert;              // [T, K]
+  const float *dweight, *scores, *shared;  // [T, K], [T, E], [L, E] or null
+  std::int64_t of_load;                    // tokens that share a row of `shared`
+  float* dlogits;
+  int width;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
+    const bool exists = at < tokens;
+    const std::int64_t t = exists ? at : tokens - 1;
+    const float* p = scores + t * experts;
+    const routing::ChosenGradient chosen(expert + t * choices, dweight + t * choices, choices, normalized, p);
+    const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
+    const auto dp = [&](std::int64_t e) { return (of_all ? of_all[e] : 0.f) + chosen.of_expert(e); };
+    float dot = 0;
+    for (std::int64_t e = block.thread() % width; e < experts; e += width) dot += p[e] * dp(e);
+    dot = block.warp_sum(dot, width);
+    if (!exists) return;
+    for (std::int64_t e = block.thread() % width; e < experts; e += width)
+      dlogits[t * experts + e] = routing::softmax_dlogit(p[e], dp(e), dot);
+  }
+};
+
+Kernel bind_dx(const KernelArgs& args) {
+  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
+  const int width = group_width(experts);
+  const TopKDx kernel{tokens,
+                      experts,
+                      args.operands[1].shape()[1],
+                      args.attributes.integer("normalize", 0) != 0,
+                      args.operands[1].as<std::int32_t>(),
+                      args.operands[0].as<float>(),
+                      args.operands[2].as<float>(),
+                      args.has(3) ? args.operands[3].as<float>() : nullptr,
+                      args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
+                      args.results[0].as<float>(),
+                      width};
+  return run_steps(args.stream, Step{divide_up(tokens, TopKDx::threads / width), kernel});
+}
+
+const DeviceKernel table[] = {{"top_k", bind}, {"top_k_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const DeviceKernel> top_k_cuda() { return table; }
+
+}  // namespace lancet::ops

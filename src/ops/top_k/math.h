@@ -1,0 +1,57 @@
+// Arithmetic of the choice of experts that all devices share bit for bit, so that the same logits give the same route.
+//
+// The order of the sum of a softmax is fixed: accumulator l of 32 adds the experts l, l + 32, ...; then accumulators
+// 16, 8, 4, 2 and 1 apart are added.
+#pragma once
+#include <cstdint>
+
+#include "lancet/base/math.h"
+
+namespace lancet::ops::routing {
+
+inline constexpr int partial_sum_count = 32;
+
+// Keys that fall in the order in which a token chooses its experts: by falling logit, equals by rising expert. No two
+// experts of a token have one key, and no key is 0. A NaN is never chosen before a number, except at expert 0: a search
+// upward from expert 0 would keep it, since no comparison with NaN is true.
+LANCET_HD std::uint64_t choice_key(float logit, std::uint32_t expert) {
+  const float number = logit == logit ? logit + 0.f : -__builtin_huge_valf();  // + 0 turns -0 into 0
+  std::uint32_t bits;
+  memcpy(&bits, &number, 4);
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+  if (expert == 0 && logit != logit) bits = 0xffffffffu;
+  return std::uint64_t(bits) << 32 | (0xffffffffu - expert);
+}
+LANCET_HD std::uint32_t expert_of_key(std::uint64_t key) { return 0xffffffffu - std::uint32_t(key); }
+
+// The gradient of one logit; dot is p . dp over the token's experts.
+LANCET_HD float softmax_dlogit(float p, float dp, float dot) { return p * (dp - dot); }
+
+// The chosen experts of one token, and the gradients of their weights. A weight is the expert's score, or, normalised,
+// its share of the sum of the chosen scores: w_k = p_k / sum_j p_j, hence dp_k = (dw_k - sum_j dw_j w_j) / sum_j p_j.
+struct ChosenGradient {
+  const std::int32_t* expert;  // [K]
+  const float* dweight;        // [K]
+  std::int64_t choices;
+  bool normalized;
+  float sum = 1, mean = 0;
+
+  LANCET_HD ChosenGradient(const std::int32_t* expert_, const float* dweight_, std::int64_t choices_, bool normalized_,
+                           const float* scores)
+      : expert(expert_), dweight(dweight_), choices(choices_), normalized(normalized_) {
+    if (!normalized) return;
+    sum = 0;
+    for (std::int64_t k = 0; k < choices; ++k) sum += scores[expert[k]];
+    for (std::int64_t k = 0; k < choices; ++k) mean += dweight[k] * (scores[expert[k]] / sum);
+  }
+  // The gradient of the score of choice k.
+  LANCET_HD float of_choice(std::int64_t k) const { return normalized ? (dweight[k] - mean) / sum : dweight[k]; }
+  // The same of expert e; 0 if the token did not choose it.
+  LANCET_HD float of_expert(std::int64_t e) const {
+    for (std::int64_t k = 0; k < choices; ++k)
+      if (expert[k] == e) return of_choice(k);
+    return 0.f;
+  }
+};
+
+}  // namespace lancet::ops::routing
