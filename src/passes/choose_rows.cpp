@@ -172,6 +172,7 @@ std::optional<RowChooser::Price> RowChooser::price(const ShardedInstruction& at,
   Price sum;
   auto add = [&](const std::optional<Price>& part) {
     if (!part) return false;
+    sum.unmet += part->unmet;
     sum.gathered += part->gathered;
     sum.cost += part->cost;
     sum.collectives += part->collectives;
@@ -199,7 +200,7 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
     if (!least || found < *least) least = found;
   }
   // Slots cannot get every sharding that their neighbours would like.
-  if (!least && is_result && !operand.pinned) return Price{};
+  if (!least && is_result && !operand.pinned) return Price{.unmet = 1};
   return least;
 }
 
@@ -208,7 +209,7 @@ const RowChooser::Price& RowChooser::price_of(const ShardedOperand& operand, con
   if (is_new) {
     const ReshardSteps way = reshard_steps(operand.type, from, to, mesh_,
                                            [&](const Reshard& step) { return step_cost(operand.slots, step, cost_); });
-    entry->second = {0, way.cost, way.collectives(), false, int(way.steps.size())};
+    entry->second = {.cost = way.cost, .collectives = way.collectives(), .steps = int(way.steps.size())};
   }
   return entry->second;
 }

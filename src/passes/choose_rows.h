@@ -55,6 +55,7 @@ class RowChooser {
  private:
   // In the order in which choices are preferred.
   struct Price {
+    int unmet = 0;     // results about slots that no steps bring to the sharding which the Program says
     int gathered = 0;  // parameters that tensor no longer splits
     double cost = 0;
     int collectives = 0;

@@ -368,9 +368,10 @@ TEST_CASE("a tensor that fits no machine is refused before any size overflows") 
         "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 "
         "elements, "
         "found 5.401e+13");  // 2^20 * 1024 * 50304
-  CHECK(error({"train.micro_batch_size=16384", "model.vocab_size=1000"}) ==
-        "config: train.micro_batch_size * train.seq_len: expected at most 16777215 tokens with MoE layers, found "
-        "16777216");
+  CHECK(
+      error({"train.micro_batch_size=16384", "model.vocab_size=1000"}) ==
+      "config: train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most 16777215 with MoE "
+      "layers, found 16777216");
   CHECK(check(good("{}", {"train.micro_batch_size=16383", "model.vocab_size=1000"}), 1).ok());
   CHECK(check(good("{}", {"train.micro_batch_size=16384", "model.vocab_size=1000", "model.moe_layer_freq=0"}), 1).ok());
   CHECK(error({"model.vocab_size=2147483647", "train.seq_len=1", "train.micro_batch_size=1"})

@@ -319,3 +319,21 @@ TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit 
     check_planned(decode, mesh, values_of_pass(decode, 4));
   }
 }
+
+TEST_CASE("evaluation on a mesh is partitioned like training") {
+  for (const Mesh& mesh : {mesh_with(1, 2, 2), mesh_with(2, 2, 2), mesh_with(1, 4, 1)}) {
+    const MoeCase c{mesh};
+    const auto logical = passes::shard(model::build_forward(moe_model(c), {.mode = model::Mode::evaluate,
+                                                                           .batch = moe_batch,
+                                                                           .sequence = moe_sequence,
+                                                                           .groups = c.groups,
+                                                                           .vocabulary_shards = mesh[Axis::tensor]}),
+                                       mesh);
+    REQUIRE(logical.ok());
+    INFO(to_string(mesh) << "\n" << ir::print(*logical));
+    const ir::Program local = partitioned(*logical, mesh);
+    CHECK(ops_named(local, "all_to_all_counts") == 2);
+    CHECK(ops_named(local, "all_to_all") == 2);
+    CHECK(ops_named(local, "all_to_all_back") == 2);
+  }
+}

@@ -45,6 +45,8 @@ TEST_CASE("meshes: every one of four ranks trains like one rank") {
     INFO("expert " << expert);
     config::Config config = mesh_of_four(expert);
     config.model.router = alone.model.router;
+    config.model.num_experts_per_tok = alone.model.num_experts_per_tok;
+    config.model.norm_topk_prob = alone.model.norm_topk_prob;
     check_records(test::run_steps(config, 4, 20), expected, 1e-5);
   }
 }

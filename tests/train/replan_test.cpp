@@ -53,7 +53,8 @@ TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's k
 
 TEST_CASE("a run plans again once the load leaves the planned one, and trains as without") {
   const TemporaryFolder folder;
-  const DeclaredCosts costs;
+  DeclaredCosts costs;
+  costs.network_mb_per_s = 14;  // at which another plan is faster under the uneven load
   const train::TrainerOptions options{.costs = &costs};
   const int accumulation = GENERATE(1, 2);
   config::Config config = uneven_config(folder / "kept", 0);
@@ -87,7 +88,8 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
 
 TEST_CASE("a run that plans again resumes bit for bit, in the middle between two comparisons, too") {
   const TemporaryFolder folder;
-  const DeclaredCosts costs;
+  DeclaredCosts costs;
+  costs.network_mb_per_s = 14;  // at which another plan is faster under the uneven load
   const train::TrainerOptions options{.costs = &costs};
   config::Config config = uneven_config(folder / "whole", 2);
   REQUIRE(train_run(config, 2, options).code == ExitCode::done);

@@ -44,8 +44,10 @@ LANCET_DEVICE void sum_rows(Block& block, const TokenSlots& at, std::int64_t t, 
     Floats<T> sum = to_floats(load(slots + row * width + start, part, wide));
 #pragma unroll
     for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] *= own;
-    for (std::int64_t k = at.next(t, first + 1); k < at.choices; k = at.next(t, k + 1)) {
-      const Floats<T> more = to_floats(load(slots + at.row(t, k) * width + start, part, wide));
+    for (std::int64_t k = first + 1; k < at.choices; ++k) {
+      const std::int64_t further = at.row(t, k);
+      if (further < 0) continue;
+      const Floats<T> more = to_floats(load(slots + further * width + start, part, wide));
       const float scale = factor(k);
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) sum.v[i] += scale * more.v[i];

@@ -35,19 +35,16 @@ void gradient(GradientContext& g) {
 }
 
 // Each token's row, and the rows of its choices, are read or written once; the size of the buffer does not matter.
-Work work_of(const OpInput& in, std::int64_t slots) {
-  const std::int64_t tokens = in.operands[1].shape[0], choices = in.operands[1].shape[1];
-  const TensorType& first = in.operands[0];
-  const auto row = double(first.shape.back());
-  const auto rows = double(std::min(tokens * choices, slots));
-  return {choices > 1 ? rows * row : 0, (double(tokens) + rows) * row * size_of(first.dtype)};
-}
 Work work(const OpInput& in) {
-  Work copies = work_of(in, in.operands[3].shape[0] * in.attributes.integer("slots"));
-  copies.flops = 0;
-  return copies;
+  const TensorType &x = in.operands[0], &expert = in.operands[1];
+  const auto rows = double(expert.shape[0] + expert.shape.elements());
+  return {0, rows * double(x.shape.back()) * size_of(x.dtype)};
 }
-Work work_dx(const OpInput& in) { return work_of(in, in.operands[0].shape.rows()); }
+Work work_dx(const OpInput& in) {
+  const TensorType &slots = in.operands[0], &expert = in.operands[1];
+  const double rows = double(std::min(slots.shape.rows(), expert.shape.elements())), row = double(slots.shape.back());
+  return {rows * row, (rows + double(expert.shape[0])) * row * size_of(slots.dtype)};
+}
 
 Attributes sample_of(std::int64_t slots, std::int64_t batch) {
   return {{"capacity", slots}, {"slots", slots}, {"experts", 4}, {"batch", batch}};

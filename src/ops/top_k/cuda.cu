@@ -37,33 +37,35 @@ struct Choose {
     const std::int64_t t = exists ? at : tokens - 1;
     const int member = block.thread() % width;  // of the token's group of threads
     const float* own = logits + t * experts;
-    std::uint64_t last = next_key(block, own, member, nullptr);
+    std::uint64_t last = next_key(block, own, member, true, 0);
     const float largest = own[routing::expert_of_key(last)];
     float sum = 0;
     for (std::int64_t e = member; e < experts; e += width) sum += exp_f32(own[e] - largest);
     sum = block.warp_sum(sum, width);
-    const auto score = [=](std::int64_t e) { return exp_f32(own[e] - largest) / sum; };
-    for (std::int64_t e = member; e < experts && exists; e += width) scores[t * experts + e] = score(e);
+    for (std::int64_t e = member; e < experts && exists; e += width)
+      scores[t * experts + e] = exp_f32(own[e] - largest) / sum;
+    block.sync();      // the token's other threads read them
     float chosen = 0;  // the sum of the chosen scores
     for (std::int64_t k = 0; k < choices; ++k) {
-      if (k > 0) last = next_key(block, own, member, &last);
+      if (k > 0) last = next_key(block, own, member, false, last);
       const std::uint32_t e = routing::expert_of_key(last);
-      const float p = score(e);
-      chosen += p;
       if (!exists || member != 0) continue;
+      const float p = scores[t * experts + e];
+      chosen += p;
       expert[t * choices + k] = std::int32_t(e);
       weight[t * choices + k] = p;
     }
     for (std::int64_t k = 0; k < choices && normalized && exists && member == 0; ++k) weight[t * choices + k] /= chosen;
   }
 
-  // The largest key of the token's experts, or the largest below `bound`.
+  // The largest key of the token's experts, for the first choice, or the largest below `last`.
   template <class Block>
-  LANCET_DEVICE std::uint64_t next_key(Block& block, const float* own, int member, const std::uint64_t* bound) const {
+  LANCET_DEVICE std::uint64_t next_key(Block& block, const float* own, int member, bool first,
+                                       std::uint64_t last) const {
     std::uint64_t best = 0;
     for (std::int64_t e = member; e < experts; e += width) {
       const std::uint64_t key = routing::choice_key(own[e], std::uint32_t(e));
-      if (!bound || key < *bound) best = Larger{}(key, best);
+      if (first || key < last) best = Larger{}(key, best);
     }
     return block.warp_max(best, width);
   }
