@@ -21,6 +21,8 @@ struct Route {
 
 inline const std::vector<Route> routes{
     {config::Router::switch_top1}, {config::Router::top_k, 2, true}, {config::Router::batch_prioritized, 2}};
+// Those by which a token has one expert.
+inline const std::vector<config::Router> top_1_routers{config::Router::switch_top1, config::Router::batch_prioritized};
 inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority"};
 
 }  // namespace lancet::test

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "ops/gate/routing.h"
+#include "ops/slots/assign.h"
 #include "routers.h"
 #include "train/observed_steps.h"
 
@@ -17,8 +17,8 @@ namespace {
 
 using mesh::Axis;
 using mesh::Mesh;
+using test::LayerRoute;
 using test::ObservedStep;
-using test::Route;
 using test::Weights;
 
 const Mesh route_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
@@ -35,14 +35,14 @@ double rounding_of(const config::Model& model) { return double(model.n_embd) * 0
 // their size, so that weights differ by more than by rounding. Scores moved by 1.2e-5.
 constexpr double trained_rounding = 1e-4;
 
-double largest_score(const Route& route) {
+double largest_score(const LayerRoute& route) {
   double largest = 0;
   for (const float score : route.score) largest = std::max(largest, std::abs(double(score)));
   return largest;
 }
 
 // By how much the best score of a token is above the second.
-double score_gap(const Route& route, std::size_t token) {
+double score_gap(const LayerRoute& route, std::size_t token) {
   const auto first = route.score.begin() + std::ptrdiff_t(token * route.experts());
   std::vector<double> scores(first, first + std::ptrdiff_t(route.experts()));
   std::ranges::sort(scores, std::greater());
@@ -64,27 +64,29 @@ std::size_t tokens_of_group(const config::Config& config) {
 }
 
 // The experts that the scores choose, and the slots that the whole batch's gate gives such tokens.
-Route rule_of(const Route& route, const config::Config& config) {
-  Route rule = route;
+LayerRoute rule_of(const LayerRoute& route, const config::Config& config) {
+  LayerRoute rule = route;
   const std::size_t experts = route.experts();
   for (std::size_t t = 0; t < route.tokens(); ++t) {
     const auto first = route.score.begin() + std::ptrdiff_t(t * experts);
     rule.expert[t] = std::int32_t(std::max_element(first, first + std::ptrdiff_t(experts)) - first);
   }
   ops::routing::Decision d;
-  d.tokens = std::int64_t(route.tokens()), d.experts = std::int64_t(experts);
-  d.group_tokens = std::int64_t(tokens_of_group(config)), d.groups = d.tokens / d.group_tokens;
-  d.capacity = model::capacity(config.model.capacity_factor, d.group_tokens, d.experts);
+  d.entries = std::int64_t(route.tokens()), d.experts = std::int64_t(experts);
+  d.group_entries = std::int64_t(tokens_of_group(config)), d.groups = d.entries / d.group_entries;
+  d.capacity = model::capacity(config.model.capacity_factor, d.group_entries, d.experts);
   std::vector<std::int32_t> counts(std::size_t(d.groups) * experts);
   std::vector<float> load(2 * experts);
   d.expert = rule.expert.data(), d.slot = rule.slot.data(), d.filled = rule.filled.data();
   d.counts = counts.data(), d.load = load.data();
   std::vector<std::uint64_t> order;
-  if (config.model.router == config::Router::batch_prioritized) {
+  const bool prioritized = config.model.router == config::Router::batch_prioritized;
+  if (prioritized) {
     order.resize(route.tokens());
-    ops::routing::prioritize(route.probability.data(), order);
+    ops::routing::prioritize(route.probability.data(), d.choices, order);
   }
-  ops::routing::assign_slots(d, order);
+  ops::routing::assign_slots(d, prioritized ? ops::routing::Service::by_choice : ops::routing::Service::by_token,
+                             order);
   return rule;
 }
 
@@ -96,7 +98,7 @@ struct Exceptions {
 
 class Comparison {
  public:
-  Comparison(const Route& found, const Route& expected, std::size_t group_tokens, double close)
+  Comparison(const LayerRoute& found, const LayerRoute& expected, std::size_t group_tokens, double close)
       : found_(found), expected_(expected), group_tokens_(group_tokens), close_(close) {}
 
   // Of all groups of tokens but those in which an earlier layer has exceptions; adds those in which this one has.
@@ -130,7 +132,7 @@ class Comparison {
     return false;
   }
 
-  const Route &found_, &expected_;
+  const LayerRoute &found_, &expected_;
   std::size_t group_tokens_;
   double close_;
 };
@@ -149,7 +151,7 @@ Exceptions check_routes(const ObservedStep& step, const ObservedStep& alone, con
   std::set<std::size_t> diverged;
   for (const auto& [layer, expected] : alone[0].routes) {
     INFO(layer);
-    const Route found = test::whole_route(step, mesh, layer);
+    const LayerRoute found = test::whole_route(step, mesh, layer);
     CHECK(rule_of(found, config) == found);
     CHECK(rule_of(expected, config) == expected);
     CHECK(std::ranges::count(expected.slot, -1) > 0);
@@ -182,7 +184,7 @@ void bring_scores_together(std::vector<float>& gate, std::size_t experts, float 
 TEST_CASE("meshes: every token has the expert and the slot that it has on one rank, before and after updates") {
   constexpr int last = 5;  // the step that all begin with one rank's weights; those before it have their own
   config::Config alone = test::mesh_config(1);
-  alone.model.router = GENERATE(from_range(test::routers));
+  alone.model.router = GENERATE(from_range(test::top_1_routers));
   Weights trained;
   const auto expected = test::observe_steps(alone, 1, last + 1, [&](train::Trainer& trainer, int step) -> Status {
     if (step == last) trained = test::weights_of(trainer.store());
@@ -211,7 +213,7 @@ TEST_CASE("meshes: tokens whose scores are close choose otherwise only if they a
   const bool all_close = GENERATE(true, false);
   const float noise = all_close ? 0x1p-27f : 0x1p-20f;
   config::Config alone = test::mesh_config(1);
-  alone.model.router = GENERATE(from_range(test::routers));
+  alone.model.router = GENERATE(from_range(test::top_1_routers));
   Weights close;
   const auto expected = test::observe_steps(alone, 1, 1, [&](train::Trainer& trainer, int) -> Status {
     close = test::weights_of(trainer.store());

@@ -16,11 +16,11 @@
 namespace lancet::test {
 
 // What the gate of a layer decides about T tokens and E experts.
-struct Route {
+struct LayerRoute {
   std::vector<std::int32_t> expert, slot;  // [T]; slot -1: dropped
   std::vector<std::int32_t> filled;        // [E,2]
   std::vector<float> score, probability;   // [T,E], the router's; [T], of the chosen expert
-  friend bool operator==(const Route&, const Route&) = default;
+  friend bool operator==(const LayerRoute&, const LayerRoute&) = default;
   std::size_t tokens() const { return expert.size(); }
   std::size_t experts() const { return filled.size() / 2; }
   bool is_dropped(std::size_t token) const { return slot[token] < 0; }
@@ -34,7 +34,7 @@ struct HeldValues {
 
 // One rank's, after a step.
 struct Observed {
-  std::map<std::string, Route> routes;          // by layer
+  std::map<std::string, LayerRoute> routes;     // by layer
   std::map<std::string, HeldValues> gradients;  // by parameter
 };
 
@@ -120,11 +120,11 @@ inline config::Config moved_to(const mesh::Mesh& mesh, config::Config config) {
 inline std::vector<int> ranks_of_tokens(const mesh::Mesh& mesh) { return mesh.group(0, mesh::batch_axes); }
 
 // The route of the whole batch. A rank's slots begin after those that the ranks before it fill.
-inline Route whole_route(const ObservedStep& step, const mesh::Mesh& mesh, const std::string& layer) {
-  Route whole;
+inline LayerRoute whole_route(const ObservedStep& step, const mesh::Mesh& mesh, const std::string& layer) {
+  LayerRoute whole;
   const auto append = [](auto& all, const auto& part) { all.insert(all.end(), part.begin(), part.end()); };
   for (const int rank : ranks_of_tokens(mesh)) {
-    const Route& mine = step[std::size_t(rank)].routes.at(layer);
+    const LayerRoute& mine = step[std::size_t(rank)].routes.at(layer);
     whole.filled.resize(mine.filled.size());
     for (std::size_t t = 0; t < mine.tokens(); ++t)
       whole.slot.push_back(mine.is_dropped(t) ? -1 : mine.slot[t] + whole.filled[2 * std::size_t(mine.expert[t]) + 1]);

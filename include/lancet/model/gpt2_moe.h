@@ -55,7 +55,7 @@ struct BuildOptions {
 // Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor
 // i32[2] (ops/decode). Its state: @h.<i>.attn.keys and .values [B,heads,P,head size], one set for Programs of any S.
 // Outputs: logits; or loss f32[1], and per MoE layer aux.h.<i> f32[2] (auxiliary loss, router entropy) and load.h.<i>
-// f32[2,E], or f32[2L,E] of L loads. A layer has model.experts(1) experts (config::Model::on).
+// f32[2,E], or f32[2L,E] of L loads. A layer has *model.num_local_experts experts (config::Model::on).
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // The slots of an expert for a group of tokens, each of which chooses `choices` experts:
