@@ -1,9 +1,8 @@
 // dispatch(x, expert, slot, filled) copies each token into the slots of its K choices, [B,S,D] -> [E,C,D], where C is
-// the attribute `slots`. Slots without a token are not written. Collectives over `tensor` may carry them, but no token's
-// value is computed from them. dispatch_dx(dslots, expert, slot) adds up the gradients of a token's slots, in f32, in
-// the order of its choices, rounded once; without a slot it is zero.
-// Ranks that have the same tokens may split the experts: each then fills the slots of its own experts, and the gradient
-// of a token counts these alone.
+// the attribute `slots`. Slots without a token are not written. Collectives over `tensor` may carry them, but no
+// token's value is computed from them. dispatch_dx(dslots, expert, slot) adds up the gradients of a token's slots, in
+// f32, in the order of its choices, rounded once; without a slot it is zero. Ranks that have the same tokens may split
+// the experts: each then fills the slots of its own experts, and the gradient of a token counts these alone.
 #include "ops/describe.h"
 
 namespace lancet::ops {
