@@ -100,8 +100,7 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   if (m.has_moe() && choices > double(most_routed))
     return refused(
         "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, "
-        "found "
-        "{:.0f}",
+        "found {:.0f}",
         most_routed, choices);
   return {};
 }

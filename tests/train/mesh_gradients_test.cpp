@@ -15,9 +15,6 @@ using test::LayerRoute;
 using test::ObservedStep;
 using test::Weights;
 
-const Mesh gradient_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
-                                test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2)};
-
 // Of the largest element of a parameter's gradient. Rounding came to 3e-6 with the larger vocabulary, else to 1e-6.
 constexpr double gradient_tolerance = 2e-5;
 
@@ -68,14 +65,14 @@ void check_gradients_on(std::span<const Mesh> meshes, const config::Config& alon
 TEST_CASE("meshes: the gradients of all parameters are those of one rank under the same route") {
   config::Config alone = test::mesh_config(1);
   alone.model.router = GENERATE(from_range(test::top_1_routers));
-  check_gradients_on(gradient_meshes, alone);
+  check_gradients_on(test::meshes, alone);
 }
 
 TEST_CASE("meshes: gradients are those of one rank where tensor splits sequences") {
   config::Config alone = test::mesh_config(1);
   alone.train.sequence_parallel = true;
   std::vector<Mesh> meshes;
-  for (const Mesh& mesh : gradient_meshes)
+  for (const Mesh& mesh : test::meshes)
     if (mesh[Axis::tensor] > 1) meshes.push_back(mesh);
   check_gradients_on(meshes, alone);
 }
@@ -83,7 +80,7 @@ TEST_CASE("meshes: gradients are those of one rank where tensor splits sequences
 TEST_CASE("meshes: gradients are those of one rank where a vocabulary fills no shard") {
   config::Config alone = test::mesh_config(1);
   alone.model.vocab_size = 8191;
-  check_gradients_on(gradient_meshes, alone);
+  check_gradients_on(test::meshes, alone);
 }
 
 }  // namespace lancet

@@ -14,15 +14,12 @@ using test::check_records;
 using test::config_on;
 using test::Records;
 
-const Mesh loss_meshes[] = {test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
-                            test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2)};
-
 // Trains on all meshes that have a tensor axis of at least `tensor`, with the optimizer's state whole and sharded.
 void check_meshes(config::Config alone, int steps, int least_tensor = 1) {
   const Records expected = test::run_steps(alone, 1, steps);
   CHECK(expected[0].drop_pct.value() > 0);
   CHECK(expected[0].grad_norm > alone.train.clip_grad);
-  for (const Mesh& mesh : loss_meshes) {
+  for (const Mesh& mesh : test::meshes) {
     if (mesh[Axis::tensor] < least_tensor) continue;
     const config::Config there = config_on(mesh);
     config::Config config = alone;
@@ -61,7 +58,7 @@ TEST_CASE("meshes: bf16 trains alike on every mesh") {
   alone.train.dtype = DType::bf16;
   alone.train.master_weights = GENERATE(true, false);
   const Records expected = test::run_steps(alone, 1, 10);
-  for (const Mesh& mesh : loss_meshes) {
+  for (const Mesh& mesh : test::meshes) {
     config::Config config = alone;
     config.mesh = config_on(mesh).mesh;
     config.train.micro_batch_size = config_on(mesh).train.micro_batch_size;
@@ -77,7 +74,7 @@ TEST_CASE("meshes: dense models train on every mesh without experts as on one ra
   alone.model.num_local_experts.reset();
   alone.train.sequence_parallel = GENERATE(false, true);
   const Records expected = test::run_steps(alone, 1, 20);
-  for (const Mesh& mesh : loss_meshes) {
+  for (const Mesh& mesh : test::meshes) {
     if (mesh[Axis::expert] > 1) continue;
     config::Config config = alone;
     config.mesh.data = mesh[Axis::data];
@@ -100,7 +97,7 @@ TEST_CASE("meshes: micro batches on every mesh add up to the step of one rank") 
   alone.train.sequence_parallel = GENERATE(false, true);
   const Records expected = test::run_steps(alone, 1, 20);
   CHECK(expected[0].grad_norm > alone.train.clip_grad);
-  for (const Mesh& mesh : loss_meshes)
+  for (const Mesh& mesh : test::meshes)
     for (const int zero : {0, 1}) {
       config::Config config = alone;
       config.mesh = config_on(mesh).mesh;

@@ -64,8 +64,7 @@ void check_policies(config::Config config, int ranks, int steps) {
 }  // namespace
 
 TEST_CASE("mesh plans: of every policy run on all ranks without a deadlock") {
-  const Mesh mesh = GENERATE(test::mesh_of(4, 1, 1), test::mesh_of(2, 1, 2), test::mesh_of(2, 2, 1),
-                             test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
+  const Mesh mesh = GENERATE(from_range(test::meshes));
   config::Config config = config_on(mesh);
   for (const int zero : {0, 1}) {
     config.train.zero = zero;
