@@ -1,0 +1,75 @@
+#include "builder.h"
+
+#include <cmath>
+
+namespace lancet::model {
+
+Builder::Builder(const config::Model& model, const BuildOptions& options)
+    : deviation(float(model.initializer_range)),
+      residual_deviation(deviation / std::sqrt(2.f * float(model.n_layer))),
+      model_(model),
+      options_(options) {
+  program.name = "gpt2-moe";
+}
+
+ops::Attributes Builder::product_of(std::int64_t rows) const {
+  return decodes() && rows <= 2 ? ops::Attributes{{"streamed", std::int64_t(1)}} : ops::Attributes{};
+}
+
+std::vector<TensorId> Builder::emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
+                                    std::string label) {
+  return ops::append(program, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
+}
+
+void Builder::annotate(TensorId id, std::vector<Split> dimensions) {
+  program[id].sharding = mesh::Sharding{std::move(dimensions), {}};
+}
+
+void Builder::split_sequence(TensorId id) {
+  if (splits_sequence()) annotate(id, {over_batch, over_tensor, whole});
+}
+
+void Builder::split_features(TensorId id, const Split& features) {
+  if (splits_sequence()) annotate(id, {over_batch, whole, features});
+}
+
+TensorId Builder::add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
+  parameter.is_experts = dimensions[0] == over_experts;
+  const TensorId id = program.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape});
+  annotate(id, std::move(dimensions));
+  parameters.push_back(std::move(parameter));
+  return id;
+}
+
+TensorId Builder::weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation) {
+  return add({.name = name, .shape = shape, .deviation = deviation}, options_.dtype, std::move(dimensions));
+}
+
+TensorId Builder::constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value) {
+  return add({.name = name, .shape = shape, .value = value}, DType::f32, std::move(dimensions));
+}
+
+TensorId Builder::widen(const std::string& name, TensorId x, std::int64_t out, const Split& features) {
+  const TensorId y = linear(name, x, out, deviation, {features, whole}, features);
+  split_features(y, features);
+  return y;
+}
+
+TensorId Builder::narrow(const std::string& name, TensorId x) {
+  return linear(name, x, model_.n_embd, residual_deviation, {whole, over_tensor}, whole);
+}
+
+TensorId Builder::linear(const std::string& name, TensorId x, std::int64_t out, float deviation,
+                         std::vector<Split> of_weight, const Split& of_bias) {
+  const std::int64_t in = program.type(x).shape.back();
+  const TensorId w = weight(name + ".weight", {out, in}, std::move(of_weight), deviation);
+  const TensorId b = constant(name + ".bias", {out}, {of_bias}, 0);
+  return emit("linear", {x, w, b}, product_of(program.type(x).shape.rows()), name)[0];
+}
+
+TensorId Builder::mlp(const std::string& name, TensorId x, std::int64_t width) {
+  const TensorId hidden = widen(name + ".c_fc", x, width);  // [B,S,F]
+  return narrow(name + ".c_proj", emit("gelu", {hidden}, {}, name + ".gelu")[0]);
+}
+
+}  // namespace lancet::model

@@ -1,0 +1,70 @@
+// What all layers of a model are built with: instructions of the forward Program, annotations, and parameters.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::model {
+
+using ir::TensorId;
+using ir::TensorKind;
+using mesh::Axis;
+using mesh::Split;
+
+// Annotations: how a dimension is split, on any mesh.
+inline const Split whole{}, over_tensor{{Axis::tensor}}, over_experts{{Axis::expert}},
+    over_batch{{Axis::data, Axis::expert}};
+
+class Builder {
+ public:
+  Builder(const config::Model& model, const BuildOptions& options);
+
+  const config::Model& model() const { return model_; }
+  const BuildOptions& options() const { return options_; }
+  std::int64_t tokens() const { return options_.batch * options_.sequence; }
+  bool trains() const { return options_.mode == Mode::train; }
+  bool decodes() const { return options_.mode == Mode::decode; }
+  bool gives_logits() const { return decodes() || options_.mode == Mode::generate; }
+  // Attributes of a product with this many rows. When decoding a token, a product does little but read its weights.
+  ops::Attributes product_of(std::int64_t rows) const;
+
+  std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
+                             std::string label);
+  void annotate(TensorId id, std::vector<Split> dimensions);
+  // Under sequence parallelism: what lies between the pairs of products [B,S,D] is split along the sequence, and what a
+  // pair has in its middle along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
+  void split_sequence(TensorId id);
+  void split_features(TensorId id, const Split& features);
+
+  // Every parameter is annotated, so that all Programs of a model spread it alike.
+  TensorId add(Parameter parameter, DType dtype, std::vector<Split> dimensions);
+  // A product's weight, in the activations' type.
+  TensorId weight(const std::string& name, Shape shape, std::vector<Split> dimensions, float deviation);
+  // A bias, or the scale of a layer norm: `value` at first.
+  TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value);
+  // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,
+  // section 3).
+  TensorId widen(const std::string& name, TensorId x, std::int64_t out, const Split& features = over_tensor);
+  TensorId narrow(const std::string& name, TensorId x);
+  // An FFN of a width: [B,S,D] -> [B,S,D].
+  TensorId mlp(const std::string& name, TensorId x, std::int64_t width);
+
+  // GPT-2's deviations: of weights, and of those whose product is added to the residual stream.
+  const float deviation, residual_deviation;
+  ir::Program program;
+  std::vector<Parameter> parameters;
+
+ private:
+  TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation, std::vector<Split> of_weight,
+                  const Split& of_bias);
+  bool splits_sequence() const { return options_.sequence_parallel && !gives_logits(); }
+
+  const config::Model& model_;
+  const BuildOptions& options_;
+};
+
+}  // namespace lancet::model
