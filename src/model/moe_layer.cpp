@@ -1,9 +1,9 @@
 #include "moe_layer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lancet/base/check.h"
+#include "lancet/model/capacity.h"
 
 namespace lancet::model {
 namespace {
@@ -112,11 +112,5 @@ class MoeLayer {
 }  // namespace
 
 TensorId moe_layer(Builder& builder, const std::string& name, TensorId x) { return MoeLayer(builder, name).build(x); }
-
-std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts, std::int64_t choices) {
-  // The small subtraction prevents that 1.25 * 1024 / 4, which is exactly 320, is rounded up to 321.
-  const double exact = capacity_factor * double(choices * tokens) / double(experts);
-  return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
-}
 
 }  // namespace lancet::model

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lancet/base/log.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/capacity.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/peak.h"

@@ -3,6 +3,7 @@
 
 #include "golden/golden.h"
 #include "lancet/ir/print.h"
+#include "lancet/model/capacity.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
 #include "routers.h"

@@ -1,0 +1,10 @@
+#pragma once
+#include <cstdint>
+
+namespace lancet::model {
+
+// The slots of an expert for a group of tokens, each of which chooses `choices` experts:
+// ceil(capacity_factor * choices * tokens / experts), at least 1, at most `tokens`.
+std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts, std::int64_t choices = 1);
+
+}  // namespace lancet::model
