@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests `bench imbalance` with a double of the program, and the tables of `bench capacity` on made-up records.
+"""Tests `bench imbalance` with a double of the program.
 
     imbalance_test.py
 """
@@ -111,25 +111,12 @@ def emulated():
         expect(imbalance.shift_of(folder), None, "one of another scale")
 
 
-def capacities():
-    from bench import capacity
-    records = [{"step": i + 1, "loss": 9 - 0.1 * i, "drop_pct": 20} for i in range(40)]
-    slow, fast = (capacity.rows_of(factor, records, ms) for factor, ms in ((1.25, 500), (2.0, 250)))
-    expect([round(slow[-1][field], 6) for field in ("seconds", "mean_loss")], [20, 5.55], "the last row")
-    expect(slow[0]["mean_loss"], 9, "a mean of one step")
-    expect(capacity.reached(fast, slow[-1]["mean_loss"]), 10, "the seconds to a loss")
-    expect(capacity.reached(fast, 5), None, "the seconds to a loss that is not reached")
-    times = {1.25: [490, 500, 510], 2.0: [240, 250, 260]}
-    text = capacity.page({1.25: slow, 2.0: fast}, {1.25: 5.6, 2.0: 5.5}, times, 3, (1, 2))
-    expect("| 2 | 20.0% | 250.0 | 240.0 to 260.0 | 5.550 | 5.500 | 10.0 |" in text, True, f"a line of the page: {text}")
-
-
 if __name__ == "__main__":
     python = python_with("matplotlib")
     if not python:
         sys.exit(print("SKIPPED: python3-matplotlib is not here"))
     if "restarted" not in sys.argv:
         os.execvp(python, [python, __file__, "restarted"])
-    for test in (simulated, shifting, emulated, capacities):
+    for test in (simulated, shifting, emulated):
         test()
         print(f"{test.__name__}: as expected")
