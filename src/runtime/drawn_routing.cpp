@@ -1,8 +1,9 @@
-// A token draws a uniform number by its place in the rank's micro batch, so a part of a micro batch draws what the
-// whole draws. The experts divide [0, 1) among them by their shares, and the token chooses the expert in whose share
-// its number is. For each further choice it draws another number, and the experts that it has not chosen yet divide
-// [0, 1) among them. Experts that are not chosen have the score 0. The score of the first choice differs from token to
-// token, because batch-prioritized gates order tokens by score.
+// A token draws a uniform number u by its place in the rank's micro batch, so a part of a micro batch draws what the
+// whole draws. The experts divide [0, K) among them by the probabilities with which they are among a token's K choices,
+// none of which is more than 1, and the token chooses the experts in whose ranges u, u + 1, ... and u + K - 1 are
+// (systematic sampling): no expert twice, and each as often as its probability says. Experts that are not chosen have
+// the score 0. The score of the first choice differs from token to token, because batch-prioritized gates order tokens
+// by score.
 #include "drawn_routing.h"
 
 #include <fmt/format.h>
@@ -23,12 +24,32 @@ namespace {
 constexpr double most_exponent = 10;
 constexpr float least_score = 4;  // of the chosen expert: its probability is then near 1
 
-std::vector<double> added_up(std::vector<double> shares) {
-  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-  double sum = 0;
-  for (double& share : shares) share = sum += share / total;
-  shares.back() = 1;
-  return shares;
+// The probabilities with which experts are among the choices of a token, from their shares of all choices. Where a
+// share would be more than one choice of every token, the other experts divide the rest by their shares.
+std::vector<double> chosen_with(std::vector<double> shares, std::int64_t choices) {
+  for (std::vector<bool> always(shares.size()); true;) {
+    double left = double(choices), total = 0;
+    for (std::size_t e = 0; e < shares.size(); ++e) always[e] ? left -= 1 : total += shares[e];
+    for (std::size_t e = 0; total == 0 && e < shares.size(); ++e)  // fewer experts with a share than choices
+      if (!always[e]) shares[e] = 1;
+    if (total == 0) total = double(std::count(always.begin(), always.end(), false));
+    bool more = false;
+    for (std::size_t e = 0; e < shares.size(); ++e) {
+      if (!always[e]) shares[e] *= left / total;
+      if (always[e] || shares[e] <= 1) continue;
+      shares[e] = 1;
+      always[e] = more = true;
+    }
+    if (!more) return shares;
+  }
+}
+
+// The ends of the experts' ranges in [0, K).
+std::vector<double> added_up(const std::vector<double>& shares, std::int64_t choices) {
+  std::vector<double> sums = chosen_with(shares, choices);
+  std::partial_sum(sums.begin(), sums.end(), sums.begin());
+  sums.back() = double(choices);
+  return sums;
 }
 
 Error refused(const std::string& file, const std::string& text) {
@@ -61,7 +82,7 @@ void DrawnRouting::follow_zipf(double exponent) {
     for (std::size_t i = 0; i < shares.size(); ++i) shares[i] = std::pow(double(i + 1), -exponent);
     const Philox random(model_.seed, stream_of(fmt::format("popular experts of layer {}", layer)));
     for (std::size_t i = shares.size(); i > 1; --i) std::swap(shares[i - 1], shares[random.below(i, i)]);
-    sums_.push_back(added_up(std::move(shares)));
+    sums_.push_back(added_up(shares, model_.choices));
   }
 }
 
@@ -85,7 +106,7 @@ Status DrawnRouting::read_trace(const std::string& file) {
         if (count.is_number() && count.get<double>() >= 0) shares.push_back(count.get<double>());
       if (shares.size() != experts || std::accumulate(shares.begin(), shares.end(), 0.0) <= 0)
         return refused(file, fmt::format("line {}: expected {} counts of tokens a layer, found others", line, experts));
-      sums_.push_back(added_up(std::move(shares)));
+      sums_.push_back(added_up(shares, model_.choices));
     }
   }
   if (sums_.empty())
@@ -100,47 +121,24 @@ const DrawnRouting::Sums& DrawnRouting::sums(int layer, std::int64_t pass) const
   return sums_[step % steps * layers + static_cast<std::size_t>(layer)];
 }
 
-// The expert of a further choice: one without a score. last: the choice before.
-std::size_t DrawnRouting::next_choice(const Sums* shares, double u, std::span<const float> scores,
-                                      std::size_t last) const {
-  const std::size_t experts = scores.size();
-  std::size_t next = (last + 1) % experts;
-  while (scores[next] > 0) next = (next + 1) % experts;
-  if (!shares) return next;
-  const auto share = [&](std::size_t e) { return (*shares)[e] - (e > 0 ? (*shares)[e - 1] : 0); };
-  double left = 0;
-  for (std::size_t e = 0; e < experts; ++e) left += scores[e] > 0 ? 0 : share(e);
-  for (std::size_t e = 0; e < experts; ++e) {
-    if (scores[e] > 0 || share(e) <= 0) continue;
-    next = e;
-    if ((u -= share(e) / left) < 0) break;
-  }
-  return next;
-}
-
 void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t first, std::span<float> scores) const {
   const auto experts = static_cast<std::size_t>(model_.experts), tokens = scores.size() / experts;
+  const auto choices = static_cast<std::size_t>(model_.choices);
   std::fill(scores.begin(), scores.end(), 0.f);
   const Philox random(model_.seed, stream_of(fmt::format("routing {} {} {}", layer, pass, place)));
-  std::vector<Philox> further;  // of each choice after the first
-  for (std::int64_t k = 1; k < model_.choices; ++k)
-    further.emplace_back(model_.seed, stream_of(fmt::format("routing {} {} {} {}", layer, pass, place, k)));
   for (std::size_t t = 0; t < tokens; ++t) {
     const auto token = static_cast<std::uint64_t>(first) + t;
     const auto words = random.block(token);
-    std::size_t expert = token % experts;
-    if (!sums_.empty()) {
-      const double u = (double(words[0]) + 0.5) * 0x1p-32;
-      const Sums& shares = sums(layer, pass);
-      expert = static_cast<std::size_t>(std::upper_bound(shares.begin(), shares.end(), u) - shares.begin());
-      expert = std::min(expert, experts - 1);
-    }
     const auto own = scores.subspan(t * experts, experts);
-    own[expert] = least_score + float(words[1] >> 8) * 0x1p-24f;
-    for (std::int64_t k = 1; k < model_.choices; ++k) {
-      const auto word = further[std::size_t(k - 1)].block(token)[0];
-      expert = next_choice(sums_.empty() ? nullptr : &sums(layer, pass), (double(word) + 0.5) * 0x1p-32, own, expert);
-      own[expert] = least_score * float(model_.choices - k) / float(model_.choices);
+    for (std::size_t k = 0; k < choices; ++k) {
+      std::size_t expert = (token + k) % experts;
+      if (!sums_.empty()) {
+        const double u = (double(words[0]) + 0.5) * 0x1p-32 + double((words[2] + k) % choices);
+        const Sums& sums = this->sums(layer, pass);
+        expert = static_cast<std::size_t>(std::upper_bound(sums.begin(), sums.end(), u) - sums.begin());
+      }
+      own[expert] =
+          k == 0 ? least_score + float(words[1] >> 8) * 0x1p-24f : least_score * float(choices - k) / float(choices);
     }
   }
 }
@@ -149,16 +147,16 @@ DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
   if (sums_.empty()) return {};
   const auto experts = static_cast<std::size_t>(model_.experts);
   const std::size_t local = experts / static_cast<std::size_t>(model_.ranks);
-  // A token chooses an expert at most once. That its further choices are drawn from fewer experts is left out.
-  const double at_most = std::min(capacity, double(experts) / double(model_.choices));
   Expected mean{0, 0};
-  for (const Sums& shares : sums_) {
+  for (const Sums& sums : sums_) {
     double kept = 0, fullest = 0;
     for (std::size_t first = 0; first < experts; first += local) {
       double load = 0;  // of a rank, relative to an even one
-      for (std::size_t e = first; e < first + local; ++e)
-        load += std::min((shares[e] - (e > 0 ? shares[e - 1] : 0)) * double(experts), at_most) /
+      for (std::size_t e = first; e < first + local; ++e) {
+        const double chosen = sums[e] - (e > 0 ? sums[e - 1] : 0);
+        load += std::min(chosen * double(experts) / double(model_.choices), capacity) /
                 (std::min(capacity, 1.0) * double(local));
+      }
       fullest = std::max(fullest, load);
       kept += load / double(model_.ranks);
     }

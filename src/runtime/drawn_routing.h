@@ -43,13 +43,13 @@ class DrawnRouting {
   Expected expected(double capacity) const;
 
  private:
-  // The shares of the experts of one layer in one step, added up: the last is 1.
+  // The probabilities with which the experts of one layer are among a token's choices in one step, added up: the last
+  // is the number of choices.
   using Sums = std::vector<double>;
   explicit DrawnRouting(const RoutedModel& model) : model_(model) {}
   Status read_trace(const std::string& file);
   void follow_zipf(double exponent);
   const Sums& sums(int layer, std::int64_t pass) const;
-  std::size_t next_choice(const Sums* shares, double u, std::span<const float> scores, std::size_t last) const;
 
   RoutedModel model_;
   std::vector<Sums> sums_;  // by step of the trace, then by layer; empty: even

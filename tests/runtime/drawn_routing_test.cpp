@@ -59,28 +59,55 @@ TEST_CASE("a part draws what the whole micro batch draws, and a seed what it dre
   CHECK(chosen(routing_of("zipf:1", other), 1, 0, 0, 0, 40) != whole);
 }
 
-TEST_CASE("several experts of a token are different, and the first is the one that it chooses alone") {
+TEST_CASE("several experts of a token are different, each the first as often as the others of the token") {
   for (const char* text : {"even", "zipf:1"}) {
-    const DrawnRouting alone = routing_of(text);
     RoutedModel several = model;
     several.choices = 3;
     const DrawnRouting routing = routing_of(text, several);
-    std::vector<float> scores(std::size_t{4000} * 4), first(scores.size());
+    std::vector<float> scores(std::size_t{12000} * 4);
     routing.draw(0, 0, 0, 0, scores);
-    alone.draw(0, 0, 0, 0, first);
-    std::vector<int> second(4);
-    for (std::size_t t = 0; t < 4000; ++t) {
-      const auto row = scores.begin() + std::ptrdiff_t(4 * t), own = first.begin() + std::ptrdiff_t(4 * t);
+    std::vector<int> firsts(4), all(4);
+    for (std::size_t t = 0; t < 12000; ++t) {
+      const auto row = scores.begin() + std::ptrdiff_t(4 * t);
       CHECK(std::count(row, row + 4, 0.f) == 1);
-      const auto best = std::max_element(row, row + 4);
-      CHECK(best - row == std::max_element(own, own + 4) - own);
-      CHECK(*best == *std::max_element(own, own + 4));
-      *best = 0;
-      ++second[std::size_t(std::max_element(row, row + 4) - row)];
+      ++firsts[std::size_t(std::max_element(row, row + 4) - row)];
+      for (std::size_t e = 0; e < 4; ++e) all[e] += row[std::ptrdiff_t(e)] > 0;
     }
-    if (text == std::string("even")) CHECK(second == std::vector<int>(4, 1000));
-    CHECK(std::ranges::min(second) > 400);  // the experts that are left divide [0, 1) by their shares
+    if (text == std::string("even")) CHECK(firsts == std::vector<int>(4, 3000));
+    for (std::size_t e = 0; e < 4; ++e) CHECK(std::abs(3 * firsts[e] - all[e]) < 500);  // five standard deviations
   }
+}
+
+// The shares of `tokens` tokens that chose each expert among their choices.
+std::vector<double> shares_drawn(const DrawnRouting& routing, std::size_t tokens) {
+  std::vector<float> scores(tokens * 4);
+  routing.draw(0, 0, 0, 0, scores);
+  std::vector<double> shares(4);
+  for (std::size_t i = 0; i < scores.size(); ++i) shares[i % 4] += (scores[i] > 0) / double(tokens);
+  return shares;
+}
+
+TEST_CASE("with several choices a trace's counts are drawn, and the expected loads are those that are drawn") {
+  const test::TemporaryFolder folder;
+  RoutedModel several = model;
+  several.layers = 1;
+  several.choices = 2;
+  const std::string file = folder.write("metrics.jsonl", R"({"step": 1, "layer_expert_tokens": [[6, 5, 3, 2]]})");
+  const std::vector<double> drawn = shares_drawn(routing_of("trace:" + file, several), 40000);
+  const double recorded[] = {0.75, 0.625, 0.375, 0.25};  // of 8 tokens with 2 choices each
+  for (std::size_t e = 0; e < 4; ++e) CHECK(drawn[e] == Approx(recorded[e]).margin(0.015));
+
+  const std::string one = folder.write("one.jsonl", R"({"step": 1, "layer_expert_tokens": [[0, 8, 0, 0]]})");
+  const std::vector<double> beside = shares_drawn(routing_of("trace:" + one, several), 9000);
+  CHECK(beside[1] == Approx(1));
+  for (const std::size_t e : {0, 2, 3}) CHECK(beside[e] == Approx(1. / 3).margin(0.025));
+
+  const DrawnRouting zipf = routing_of("zipf:1", several);
+  const std::vector<double> popular = shares_drawn(zipf, 40000);  // an even share is 0.5
+  CHECK(zipf.expected(4).fullest == Approx(std::max(popular[0] + popular[1], popular[2] + popular[3])).epsilon(0.02));
+  double kept = 0;
+  for (const double share : popular) kept += std::min(share, 0.5) / 2;
+  CHECK(zipf.expected(1).kept == Approx(kept).epsilon(0.02));
 }
 
 TEST_CASE("the popularity of experts follows Zipf's law, in another order in each layer") {
