@@ -96,6 +96,39 @@ TEST_CASE("every moe_layer_freq-th block from the first one is a mixture of expe
   CHECK(dense.model.experts(4) == 0);
 }
 
+TEST_CASE("the first blocks can be dense, and the blocks of experts that are left are counted") {
+  for (std::int64_t layers = 1; layers <= 7; ++layers)
+    for (std::int64_t freq = 0; freq <= 4; ++freq)
+      for (std::int64_t first = 0; first <= 8; ++first) {
+        Config c = good("{}");
+        c.model.n_layer = layers;
+        c.model.moe_layer_freq = freq;
+        c.model.first_k_dense_replace = first;
+        std::int64_t blocks = 0;
+        for (std::int64_t i = 0; i < layers; ++i) {
+          CHECK(c.model.is_moe(i) == (freq > 0 && i % freq == 0 && i >= first));
+          blocks += c.model.is_moe(i);
+        }
+        CHECK(c.model.moe_layers() == blocks);
+        CHECK(c.model.has_moe() == (blocks > 0));
+        CHECK(c.model.has_dense_ffn() == (blocks < layers));
+        CHECK(check(c, 1).ok() == (blocks > 0 || freq == 0));
+      }
+  CHECK(fault(check(good("{}", {"model.first_k_dense_replace=11", "model.n_layer=12"}), 1)) ==
+        "config: model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of "
+        "model.moe_layer_freq = 2 below n_layer = 12), found 11; model.moe_layer_freq=0 makes a dense model");
+}
+
+TEST_CASE("experts have a width of their own, and shared experts are as wide as several") {
+  const Config c = good("{}", {"model.moe_intermediate_size=100", "model.n_shared_experts=3"});
+  CHECK(c.model.inner() == 3072);
+  CHECK(c.model.expert_inner() == 100);
+  CHECK(c.model.shared_inner() == 300);
+  const Config plain = good("{}", {"model.n_inner=50"});
+  CHECK(plain.model.expert_inner() == 50);
+  CHECK(plain.model.shared_inner() == 0);
+}
+
 TEST_CASE("a printed config parses to the same config") {
   Config c = good("{}");
   CHECK(good(to_json(c)) == c);
@@ -103,6 +136,7 @@ TEST_CASE("a printed config parses to the same config") {
   const std::string other = R"({
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
+      "first_k_dense_replace": 2, "moe_intermediate_size": 35, "n_shared_experts": 2,
       "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
@@ -324,6 +358,13 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
         "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.mlp.c_fc and "
         "h.*.moe.experts.c_fc, found 3");
+  CHECK(error({"mesh.tensor=3", "model.moe_intermediate_size=32"}, 3) ==
+        "config: mesh.tensor: expected a divisor of the 32 features (model.moe_intermediate_size) of "
+        "h.*.moe.experts.c_fc, found 3");
+  CHECK(check(good("{}", {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33",
+                          "model.moe_layer_freq=1"}),
+              3)
+            .ok());  // no block has an FFN of n_inner features
   CHECK(
       error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
       "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
@@ -354,7 +395,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 62);
+  CHECK(bounded == 65);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -391,6 +432,11 @@ TEST_CASE("a tensor that fits no machine is refused before any size overflows") 
         "most "
         "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: every expert has capacity for every token
   CHECK(error({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
+        std::string::npos);
+  CHECK(error({"model.num_local_experts=65536", "model.moe_intermediate_size=65536", "train.micro_batch_size=1"}) ==
+        "config: a rank's expert weights (experts * model.n_embd * moe_intermediate_size): expected at most "
+        "1099511627776 elements, found 3.299e+12");
+  CHECK(error({"model.n_shared_experts=65536", "model.moe_intermediate_size=65536"}).find("the shared experts'") !=
         std::string::npos);
   CHECK(error({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
         std::string::npos);
