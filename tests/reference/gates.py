@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 
 @dataclass
@@ -101,20 +100,26 @@ def gshard(logits, c):
 
 
 def sigmoid(logits, c, bias):
-    """Affinities are sigmoids, of which the chosen ones are divided by their sum; a bias [E] takes part in the choice
-    alone, which is limited to the best router_topk_groups of router_expert_groups groups of neighbouring experts, a
-    group being as good as its best experts' sum (DeepSeek-V3, sections 2.1.2 and 2.1.4)."""
+    """Affinities are sigmoids, of which the chosen ones are divided by their sum. A bias [E] takes part in the choice
+    alone. The choice is limited to the best router_topk_groups of router_groups groups of neighbouring experts, a group
+    being as good as its two best experts together (DeepSeek-V3, sections 2.1.2 and 2.1.4, where 2 is K / M)."""
     s = torch.sigmoid(logits)
     tokens, experts = s.shape
-    k, groups, kept_groups = c["num_experts_per_tok"], c.get("router_expert_groups", 1), c.get("router_topk_groups", 1)
-    biased = s.detach() + bias
-    of_group = biased.view(tokens, groups, -1)
-    good = of_group.topk(min(max(k // kept_groups, 1), experts // groups), dim=2).values.sum(2)  # [T, groups]
-    allowed = torch.zeros_like(good, dtype=torch.bool).scatter(1, best(good, kept_groups), True)
-    expert = best(of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1), k)
-    weight = s.gather(1, expert)
-    shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (section 2.1.2, equations 17 to 20)
-    return of_choices(expert, weight / weight.sum(1, keepdim=True), by_token(expert), shares, c)
+    groups = c.get("router_groups", 1)
+    of_group = (s.detach() + bias).view(tokens, groups, -1)
+    good = of_group.topk(min(2, experts // groups), dim=2).values.sum(2)  # [T, groups]
+    allowed = torch.zeros_like(good, dtype=torch.bool).scatter(1, best(good, c.get("router_topk_groups", groups)), True)
+    expert = best(of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1), c["num_experts_per_tok"])
+    weight = c.get("routed_scaling_factor", 1) * normalized(s.gather(1, expert), c)
+    shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (equations 17 to 20)
+    return of_choices(expert, weight, by_token(expert), shares, c)
+
+
+def moved_bias(bias, expert, rate):
+    """The bias after a step in which tokens chose `expert` [T, K]: experts of less than the mean load gain `rate`, and
+    those of more lose it (DeepSeek-V3, section 2.1.2, auxiliary-loss-free load balancing)."""
+    load = torch.bincount(expert.flatten(), minlength=len(bias)).to(bias.dtype)
+    return bias + rate * torch.sign(load.mean() - load)
 
 
 def expert_choice(logits, c):
@@ -164,7 +169,7 @@ def check_gates():
     bias = torch.zeros(experts, dtype=torch.float64)
     table = torch.arange(100) % experts
     routes = dict(top_k=top_k(logits, c), batch_prioritized=batch_prioritized(logits, c), gshard=gshard(logits, c),
-                  sigmoid=sigmoid(logits, dict(c, router_expert_groups=4, router_topk_groups=2), bias),
+                  sigmoid=sigmoid(logits, dict(c, router_groups=4, router_topk_groups=2), bias),
                   expert_choice=expert_choice(logits, c),
                   hash=hash_layer(logits, dict(c, num_experts_per_tok=1), torch.arange(tokens) % 100, table))
     for name, r in routes.items():
@@ -181,6 +186,13 @@ def check_gates():
     moved = bias.clone()
     moved[5] = 10  # every token chooses the expert with a large bias, with its own weight
     assert (sigmoid(logits, c, moved).expert == 5).any(1).all()
+    even_out = bias.clone()  # loads even out without a loss, whatever the router prefers
+    spreads = []
+    for _ in range(200):
+        r = sigmoid(logits + torch.linspace(0, 2, experts), c, even_out)
+        spreads.append((r.share.max() * experts).item())
+        even_out = moved_bias(even_out, r.expert, 0.01)
+    assert spreads[0] > 1.5 and spreads[-1] < 1.2, f"sigmoid: the fullest expert has {spreads[0]}, later {spreads[-1]}"
     assert abs(z_loss(torch.zeros(3, experts)).item() - math.log(experts) ** 2) < 1e-6
     even = Route(None, torch.full((tokens, experts), 1 / experts), torch.full((experts,), 1 / experts))
     assert abs(balance_loss(even).item() - 1) < 1e-6
