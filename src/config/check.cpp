@@ -26,7 +26,8 @@ constexpr std::int64_t most_routed =
 Status check_moe_layers(const Model& m) {
   if (m.moe_layer_freq == 0 || m.has_moe()) return {};
   return refused(
-      "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq = {} "
+      "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq = "
+      "{} "
       "below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",
       m.moe_layer_freq, m.n_layer, m.first_k_dense_replace);
 }
@@ -107,11 +108,12 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
                          ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
                          : "a rank's expert weights (experts * model.n_embd * n_inner)",
                      experts / coordinates * width * expert_inner});
-    sizes.push_back({"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
-                     "expert's width)",
-                     tokens * shared_inner});
-    sizes.push_back({"the shared experts' weights (model.n_embd * n_shared_experts * an expert's width)",
-                     width * shared_inner});
+    sizes.push_back(
+        {"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
+         "expert's width)",
+         tokens * shared_inner});
+    sizes.push_back(
+        {"the shared experts' weights (model.n_embd * n_shared_experts * an expert's width)", width * shared_inner});
   }
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))

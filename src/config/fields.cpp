@@ -166,8 +166,8 @@ constexpr Field table[] = {
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
     ROW(mesh.tensor, between(1, most_ranks),
-        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner and of "
-        "moe_intermediate_size"),
+        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner and "
+        "of moe_intermediate_size"),
     ROW(mesh.stage, between(1, most_ranks), "pipeline stages; only 1 so far"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),

@@ -14,8 +14,9 @@ namespace lancet::report {
 // The keys of a record that are drawn over steps; their values are numbers or null.
 inline constexpr auto series_keys = std::to_array<std::string_view>(
     {"loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms", "allreduce_ms",
-     "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "drop_pct", "dead_experts", "load_max_over_mean",
-     "router_entropy", "experts_per_token", "z_loss", "bias_spread", "save_ms"});
+     "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "save_ms",
+     // of the MoE layers
+     "drop_pct", "dead_experts", "load_max_over_mean", "router_entropy", "experts_per_token", "z_loss", "bias_spread"});
 
 // The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
@@ -45,7 +46,7 @@ struct Metrics {
   std::vector<LoadColumn> load;                                // rising, at most most_columns
   // The last record's numbers of the MoE layers, by layer_keys; empty where it has none.
   std::array<std::vector<double>, layer_keys.size()> layers;
-  bool cut_short = false;                                      // the last line is half a record and is skipped
+  bool cut_short = false;  // the last line is half a record and is skipped
   struct Broken {
     std::int64_t count = 0;  // other lines that are skipped
     std::string first;       // "line 7: expected a JSON object, found none"

@@ -175,8 +175,8 @@ std::string last_of_layer(const Metrics& metrics, std::size_t layer) {
   std::string text;
   for (std::size_t i = 0; i < layer_keys.size(); ++i)
     if (layer < metrics.layers[i].size())
-      text += fmt::format(R"({}"{}":{})", text.empty() ? "" : ",", layer_keys[i].substr(std::string_view("layer_").size()),
-                          number(metrics.layers[i][layer]));
+      text += fmt::format(R"({}"{}":{})", text.empty() ? "" : ",",
+                          layer_keys[i].substr(std::string_view("layer_").size()), number(metrics.layers[i][layer]));
   return "{" + text + "}";
 }
 

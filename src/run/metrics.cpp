@@ -81,11 +81,10 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
-      number(r.experts_per_token), number(r.z_loss), number(r.bias_spread),
-      numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
-      numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
-      numbers(layers, &LayerLoad::experts_per_token), numbers(layers, &LayerLoad::z_loss),
-      numbers(layers, &LayerLoad::bias_spread),
+      number(r.experts_per_token), number(r.z_loss), number(r.bias_spread), numbers(layers, &LayerLoad::max_over_mean),
+      numbers(layers, &LayerLoad::drop_pct), numbers(layers, &LayerLoad::dead_experts),
+      numbers(layers, &LayerLoad::router_entropy), numbers(layers, &LayerLoad::experts_per_token),
+      numbers(layers, &LayerLoad::z_loss), numbers(layers, &LayerLoad::bias_spread),
       expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct),
       replan_json(r.replan));
 }

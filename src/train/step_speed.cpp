@@ -65,7 +65,8 @@ void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& t
   record.step_ms = seconds * 1e3;
   record.predicted_ms = predicted_ms_;
   record.tokens_per_s = tokens() / seconds;
-  const double flops = double(config_.train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
+  const double flops =
+      double(config_.train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
   if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
 }
 

@@ -39,8 +39,8 @@ class StepTally {
 
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
-  std::vector<double> chosen_, kept_;  // by layer and expert
-  std::vector<double> entropy_;        // by layer
+  std::vector<double> chosen_, kept_;                        // by layer and expert
+  std::vector<double> entropy_;                              // by layer
   std::vector<std::optional<double>> z_loss_, bias_spread_;  // by layer
   std::vector<run::LayerLoad> layers_;
 };

@@ -96,39 +96,6 @@ TEST_CASE("every moe_layer_freq-th block from the first one is a mixture of expe
   CHECK(dense.model.experts(4) == 0);
 }
 
-TEST_CASE("the first blocks can be dense, and the blocks of experts that are left are counted") {
-  for (std::int64_t layers = 1; layers <= 7; ++layers)
-    for (std::int64_t freq = 0; freq <= 4; ++freq)
-      for (std::int64_t first = 0; first <= 8; ++first) {
-        Config c = good("{}");
-        c.model.n_layer = layers;
-        c.model.moe_layer_freq = freq;
-        c.model.first_k_dense_replace = first;
-        std::int64_t blocks = 0;
-        for (std::int64_t i = 0; i < layers; ++i) {
-          CHECK(c.model.is_moe(i) == (freq > 0 && i % freq == 0 && i >= first));
-          blocks += c.model.is_moe(i);
-        }
-        CHECK(c.model.moe_layers() == blocks);
-        CHECK(c.model.has_moe() == (blocks > 0));
-        CHECK(c.model.has_dense_ffn() == (blocks < layers));
-        CHECK(check(c, 1).ok() == (blocks > 0 || freq == 0));
-      }
-  CHECK(fault(check(good("{}", {"model.first_k_dense_replace=11", "model.n_layer=12"}), 1)) ==
-        "config: model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of "
-        "model.moe_layer_freq = 2 below n_layer = 12), found 11; model.moe_layer_freq=0 makes a dense model");
-}
-
-TEST_CASE("experts have a width of their own, and shared experts are as wide as several") {
-  const Config c = good("{}", {"model.moe_intermediate_size=100", "model.n_shared_experts=3"});
-  CHECK(c.model.inner() == 3072);
-  CHECK(c.model.expert_inner() == 100);
-  CHECK(c.model.shared_inner() == 300);
-  const Config plain = good("{}", {"model.n_inner=50"});
-  CHECK(plain.model.expert_inner() == 50);
-  CHECK(plain.model.shared_inner() == 0);
-}
-
 TEST_CASE("a printed config parses to the same config") {
   Config c = good("{}");
   CHECK(good(to_json(c)) == c);
@@ -361,8 +328,8 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   CHECK(error({"mesh.tensor=3", "model.moe_intermediate_size=32"}, 3) ==
         "config: mesh.tensor: expected a divisor of the 32 features (model.moe_intermediate_size) of "
         "h.*.moe.experts.c_fc, found 3");
-  CHECK(check(good("{}", {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33",
-                          "model.moe_layer_freq=1"}),
+  CHECK(check(good("{}",
+                   {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33", "model.moe_layer_freq=1"}),
               3)
             .ok());  // no block has an FFN of n_inner features
   CHECK(

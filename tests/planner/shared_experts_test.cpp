@@ -36,7 +36,8 @@ double hidden_share(const ir::Plan& plan, ir::Role role) {
     time += mine.end - mine.start;
     for (std::size_t j = 0; j < all.size(); ++j)
       if (all[j].stream == ir::Stream::expert)
-        under += std::max(0.0, std::min(mine.end, plan.predicted[j].end) - std::max(mine.start, plan.predicted[j].start));
+        under +=
+            std::max(0.0, std::min(mine.end, plan.predicted[j].end) - std::max(mine.start, plan.predicted[j].start));
   }
   REQUIRE(time > 0);
   return under / time;

@@ -2,8 +2,8 @@
 """Small models as Hugging Face folders, and their logits, in plain PyTorch.
 
 Writes beside this script hugging_face/{gpt2,gpt2_moe,gpt2_moe_shared}/{config.json,model.safetensors} and
-logits.safetensors (tokens int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the published description of
-GPT-2 and from docs/formats.md, not from this project's code.
+logits.safetensors (tokens int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the
+published description of GPT-2 and from docs/formats.md, not from this project's code.
 
     python3 generate_hugging_face.py                 # writes the files
     python3 generate_hugging_face.py --check FOLDER TOKENS...   # prints the last position's logits of any such folder

@@ -1,7 +1,7 @@
 // GPT-2 with mixture-of-experts layers as a logical forward Program: the whole batch on one device. Blocks are Hugging
 // Face's GPT-2 (pre-LN, gelu_new, learned positions, tied head); block i's FFN is an MoE layer where
-// i % moe_layer_freq == 0 and i >= first_k_dense_replace. Every token of such a layer passes, besides the experts of its
-// route, the shared experts, an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
+// i % moe_layer_freq == 0 and i >= first_k_dense_replace. Every token of such a layer passes, besides the experts of
+// its route, the shared experts, an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
 //
 // Parameters carry Hugging Face's names; weights of products are [out, in]:
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
