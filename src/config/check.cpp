@@ -22,6 +22,16 @@ constexpr std::int64_t most_tokens = (1LL << 31) - 1;  // of a rank's micro batc
 constexpr std::int64_t most_routed =
     (1LL << 24) - 1;  // the same with MoE layers: choices of experts, which gates count in floats
 
+// A model whose MoE layers are all replaced would train without the experts that its config describes.
+Status check_moe_layers(const Model& m) {
+  if (m.moe_layer_freq == 0 || m.has_moe()) return {};
+  return refused(
+      "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq = "
+      "{} "
+      "below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",
+      m.moe_layer_freq, m.n_layer, m.first_k_dense_replace);
+}
+
 // Exactly one of the two fields gives a layer's experts.
 Status check_experts_given(const Model& m) {
   if (!m.has_moe()) return {};
@@ -83,15 +93,27 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   if (m.has_moe()) {
     const int coordinates = mesh[mesh::Axis::expert];
     const double experts = double(m.experts(coordinates)), group = double(config.group_sequences()) * sequence,
+                 expert_inner = double(m.expert_inner()), shared_inner = double(m.shared_inner()),
                  share = m.capacity_factor * double(m.num_experts_per_tok) * group / experts;
     const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
     const double slots = std::max(tokens / group * of_group, t.sample_tokens > 0 ? sequence : 0.0);
     sizes.push_back({"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts});
-    sizes.push_back({"the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
-                     experts * slots * std::max(inner, width)});
+    sizes.push_back({m.moe_intermediate_size
+                         ? "the experts' activations (experts * capacity * the larger of model.n_embd and "
+                           "moe_intermediate_size)"
+                         : "the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
+                     experts * slots * std::max(expert_inner, width)});
+    sizes.push_back({m.moe_intermediate_size
+                         ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
+                         : "a rank's expert weights (experts * model.n_embd * n_inner)",
+                     experts / coordinates * width * expert_inner});
     sizes.push_back(
-        {"a rank's expert weights (experts * model.n_embd * n_inner)", experts / coordinates * width * inner});
+        {"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
+         "expert's width)",
+         tokens * shared_inner});
+    sizes.push_back(
+        {"the shared experts' weights (model.n_embd * n_shared_experts * an expert's width)", width * shared_inner});
   }
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))
@@ -116,6 +138,12 @@ Status check_emulated(const Config& config) {
 
 }  // namespace
 
+std::int64_t Model::moe_layers() const {
+  if (moe_layer_freq == 0) return 0;
+  const auto multiples = [&](std::int64_t blocks) { return (blocks + moe_layer_freq - 1) / moe_layer_freq; };
+  return multiples(n_layer) - multiples(std::min(first_k_dense_replace, n_layer));
+}
+
 std::int64_t Model::experts(int expert_coordinates) const {
   if (!has_moe()) return 0;
   return num_local_experts ? *num_local_experts : experts_per_rank.value_or(0) * expert_coordinates;
@@ -129,6 +157,7 @@ Status check(const Config& config, int ranks) {
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
                    config.train.seq_len);
+  LANCET_TRY(check_moe_layers(m));
   LANCET_TRY(check_experts_given(m));
   LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));

@@ -80,10 +80,16 @@ constexpr Field table[] = {
     ROW(model.initializer_range, between(0, most_factor), "standard deviation of the initial weights"),
     ROW(model.moe_layer_freq, between(0, most_layers),
         "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
+    ROW(model.first_k_dense_replace, between(0, most_layers),
+        "the first blocks that are dense whatever moe_layer_freq says"),
     ROW(model.experts_per_rank, between(1, most_experts_per_layer),
         "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given"),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
+    ROW(model.moe_intermediate_size, between(1, most_positions), "width inside an expert; null: n_inner"),
+    ROW(model.n_shared_experts, between(0, most_experts_per_layer),
+        "experts of a layer that every token passes besides those that the router chooses; their results are added "
+        "without a weight"),
     ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; router switch needs 1"),
     ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
@@ -160,7 +166,8 @@ constexpr Field table[] = {
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
     ROW(mesh.tensor, between(1, most_ranks),
-        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads and of n_inner"),
+        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner and "
+        "of moe_intermediate_size"),
     ROW(mesh.stage, between(1, most_ranks), "pipeline stages; only 1 so far"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),

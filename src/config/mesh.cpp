@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <span>
+#include <vector>
 
 #include "lancet/base/check.h"
 #include "lancet/config/config.h"
@@ -27,10 +27,14 @@ Status check_tensor(const Config& config) {
     const char *what, *tensors;
     std::int64_t extent;
   };
-  const Dimension split[] = {{"heads (model.n_head)", "h.*.attn.c_attn", model.n_head},
-                             {"features (model.n_inner)", "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner()},
-                             {"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len}};
-  for (const Dimension& dimension : std::span(split).first(config.train.sequence_parallel ? 3 : 2))
+  std::vector<Dimension> split = {{"heads (model.n_head)", "h.*.attn.c_attn", model.n_head}};
+  if (model.has_moe() && model.moe_intermediate_size)
+    split.push_back({"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner()});
+  if (model.has_dense_ffn() || !model.moe_intermediate_size)
+    split.push_back({"features (model.n_inner)", "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner()});
+  if (config.train.sequence_parallel)
+    split.push_back({"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len});
+  for (const Dimension& dimension : split)
     if (dimension.extent % tensor != 0)
       return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
                                       dimension.extent, dimension.what, dimension.tensors, tensor));

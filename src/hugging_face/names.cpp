@@ -34,6 +34,10 @@ constexpr Row moe_block[] = {
     {"h.{}.moe.experts.c_fc", Form::conv1d},
     {"h.{}.moe.experts.c_proj", Form::conv1d},
 };
+constexpr Row shared_experts[] = {
+    {"h.{}.moe.shared_experts.c_fc", Form::conv1d},
+    {"h.{}.moe.shared_experts.c_proj", Form::conv1d},
+};
 constexpr Row last[] = {{"ln_f", Form::plain}};
 
 class Listing {
@@ -47,6 +51,7 @@ class Listing {
     for (std::int64_t block = 0; block < model_.n_layer; ++block) {
       LANCET_TRY(add(every_block, block));
       LANCET_TRY(model_.is_moe(block) ? add(moe_block, block) : add(dense_block, block));
+      if (model_.is_moe(block) && model_.n_shared_experts > 0) LANCET_TRY(add(shared_experts, block));
     }
     LANCET_TRY(add(last, 0));
     for (const ir::Tensor& tensor : program_.tensors)

@@ -28,8 +28,9 @@ class MoeLayer {
     const Route to = route(x);
     const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", groups_ * capacity_}},
                                   name_ + ".dispatch")[0];  // [E,C,D]
-    return b_.emit("combine", {experts(sent, to.filled), to.expert, to.slot, to.weight, to.filled},
-                   {{"batch", b_.options().batch}}, name_ + ".combine")[0];  // [B,S,D]
+    const TensorId routed = b_.emit("combine", {experts(sent, to.filled), to.expert, to.slot, to.weight, to.filled},
+                                    {{"batch", b_.options().batch}}, name_ + ".combine")[0];  // [B,S,D]
+    return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
   }
 
  private:
@@ -83,10 +84,16 @@ class MoeLayer {
     b_.program.add_output(ir::output_name(ir::OutputKind::load, layer_), load);
   }
 
+  // Adds the result of the shared experts, which read x and no route, so that they can run beside the all-to-alls.
+  TensorId add_shared(TensorId x, TensorId routed) {
+    const std::string name = name_ + ".shared_experts";
+    return b_.emit("add", {routed, b_.mlp(name, x, model_.shared_inner())}, {}, name)[0];
+  }
+
   // [E,C,D] -> [E,C,D]
   TensorId experts(TensorId sent, TensorId filled) {
     const std::string name = name_ + ".experts";
-    const std::int64_t d = model_.n_embd, f = model_.inner(), choices = b_.tokens() * model_.num_experts_per_tok;
+    const std::int64_t d = model_.n_embd, f = model_.expert_inner(), choices = b_.tokens() * model_.num_experts_per_tok;
     const ops::Attributes rows{{"tokens", std::min(choices, experts_ * groups_ * capacity_)}};  // that the experts get
     ops::Attributes product = b_.product_of(b_.tokens());
     product.set("tokens", rows.integer("tokens"));

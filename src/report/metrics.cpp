@@ -68,11 +68,16 @@ class MetricsReader {
     const auto counts = record.find("layer_expert_tokens");
     if (counts != record.end() && !read_load(*counts, load))
       return "expected \"layer_expert_tokens\" to hold, for each layer, the tokens of each expert, as in earlier lines";
+    std::array<std::vector<double>, layer_keys.size()> layers;
+    for (std::size_t i = 0; i < layer_keys.size(); ++i)
+      if (const auto given = record.find(layer_keys[i]); given != record.end() && !read_layers(*given, layers[i]))
+        return fmt::format("expected \"{}\" to hold a number or null for each layer", layer_keys[i]);
     if (record.contains("held_out_loss") && !record.contains("loss")) return add_held_out(*step, values);
     go_back(step->get<std::int64_t>());
     metrics.steps.push_back(step->get<std::int64_t>());
     for (std::size_t i = 0; i < values.size(); ++i) metrics.series[i].push_back(values[i]);
     if (!load.empty()) add_column(std::move(load));
+    metrics.layers = std::move(layers);
     return {};
   }
 
@@ -105,6 +110,15 @@ class MetricsReader {
     if (experts.empty()) return true;
     if (metrics.experts.empty()) metrics.experts = experts;
     return metrics.experts == experts;
+  }
+
+  static bool read_layers(const json& numbers, std::vector<double>& values) {
+    if (!numbers.is_array()) return false;
+    for (const json& number : numbers) {
+      if (!number.is_number() && !number.is_null()) return false;
+      values.push_back(number.is_null() ? std::numeric_limits<double>::quiet_NaN() : number.get<double>());
+    }
+    return true;
   }
 
   void go_back(std::int64_t step) {

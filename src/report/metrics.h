@@ -14,11 +14,17 @@ namespace lancet::report {
 // The keys of a record that are drawn over steps; their values are numbers or null.
 inline constexpr auto series_keys = std::to_array<std::string_view>(
     {"loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms", "allreduce_ms",
-     "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "drop_pct", "dead_experts", "load_max_over_mean",
-     "router_entropy", "save_ms"});
+     "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "save_ms",
+     // of the MoE layers
+     "drop_pct", "dead_experts", "load_max_over_mean", "router_entropy", "experts_per_token", "z_loss", "bias_spread"});
 
 // The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
+
+// The keys of a record that hold a number for each MoE layer, of which the page shows the last.
+inline constexpr auto layer_keys = std::to_array<std::string_view>(
+    {"layer_load_max_over_mean", "layer_drop_pct", "layer_dead_experts", "layer_router_entropy",
+     "layer_experts_per_token", "layer_z_loss", "layer_bias_spread"});
 
 // The position of a key among series_keys.
 constexpr std::size_t series_index(std::string_view key) {
@@ -38,7 +44,9 @@ struct Metrics {
   std::array<std::vector<double>, series_keys.size()> series;  // by key; NaN where a record has no number
   std::vector<std::size_t> experts;                            // of each MoE layer
   std::vector<LoadColumn> load;                                // rising, at most most_columns
-  bool cut_short = false;                                      // the last line is half a record and is skipped
+  // The last record's numbers of the MoE layers, by layer_keys; empty where it has none.
+  std::array<std::vector<double>, layer_keys.size()> layers;
+  bool cut_short = false;  // the last line is half a record and is skipped
   struct Broken {
     std::int64_t count = 0;  // other lines that are skipped
     std::string first;       // "line 7: expected a JSON object, found none"

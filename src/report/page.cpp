@@ -170,10 +170,20 @@ std::string means_json(const Metrics& metrics) {
   return text + "}";
 }
 
+// The last record's numbers of a MoE layer, without "layer_" before their keys.
+std::string last_of_layer(const Metrics& metrics, std::size_t layer) {
+  std::string text;
+  for (std::size_t i = 0; i < layer_keys.size(); ++i)
+    if (layer < metrics.layers[i].size())
+      text += fmt::format(R"({}"{}":{})", text.empty() ? "" : ",",
+                          layer_keys[i].substr(std::string_view("layer_").size()), number(metrics.layers[i][layer]));
+  return "{" + text + "}";
+}
+
 // The share of each expert in percent of an even share, for each layer: column after column, expert after expert.
 std::string load_json(const Metrics& metrics) {
   std::string layers;
-  std::size_t first = 0;
+  std::size_t first = 0, layer = 0;
   for (const std::size_t experts : metrics.experts) {
     std::vector<double> percent;
     for (const LoadColumn& column : metrics.load) {
@@ -182,7 +192,8 @@ std::string load_json(const Metrics& metrics) {
       for (std::size_t e = first; e < first + experts; ++e)
         percent.push_back(sum > 0 ? std::round(100 * double(column.load[e]) * double(experts) / sum) : 0);
     }
-    layers += fmt::format(R"({}{{"experts":{},"percent":{}}})", layers.empty() ? "" : ",", experts, numbers(percent));
+    layers += fmt::format(R"({}{{"experts":{},"percent":{},"last":{}}})", layers.empty() ? "" : ",", experts,
+                          numbers(percent), last_of_layer(metrics, layer++));
     first += experts;
   }
   std::vector<std::int64_t> from, to;

@@ -125,11 +125,17 @@ std::vector<Scalar> scalars(const StepRecord& r, std::span<const LayerLoad> laye
   add("experts/drop_pct", r.drop_pct);
   add("experts/dead_experts", r.dead_experts);
   add("experts/router_entropy", r.router_entropy);
+  add("experts/experts_per_token", r.experts_per_token);
+  add("experts/z_loss", r.z_loss);
+  add("experts/bias_spread", r.bias_spread);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     all.push_back({fmt::format("layers/load_max_over_mean/{}", i), layers[i].max_over_mean});
     all.push_back({fmt::format("layers/drop_pct/{}", i), layers[i].drop_pct});
     all.push_back({fmt::format("layers/dead_experts/{}", i), double(layers[i].dead_experts)});
     all.push_back({fmt::format("layers/router_entropy/{}", i), layers[i].router_entropy});
+    all.push_back({fmt::format("layers/experts_per_token/{}", i), layers[i].experts_per_token});
+    add(fmt::format("layers/z_loss/{}", i), layers[i].z_loss);
+    add(fmt::format("layers/bias_spread/{}", i), layers[i].bias_spread);
   }
   return all;
 }

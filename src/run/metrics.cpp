@@ -27,6 +27,13 @@ std::string numbers(std::span<const LayerLoad> layers, T LayerLoad::*member) {
   for (const LayerLoad& layer : layers) text += (text.empty() ? "" : ", ") + number(double(layer.*member));
   return text;
 }
+// Nothing if the layers have no such number.
+std::string numbers(std::span<const LayerLoad> layers, std::optional<double> LayerLoad::*member) {
+  std::string text;
+  for (const LayerLoad& layer : layers)
+    if (layer.*member) text += (text.empty() ? "" : ", ") + number(layer.*member);
+  return text;
+}
 
 // [[tokens of expert 0, ...] of layer 0, ...]
 std::string counts(std::span<const LayerLoad> layers) {
@@ -66,14 +73,18 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "communication_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
+      R"("experts_per_token": {}, "z_loss": {}, "bias_spread": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
+      R"("layer_experts_per_token": [{}], "layer_z_loss": [{}], "layer_bias_spread": [{}], )"
       R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
-      numbers(layers, &LayerLoad::max_over_mean), numbers(layers, &LayerLoad::drop_pct),
-      numbers(layers, &LayerLoad::dead_experts), numbers(layers, &LayerLoad::router_entropy),
+      number(r.experts_per_token), number(r.z_loss), number(r.bias_spread), numbers(layers, &LayerLoad::max_over_mean),
+      numbers(layers, &LayerLoad::drop_pct), numbers(layers, &LayerLoad::dead_experts),
+      numbers(layers, &LayerLoad::router_entropy), numbers(layers, &LayerLoad::experts_per_token),
+      numbers(layers, &LayerLoad::z_loss), numbers(layers, &LayerLoad::bias_spread),
       expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct),
       replan_json(r.replan));
 }

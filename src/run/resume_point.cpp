@@ -239,7 +239,17 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
   compare("vocab_size", was.vocab_size, model.vocab_size, was.vocab_size == model.vocab_size);
   compare("vocab_pad_multiple", was.vocab_pad_multiple, model.vocab_pad_multiple,
           was.vocab_size != model.vocab_size || was.padded_vocab() == model.padded_vocab());
-  compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_blocks(was, model));
+  const bool same_freq = was.moe_layer_freq == model.moe_layer_freq;
+  compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_freq || same_blocks(was, model));
+  compare("first_k_dense_replace", was.first_k_dense_replace, model.first_k_dense_replace,
+          !same_freq || same_blocks(was, model));
+  if (was.has_moe() && model.has_moe()) {
+    const bool given = was.moe_intermediate_size || model.moe_intermediate_size;  // else it is n_inner
+    compare("moe_intermediate_size", was.expert_inner(), model.expert_inner(),
+            !given || was.expert_inner() == model.expert_inner());
+    compare("n_shared_experts", was.n_shared_experts, model.n_shared_experts,
+            was.n_shared_experts == model.n_shared_experts);
+  }
   if (wrong.empty()) return {};
   if (model.has_moe() && !was.has_moe())
     wrong += "; lancet export and then lancet import --upcycle make a mixture of experts of a dense model";

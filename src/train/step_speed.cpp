@@ -55,14 +55,18 @@ void StepSpeed::set_plans(const planning::StepPlans& plans) {
   flops_ = product_flops(plans.update.program);
 }
 
-void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& tally) const {
+double StepSpeed::tokens() const {
   const config::Train& train = config_.train;
-  const double tokens = double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) *
-                        config::batch_ranks(config_, ranks_);
+  return double(train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps) *
+         config::batch_ranks(config_, ranks_);
+}
+
+void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& tally) const {
   record.step_ms = seconds * 1e3;
   record.predicted_ms = predicted_ms_;
-  record.tokens_per_s = tokens / seconds;
-  const double flops = double(train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
+  record.tokens_per_s = tokens() / seconds;
+  const double flops =
+      double(config_.train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
   if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
 }
 

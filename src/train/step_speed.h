@@ -38,6 +38,7 @@ class StepSpeed {
   void set_plans(const planning::StepPlans& plans);
 
   const Peak& peak() const { return peak_; }
+  double tokens() const;  // of a step, over all ranks
   // Fills in the times of a step that took `seconds`, its tokens per second and its MFU. tally: of this step.
   void fill(run::StepRecord& record, double seconds, const StepTally& tally) const;
 

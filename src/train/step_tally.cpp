@@ -6,16 +6,25 @@
 namespace lancet::train {
 
 StepTally::StepTally(std::size_t layers, std::size_t experts)
-    : experts_(experts), chosen_(layers * experts), kept_(layers * experts), entropy_(layers), layers_(layers) {}
+    : experts_(experts),
+      chosen_(layers * experts),
+      kept_(layers * experts),
+      entropy_(layers),
+      z_loss_(layers),
+      bias_spread_(layers),
+      layers_(layers) {}
 
 void StepTally::clear() {
   times_ = {};
   for (std::vector<double>* sums : {&chosen_, &kept_, &entropy_}) std::fill(sums->begin(), sums->end(), 0);
+  for (auto* numbers : {&z_loss_, &bias_spread_}) std::fill(numbers->begin(), numbers->end(), std::nullopt);
 }
 
 void StepTally::add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-                    const runtime::StepTimes& times) {
+                    std::span<const float* const> z_loss, const runtime::StepTimes& times) {
   for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
+  for (std::size_t layer = 0; layer < z_loss.size(); ++layer)
+    z_loss_[layer] = z_loss_[layer].value_or(0) + double(*z_loss[layer]);
   for (std::size_t layer = 0; layer < load.size(); ++layer)
     for (std::size_t e = 0; e < experts_; ++e) {
       chosen_[layer * experts_ + e] += load[layer][e];
@@ -31,7 +40,12 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
 
 double StepTally::kept() const { return std::accumulate(kept_.begin(), kept_.end(), 0.0); }
 
-run::LayerLoad StepTally::load_of(std::size_t layer) const {
+void StepTally::set_bias(std::size_t layer, std::span<const float> bias) {
+  const auto [least, most] = std::ranges::minmax(bias);
+  bias_spread_[layer] = double(most) - double(least);
+}
+
+run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
   double most = 0, sum = 0, fitted = 0;
   std::int64_t unused = 0;
   for (std::size_t e = layer * experts_; e < (layer + 1) * experts_; ++e) {
@@ -40,8 +54,14 @@ run::LayerLoad StepTally::load_of(std::size_t layer) const {
     fitted += kept_[e];
     unused += chosen_[e] == 0;
   }
-  return {most * double(experts_) / sum, 100 * (1 - fitted / sum), entropy_[layer], unused,
-          std::span(chosen_).subspan(layer * experts_, experts_)};
+  return {.max_over_mean = most * double(experts_) / sum,
+          .drop_pct = 100 * (1 - fitted / sum),
+          .router_entropy = entropy_[layer],
+          .dead_experts = unused,
+          .expert_tokens = std::span(chosen_).subspan(layer * experts_, experts_),
+          .experts_per_token = sum / tokens,
+          .z_loss = z_loss_[layer],
+          .bias_spread = bias_spread_[layer]};
 }
 
 cost::RankLoad StepTally::rank_load(int expert_coordinates, double even_share) const {
@@ -62,7 +82,7 @@ cost::RankLoad StepTally::rank_load(int expert_coordinates, double even_share) c
   return mean;
 }
 
-void StepTally::fill(run::StepRecord& record, bool alone) {
+void StepTally::fill(run::StepRecord& record, bool alone, double tokens) {
   record.compute_ms = times_.compute;
   record.a2a_ms = times_.all_to_all;
   record.allreduce_ms = times_.all_reduce;
@@ -72,19 +92,24 @@ void StepTally::fill(run::StepRecord& record, bool alone) {
     if (times_.communication > 0) record.hidden_pct = 100 * (1 - times_.exposed / times_.communication);
   }
   if (layers_.empty()) return;
-  double unevenness = 0, entropy = 0;
+  double unevenness = 0, entropy = 0, choices = 0;
   std::int64_t dead = 0;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    layers_[layer] = load_of(layer);
+    layers_[layer] = load_of(layer, tokens);
     unevenness += layers_[layer].max_over_mean;
     entropy += layers_[layer].router_entropy;
     dead += layers_[layer].dead_experts;
+    choices += layers_[layer].experts_per_token;
+    if (const auto& z = layers_[layer].z_loss) record.z_loss = record.z_loss.value_or(0) + *z;
+    if (const auto& spread = layers_[layer].bias_spread)
+      record.bias_spread = std::max(record.bias_spread.value_or(0), *spread);
   }
   const auto layers = double(layers_.size());
   record.load_max_over_mean = unevenness / layers;
   record.drop_pct = 100 * (1 - kept() / std::accumulate(chosen_.begin(), chosen_.end(), 0.0));
   record.dead_experts = dead;
   record.router_entropy = entropy / layers;
+  record.experts_per_token = choices / layers;
 }
 
 }  // namespace lancet::train

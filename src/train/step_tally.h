@@ -1,5 +1,6 @@
 // Sums over the micro batches of one step: times of the streams, and the distribution of tokens over experts.
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,12 +18,14 @@ class StepTally {
 
   void clear();
   // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2,E] per MoE layer, the
-  // tokens that chose each expert and those that it kept.
+  // tokens that chose each expert and those that it kept. z_loss: per MoE layer, or empty.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-           const runtime::StepTimes& times);
+           std::span<const float* const> z_loss, const runtime::StepTimes& times);
+  // The biases of a layer's experts as they are after the step.
+  void set_bias(std::size_t layer, std::span<const float> bias);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
-  // copies, the exposed and hidden time.
-  void fill(run::StepRecord& record, bool alone);
+  // copies, the exposed and hidden time. tokens: of the step, over all ranks.
+  void fill(run::StepRecord& record, bool alone, double tokens);
   double kept() const;  // tokens, over all layers
   // Each coordinate of the mesh's axis `expert` has as many consecutive experts of a layer. even_share: the share of
   // the tokens that even routing keeps.
@@ -32,12 +35,13 @@ class StepTally {
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()
 
  private:
-  run::LayerLoad load_of(std::size_t layer) const;
+  run::LayerLoad load_of(std::size_t layer, double tokens) const;
 
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
-  std::vector<double> chosen_, kept_;  // by layer and expert
-  std::vector<double> entropy_;        // by layer
+  std::vector<double> chosen_, kept_;                        // by layer and expert
+  std::vector<double> entropy_;                              // by layer
+  std::vector<std::optional<double>> z_loss_, bias_spread_;  // by layer
   std::vector<run::LayerLoad> layers_;
 };
 

@@ -255,7 +255,8 @@ class TrainerImpl final : public Trainer {
     record.grad_norm = *update_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
-    tally_.fill(record, world_.size() == 1);
+    for (std::size_t layer = 0; layer < update_.bias.size(); ++layer) tally_.set_bias(layer, update_.bias[layer]);
+    tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
@@ -349,7 +350,7 @@ class TrainerImpl final : public Trainer {
   void add_up(const BoundStep& plan, run::StepRecord& record) {
     record.loss += *plan.loss;
     for (const float* aux : plan.aux) record.aux_loss += aux[0];
-    tally_.add(plan.aux, plan.load, plan.executor->times());
+    tally_.add(plan.aux, plan.load, plan.z_loss, plan.executor->times());
   }
 
   const config::Config config_;

@@ -101,7 +101,7 @@ TEST_CASE("ranks with different options report the difference, and none waits") 
 }
 
 TEST_CASE("import, generate, export and import again") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   const TemporaryFolder folder;
   const std::string run = imported(folder, name);
   const std::string greedy = " --ids --temperature 0 --max-tokens 12 --prompt '1 2 3'";
@@ -176,7 +176,7 @@ TEST_CASE("a tokenizer or token file of another vocabulary is refused") {
 
 TEST_CASE("eval prints the same loss at any number of ranks") {
   const TemporaryFolder folder;
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   const std::string run = imported(folder, name);
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 32 * 7 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);

@@ -103,6 +103,7 @@ TEST_CASE("a printed config parses to the same config") {
   const std::string other = R"({
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
+      "first_k_dense_replace": 2, "moe_intermediate_size": 35, "n_shared_experts": 2,
       "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
@@ -324,6 +325,13 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
         "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.mlp.c_fc and "
         "h.*.moe.experts.c_fc, found 3");
+  CHECK(error({"mesh.tensor=3", "model.moe_intermediate_size=32"}, 3) ==
+        "config: mesh.tensor: expected a divisor of the 32 features (model.moe_intermediate_size) of "
+        "h.*.moe.experts.c_fc, found 3");
+  CHECK(check(good("{}",
+                   {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33", "model.moe_layer_freq=1"}),
+              3)
+            .ok());  // no block has an FFN of n_inner features
   CHECK(
       error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
       "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
@@ -354,7 +362,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 62);
+  CHECK(bounded == 65);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
@@ -391,6 +399,11 @@ TEST_CASE("a tensor that fits no machine is refused before any size overflows") 
         "most "
         "1099511627776 elements, found 1.649e+12");  // 65536 * 8192 * 3072: every expert has capacity for every token
   CHECK(error({"model.num_local_experts=65536", "model.n_inner=65536"}).find("a rank's expert weights") !=
+        std::string::npos);
+  CHECK(error({"model.num_local_experts=65536", "model.moe_intermediate_size=65536", "train.micro_batch_size=1"}) ==
+        "config: a rank's expert weights (experts * model.n_embd * moe_intermediate_size): expected at most "
+        "1099511627776 elements, found 3.299e+12");
+  CHECK(error({"model.n_shared_experts=65536", "model.moe_intermediate_size=65536"}).find("the shared experts'") !=
         std::string::npos);
   CHECK(error({"train.gradient_accumulation_steps=1048576", "train.micro_batch_size=1025"}).find("a step's tokens") !=
         std::string::npos);

@@ -54,6 +54,8 @@ TEST_CASE("every mode, type and size of the model verifies") {
               route.set(m);
               m.router_aux_loss_scope = scope;
               m.moe_layer_freq = freq;
+              m.first_k_dense_replace = ranks == 2;
+              m.n_shared_experts = ranks == 4 ? 2 : 0;
               model::BuildOptions o = options(ranks);
               o.mode = mode;
               o.dtype = dtype;
@@ -198,6 +200,43 @@ TEST_CASE("GPT-2 small has 124,439,808 parameters") {
     REQUIRE(count.total == 124'439'808);
     REQUIRE(count.active == 124'439'808);
   }
+}
+
+TEST_CASE("narrow experts, shared experts and dense first blocks have the documented names and shapes") {
+  config::Model m = test::small_model();
+  m.n_inner = 96;
+  m.moe_intermediate_size = 24;
+  m.n_shared_experts = 3;
+  m.first_k_dense_replace = 1;  // of blocks 0 and 2, the latter is left
+  const ir::Program program = model::build_forward(m.on(mesh::of_experts(2)), options(2));
+  REQUIRE(parameters_of(program, "h.0.moe").empty());
+  REQUIRE(parameters_of(program, "h.0.mlp.c_fc.w") == Types{{"h.0.mlp.c_fc.weight", "f32[96{tensor},32]"}});
+  REQUIRE(parameters_of(program, "h.2.moe") == Types{{"h.2.moe.gate.weight", "f32[4,32 whole]"},
+                                                     {"h.2.moe.experts.c_fc.weight", "f32[4{expert},24{tensor},32]"},
+                                                     {"h.2.moe.experts.c_fc.bias", "f32[4{expert},24{tensor}]"},
+                                                     {"h.2.moe.experts.c_proj.weight", "f32[4{expert},32,24{tensor}]"},
+                                                     {"h.2.moe.experts.c_proj.bias", "f32[4{expert},32]"},
+                                                     {"h.2.moe.shared_experts.c_fc.weight", "f32[72{tensor},32]"},
+                                                     {"h.2.moe.shared_experts.c_fc.bias", "f32[72{tensor}]"},
+                                                     {"h.2.moe.shared_experts.c_proj.weight", "f32[32,72{tensor}]"},
+                                                     {"h.2.moe.shared_experts.c_proj.bias", "f32[32 whole]"}});
+  REQUIRE(type_of_output(program, "aux.h.0") == "none");
+  REQUIRE(type_of_output(program, "aux.h.2") == "f32[2]");
+}
+
+TEST_CASE("a token passes all shared experts and those of its route") {
+  config::Model m;  // GPT-2 small, with experts in blocks 2, 4, ..., 10
+  m.num_local_experts = 64;
+  m.num_experts_per_tok = 6;
+  m.router = config::Router::top_k;
+  m.moe_intermediate_size = 512;
+  m.n_shared_experts = 2;
+  m.first_k_dense_replace = 1;
+  const auto ffn = [](std::int64_t width) { return 768 * width + width + width * 768 + 768; };
+  const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(8)));
+  const std::int64_t others = 124'439'808 - 5 * ffn(3072) + 5 * (64 * 768 + ffn(1024));
+  REQUIRE(count.total == others + 5 * 64 * ffn(512));
+  REQUIRE(count.active == others + 5 * 6 * ffn(512));
 }
 
 TEST_CASE("all experts count, and one of them is active") {

@@ -16,6 +16,8 @@ import struct
 import torch
 import torch.nn.functional as F
 
+import gates
+
 STEPS = 3
 ROUNDOFF = 1e-14  # a gradient below it is the roundoff of an exact zero (e.g. of the keys' bias): stored as zero
 
@@ -24,10 +26,17 @@ MODEL = dict(n_layer=4, n_head=2, n_embd=16, n_positions=20, vocab_size=61, laye
 ADAMW = dict(optimizer="adamw", lr=1e-3, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1,
              clip_grad=1.0)
 SGD = dict(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.0, clip_grad=0.0)  # clip_grad 0: no clipping
+# Two narrow experts a token; gradients of the first step alone, so that the files are small.
+SMALL = dict(MODEL, n_embd=8, n_positions=12, vocab_size=31, sequence_length=8, num_experts_per_tok=2,
+             moe_intermediate_size=12, gradient_steps=1)
 CASES = {
     "switch_adamw": dict(MODEL, **ADAMW, seed=3, gate="switch", capacity_factor=1.25),
     "batch_prioritized_sgd": dict(MODEL, **SGD, seed=60, gate="batch_prioritized", capacity_factor=1.0),
     "dense_adamw": dict(MODEL, **ADAMW, seed=7, moe_layer_freq=0),
+    "top_k_shared_adamw": dict(SMALL, **ADAMW, seed=1, gate="top_k", norm_topk_prob=True, capacity_factor=1.0,
+                               n_layer=3, moe_layer_freq=1, first_k_dense_replace=1, n_shared_experts=2),
+    "batch_prioritized_narrow_sgd": dict(SMALL, **SGD, seed=16, gate="batch_prioritized", capacity_factor=0.75,
+                                         n_layer=2, moe_layer_freq=2, num_local_experts=6, n_shared_experts=1),
 }
 
 
@@ -36,12 +45,15 @@ CASES = {
 
 def moe_layers(c):
     freq = c["moe_layer_freq"]
-    return [i for i in range(c["n_layer"]) if freq > 0 and i % freq == 0]
+    first = c.get("first_k_dense_replace", 0)
+    return [i for i in range(c["n_layer"]) if freq > 0 and i % freq == 0 and i >= first]
 
 
 def parameter_shapes(c):
     """Names and shapes in the order in which the model uses them. Linear weights are [out, in]."""
     d, e = c["n_embd"], c["num_local_experts"]
+    f = c.get("moe_intermediate_size", 4 * d)  # of an expert
+    shared = c.get("n_shared_experts", 0) * f
     shapes = {"wte.weight": [c["vocab_size"], d], "wpe.weight": [c["n_positions"], d]}
 
     def layer_norm(name):
@@ -57,8 +69,11 @@ def parameter_shapes(c):
         layer_norm(f"h.{i}.ln_2")
         if i in moe_layers(c):
             shapes[f"h.{i}.moe.gate.weight"] = [e, d]
-            linear(f"h.{i}.moe.experts.c_fc", 4 * d, d, (e,))
-            linear(f"h.{i}.moe.experts.c_proj", d, 4 * d, (e,))
+            linear(f"h.{i}.moe.experts.c_fc", f, d, (e,))
+            linear(f"h.{i}.moe.experts.c_proj", d, f, (e,))
+            if shared:
+                linear(f"h.{i}.moe.shared_experts.c_fc", shared, d)
+                linear(f"h.{i}.moe.shared_experts.c_proj", d, shared)
         else:
             linear(f"h.{i}.mlp.c_fc", 4 * d, d)
             linear(f"h.{i}.mlp.c_proj", d, 4 * d)
@@ -66,41 +81,22 @@ def parameter_shapes(c):
     return shapes
 
 
-def route(p, gate, capacity):
-    """p [T, E] -> expert and slot of each token, int [T] each; slot -1: dropped. Integers: nothing to differentiate."""
-    rows = p.tolist()
-    expert = [row.index(max(row)) for row in rows]  # the lowest index on a tie
-    order = range(len(rows))
-    if gate == "batch_prioritized":
-        order = sorted(order, key=lambda t: (-rows[t][expert[t]], t))
-    chosen = [0] * p.shape[1]
-    kept = set()
-    for t in order:
-        if chosen[expert[t]] < capacity:
-            kept.add(t)
-        chosen[expert[t]] += 1
-    used = [0] * p.shape[1]
-    slot = [-1] * len(rows)
-    for t in sorted(kept):  # the order decides which tokens are kept; slots follow token order
-        slot[t] = used[expert[t]]
-        used[expert[t]] += 1
-    return torch.tensor(expert), torch.tensor(slot)
+def ffn(w, name, x):
+    hidden = F.gelu(F.linear(x, w(f"{name}c_fc.weight"), w(f"{name}c_fc.bias")), approximate="tanh")
+    return F.linear(hidden, w(f"{name}c_proj.weight"), w(f"{name}c_proj.bias"))
 
 
 def moe(w, x, c):
     """x [T, D] -> output [T, D], auxiliary loss, the routing."""
-    tokens, experts = x.shape[0], c["num_local_experts"]
-    p = torch.softmax(x @ w("gate.weight").T, dim=1)  # [T, E]
-    expert, slot = route(p.detach(), c["gate"], math.ceil(c["capacity_factor"] * tokens / experts))
+    r = gates.GATES[c["gate"]](x @ w("gate.weight").T, c)
     out = torch.zeros_like(x)
-    for e in range(experts):
-        mine = ((expert == e) & (slot >= 0)).nonzero()[:, 0]
-        hidden = F.gelu(F.linear(x[mine], w("experts.c_fc.weight")[e], w("experts.c_fc.bias")[e]), approximate="tanh")
-        y = F.linear(hidden, w("experts.c_proj.weight")[e], w("experts.c_proj.bias")[e])
-        out = out.index_add(0, mine, p[mine, e, None] * y)
-    fraction = torch.bincount(expert, minlength=experts).to(x.dtype) / tokens  # before dropping
-    aux = experts * (fraction * p.mean(0)).sum()
-    return out, aux, dict(p=p.detach(), expert=expert, slot=slot)
+    for e in range(c["num_local_experts"]):
+        mine = (r.combine[:, e] != 0).nonzero()[:, 0]
+        y = ffn(lambda name: w(name)[e], "experts.", x[mine])
+        out = out.index_add(0, mine, r.combine[mine, e, None] * y)
+    if c.get("n_shared_experts", 0) > 0:
+        out = out + ffn(w, "shared_experts.", x)
+    return out, gates.balance_loss(r), r
 
 
 def attention(w, x, c):
@@ -133,9 +129,7 @@ def forward(params, tokens, targets, c):
             x = x + out.view_as(x)
             aux = aux + layer_aux
         else:
-            w = under(f"h.{i}.mlp")
-            hidden = F.gelu(F.linear(y, w("c_fc.weight"), w("c_fc.bias")), approximate="tanh")
-            x = x + F.linear(hidden, w("c_proj.weight"), w("c_proj.bias"))
+            x = x + ffn(under(f"h.{i}.mlp"), "", y)
     logits = norm(x, "ln_f") @ params["wte.weight"].T  # [B, S, V]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), aux, routing
 
@@ -209,10 +203,12 @@ def train(c, dtype=torch.float64):
         (loss + c["router_aux_loss_coef"] * aux).backward()
         norm = torch.sqrt(sum((w.grad**2).sum() for w in params.values()))
         out.update({f"step{step}/loss": loss.detach(), f"step{step}/aux": aux.detach(), f"step{step}/grad_norm": norm})
-        out.update({f"step{step}/grad/{n}": w.grad.clone() for n, w in params.items()})
+        if step < c.get("gradient_steps", STEPS):
+            out.update({f"step{step}/grad/{n}": w.grad.clone() for n, w in params.items()})
         for i, r in routing.items():
             check_routing(r, c, f"step {step}, layer {i}")
-            out.update({f"step{step}/expert/{i}": r["expert"], f"step{step}/slot/{i}": r["slot"]})
+            shape = [-1] if r.expert.shape[1] == 1 else r.expert.shape
+            out.update({f"step{step}/expert/{i}": r.expert.view(shape), f"step{step}/slot/{i}": r.slot.view(shape)})
         if c["clip_grad"] > 0:
             scale = min(1.0, c["clip_grad"] / norm.item())
             for w in params.values():
@@ -224,16 +220,18 @@ def train(c, dtype=torch.float64):
 
 def check_routing(r, c, where):
     """Checks that other rounding cannot change a decision and that the case drops tokens; else choose another seed."""
-    best, second = r["p"].topk(2, dim=1).values.T
-    margin = (best - second).min().item()
-    assert margin > 1e-3, f"{where}: two experts within {margin:.1e}"
-    counts = torch.bincount(r["expert"], minlength=c["num_local_experts"])
+    k = r.expert.shape[1]
+    ranked = r.scores.detach().topk(k + 1, dim=1).values
+    margin = (ranked[:, :-1] - ranked[:, 1:]).min().item()
+    assert margin > (1e-3 if k == 1 else 1e-4), f"{where}: two experts within {margin:.1e}"
+    counts = torch.bincount(r.expert.flatten(), minlength=c["num_local_experts"])
     assert counts.min() > 0, f"{where}: an expert without tokens"
-    assert (r["slot"] < 0).any(), f"{where}: nothing dropped"
-    if c["gate"] == "batch_prioritized":  # the order decides which tokens are dropped
+    assert (r.slot < 0).any(), f"{where}: nothing dropped"
+    if c["gate"] == "batch_prioritized":  # the order decides which choices are dropped
         for e in range(len(counts)):
-            gap = best[r["expert"] == e].sort().values.diff()
-            assert gap.numel() == 0 or gap.min() > 1e-4, f"{where}, expert {e}: probabilities within {gap.min():.1e}"
+            gap = ranked[(r.expert == e).any(1), 0].sort().values.diff()
+            assert gap.numel() == 0 or gap.min() > (1e-4 if k == 1 else 1e-5), \
+                f"{where}, expert {e}: probabilities within {gap.min():.1e}"
 
 
 # ---- the file
@@ -263,7 +261,7 @@ def check_gradients(name, c):
 
     def total():
         loss, aux, routing = forward(params, tokens, targets, c)
-        return loss + c["router_aux_loss_coef"] * aux, [r["slot"] for r in routing.values()]
+        return loss + c["router_aux_loss_coef"] * aux, [r.slot for r in routing.values()]
 
     value, slots = total()
     value.backward()
@@ -320,6 +318,8 @@ def main():
     check = parser.parse_args().check
     torch.set_num_threads(1)  # one order of summation, so the same bytes each time
     torch.use_deterministic_algorithms(True)
+    if check:
+        gates.check_gates()
     for name, c in CASES.items():
         if check:
             check_gradients(name, c)

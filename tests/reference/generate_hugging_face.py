@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Small models as Hugging Face folders, and their logits, in plain PyTorch.
 
-Writes beside this script hugging_face/{gpt2,gpt2_moe}/{config.json,model.safetensors} and logits.safetensors (tokens
-int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the published description of
-GPT-2 and from docs/formats.md, not from this project's code.
+Writes beside this script hugging_face/{gpt2,gpt2_moe,gpt2_moe_shared}/{config.json,model.safetensors} and
+logits.safetensors (tokens int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the
+published description of GPT-2 and from docs/formats.md, not from this project's code.
 
     python3 generate_hugging_face.py                 # writes the files
     python3 generate_hugging_face.py --check FOLDER TOKENS...   # prints the last position's logits of any such folder
@@ -25,11 +25,14 @@ GPT2 = dict(SIZES, model_type="gpt2", architectures=["GPT2LMHeadModel"], activat
 MOE = dict(SIZES, model_type="gpt2_moe", architectures=["GPT2MoELMHeadModel"], activation_function="gelu_new",
            tie_word_embeddings=True, moe_layer_freq=2, num_local_experts=4, num_experts_per_tok=1, router="switch",
            capacity_factor=1.25, router_aux_loss_coef=0.01, router_aux_loss_scope="rank", torch_dtype="float32")
+SHARED = dict(MOE, n_embd=16, moe_layer_freq=1, first_k_dense_replace=1, num_experts_per_tok=2, norm_topk_prob=True,
+              router="top_k", moe_intermediate_size=12, n_shared_experts=2)
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint8: "U8"}
 
 
 def is_moe(c, block):
-    return c.get("moe_layer_freq", 0) > 0 and block % c["moe_layer_freq"] == 0
+    freq = c.get("moe_layer_freq", 0)
+    return freq > 0 and block % freq == 0 and block >= c.get("first_k_dense_replace", 0)
 
 
 # ---- the model, on a dictionary of tensors by their names in the file
@@ -50,7 +53,8 @@ def experts(w, name, x, c):
         weights = weights / weights.sum(dim=1, keepdim=True)
     rows = [sum(weight * ffn(w, f"{name}.experts.{int(e)}", x[t]) for weight, e in zip(weights[t], chosen[t]))
             for t in range(len(x))]
-    return torch.stack(rows)
+    routed = torch.stack(rows)
+    return routed + ffn(w, f"{name}.shared_experts", x) if c.get("n_shared_experts") else routed
 
 
 def attention(w, name, x, heads):
@@ -129,10 +133,15 @@ def shapes(c):
         pair(f"h.{i}.ln_2", [d], [d])
         if is_moe(c, i):
             result[f"h.{i}.moe.gate.weight"] = [c["num_local_experts"], d]
-        names = [f"moe.experts.{e}" for e in range(c["num_local_experts"])] if is_moe(c, i) else ["mlp"]
-        for name in names:
-            pair(f"h.{i}.{name}.c_fc", [d, f], [f])
-            pair(f"h.{i}.{name}.c_proj", [f, d], [d])
+        widths = {"mlp": f}
+        if is_moe(c, i):
+            width = c.get("moe_intermediate_size") or f
+            widths = {f"moe.experts.{e}": width for e in range(c["num_local_experts"])}
+            if c.get("n_shared_experts"):
+                widths["moe.shared_experts"] = c["n_shared_experts"] * width
+        for name, width in widths.items():
+            pair(f"h.{i}.{name}.c_fc", [d, width], [width])
+            pair(f"h.{i}.{name}.c_proj", [width, d], [d])
     pair("ln_f", [d], [d])
     return result
 
@@ -171,6 +180,7 @@ def main():
     here = pathlib.Path(__file__).resolve().parent / "hugging_face"
     make(here / "gpt2", GPT2, 5, buffers=True)
     make(here / "gpt2_moe", MOE, 6, buffers=False)
+    make(here / "gpt2_moe_shared", SHARED, 7, buffers=False)
 
 
 if __name__ == "__main__":

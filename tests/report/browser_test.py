@@ -37,7 +37,9 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
             record = dict(step=step, loss=loss if step != 7 else None, aux_loss=1.1, grad_norm=1 + 0.3 * wave, lr=1e-3 * min(1, step / 50),
                           step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=2000 / (0.2 + 0.008 * wave + 0.02 * seed), mfu=70 + wave, compute_ms=180, a2a_ms=30,
                           allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
-                          drop_pct=0.5, save_ms=12 if step % 100 == 0 else None, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens)
+                          drop_pct=0.5, save_ms=12 if step % 100 == 0 else None, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens,
+                          experts_per_token=2 - 0.5 * step / steps, z_loss=None, bias_spread=None, layer_experts_per_token=[1 + layer for layer in range(layers)],
+                          layer_drop_pct=[0.25 + layer for layer in range(layers)], layer_z_loss=[])
             out.write(json.dumps(record) + "\n")
             if step % 50 == 0:
                 out.write(json.dumps(dict(step=step, held_out_loss=loss + 0.2)) + "\n")
@@ -148,8 +150,10 @@ def check_one(look, runs):
     seen = look("one", [one], widths=(360, 800, 1600))
     losses = [r["loss"] for r in records_of(one) if r.get("loss")]
     held_out = [r["held_out_loss"] for r in records_of(one) if "held_out_loss" in r]
-    expect(len(seen["titles"]) == 14, f"14 charts over steps, none of them of saving, found {seen['titles']}")
-    expect(len(seen["line_charts"]) == 15, f"15 line charts, the arena's included, found {seen['line_charts']}")
+    expect(len(seen["titles"]) == 15, f"15 charts over steps, none of them of saving, z-loss or biases, found {seen['titles']}")
+    expect(len(seen["line_charts"]) == 16, f"16 line charts, the arena's included, found {seen['line_charts']}")
+    wanted = [f"Step 400: dropped {layer}.25%, experts of a token {layer + 1}." for layer in range(2)]
+    expect(seen["layers"] == wanted, f"the layers' last numbers: expected {wanted}, found {seen['layers']}")
     expect(len(seen["heat_maps"]) == 2 and len(seen["timelines"]) == 1, "2 heat maps and a timeline")
     for note in ("line 205: expected a JSON object", "first at step 7", "cut short"):
         expect(note in seen["notes"], f"expected {note!r} among the notes, found {seen['notes']}")

@@ -59,6 +59,7 @@ function whatIsShown() {
     memory: texts("#plans .bar + .legend"),
     memory_bars: all("#plans .bar").map((bar) => [...bar.children].map((piece) => piece.offsetWidth / bar.offsetWidth)),
     labels: texts(".u-legend .u-label"),
+    layers: texts("#load .hint"),
     ...howItFits(),
   };
 }

@@ -13,6 +13,7 @@
 #include "report/config_text.h"
 #include "report/memory.h"
 #include "report/metrics.h"
+#include "report/pages.h"
 #include "report/plan_summary.h"
 #include "report/series.h"
 #include "report/timeline.h"
@@ -23,11 +24,10 @@ namespace lancet::report {
 namespace {
 
 using nlohmann::json;
+using test::data_of;
+using test::page_of;
+using test::record;
 using test::TemporaryFolder;
-
-std::string record(int step, double loss, const std::string& more = "") {
-  return fmt::format(R"({{"step": {}, "loss": {}{}}})", step, loss, more) + "\n";
-}
 
 std::string records(int count) {
   std::string text;
@@ -40,18 +40,6 @@ std::string file(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   return text.str();
-}
-
-Result<std::string> page_of(const TemporaryFolder& folder) {
-  const std::filesystem::path run = folder / "";
-  return page(std::span(&run, 1));
-}
-
-// The JSON in the page, as a browser reads it: up to the first end of a script element.
-json data_of(const std::string& page) {
-  const std::string mark = "<script id=\"data\" type=\"application/json\">";
-  const auto begin = page.find(mark) + mark.size();
-  return test::json_in(page.substr(begin, page.find("</script", begin) - begin));
 }
 
 template <class T>
@@ -125,7 +113,9 @@ TEST_CASE("a broken line is left out and named, and the page shows the rest") {
        {"{\"step\": 2, \"loss\": \"low\"}", "line 2: expected \"loss\" to be a number or null"},
        {"{\"step\": 2, \"layer_expert_tokens\": [[1], 2]}", "line 2: expected \"layer_expert_tokens\""},
        {"{\"step\": 2, \"layer_expert_tokens\": [[1, -2]]}", "line 2: expected \"layer_expert_tokens\""},
-       {"{\"step\": 2, \"layer_expert_tokens\": [[1, 2, 3]]}", "line 2: expected \"layer_expert_tokens\""}}));
+       {"{\"step\": 2, \"layer_expert_tokens\": [[1, 2, 3]]}", "line 2: expected \"layer_expert_tokens\""},
+       {"{\"step\": 2, \"layer_drop_pct\": 1}", "line 2: expected \"layer_drop_pct\" to hold a number or null"},
+       {"{\"step\": 2, \"layer_z_loss\": [1, \"2\"]}", "line 2: expected \"layer_z_loss\" to hold a number"}}));
   const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "layer_expert_tokens": [[1, 2]])") + given.line +
                                                       "\n" + given.line + "\n" + record(3, 2));
   const auto metrics = read_metrics(path);

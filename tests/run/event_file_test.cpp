@@ -34,12 +34,13 @@ TEST_CASE("unknown scalars are left out") {
   const auto dense = scalars(record, {});
   record.mfu = 40;
   record.router_entropy = 1;
-  const std::vector<LayerLoad> layers{{1.5, 2, 0.5, 1}};
+  const std::vector<LayerLoad> layers{
+      {.max_over_mean = 1.5, .drop_pct = 2, .router_entropy = 0.5, .dead_experts = 1, .experts_per_token = 2}};
   const auto moe = scalars(record, layers);
-  CHECK(moe.size() == dense.size() + 6);
+  CHECK(moe.size() == dense.size() + 7);
   for (const Scalar& scalar : dense) CHECK(scalar.tag.find("mfu") == std::string::npos);
-  CHECK(moe.back().tag == "layers/router_entropy/0");
-  CHECK(moe.back().value == 0.5);
+  CHECK(moe.back().tag == "layers/experts_per_token/0");
+  CHECK(moe.back().value == 2);
 }
 
 }  // namespace lancet::run

@@ -108,8 +108,8 @@ def main():
         names = {"train/loss": "loss", "train/aux_loss": "aux_loss", "train/grad_norm": "grad_norm", "train/lr": "lr", "speed/step_ms": "step_ms",
                  "speed/tokens_per_s": "tokens_per_s", "speed/mfu": "mfu", "speed/exposed_ms": "exposed_ms", "speed/compute_ms": "compute_ms",
                  "experts/load_max_over_mean": "load_max_over_mean", "experts/drop_pct": "drop_pct", "experts/dead_experts": "dead_experts",
-                 "experts/router_entropy": "router_entropy"}
-        layers = {f"layers/{key}/0": f"layer_{key}" for key in ("load_max_over_mean", "drop_pct", "dead_experts", "router_entropy")}
+                 "experts/router_entropy": "router_entropy", "experts/experts_per_token": "experts_per_token"}
+        layers = {f"layers/{key}/0": f"layer_{key}" for key in ("load_max_over_mean", "drop_pct", "dead_experts", "router_entropy", "experts_per_token")}
         before = first[0]
         for (time, step, _, scalars, _), record in zip(rest, metrics):
             assert step == record["step"], (step, record["step"])

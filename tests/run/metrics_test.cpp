@@ -97,9 +97,27 @@ TEST_CASE("a record holds each MoE layer's load") {
   CHECK(record["layer_drop_pct"] == std::vector<double>{0, 12.5});
   CHECK(record["layer_router_entropy"] == std::vector<double>{1.25, 0.5});
   CHECK(record["layer_dead_experts"] == std::vector<int>{0, 2});
+  CHECK(record["layer_z_loss"].empty());  // no router has one
+  CHECK(record["layer_bias_spread"].empty());
   CHECK(record["layer_expert_tokens"] == std::vector<std::vector<int>>{{7, 0}, {1, 30}});
   CHECK(test::json_in(run::to_json(record_of(1), layers, false))["layer_expert_tokens"].empty());
   CHECK(test::json_in(run::to_json(record_of(1)))["layer_drop_pct"].empty());  // a dense model
+}
+
+TEST_CASE("a record holds each MoE layer's experts per token, z-loss and spread of biases") {
+  const std::vector<run::LayerLoad> layers{{.experts_per_token = 1.25, .z_loss = 4.5, .bias_spread = 0.125},
+                                           {.experts_per_token = 2, .z_loss = 0.5, .bias_spread = 0}};
+  run::StepRecord step = record_of(1);
+  step.experts_per_token = 1.625;
+  step.z_loss = 5;
+  step.bias_spread = 0.125;
+  const auto record = test::json_in(run::to_json(step, layers));
+  CHECK(record["experts_per_token"] == 1.625);
+  CHECK(record["z_loss"] == 5);
+  CHECK(record["bias_spread"] == 0.125);
+  CHECK(record["layer_experts_per_token"] == std::vector<double>{1.25, 2});
+  CHECK(record["layer_z_loss"] == std::vector<double>{4.5, 0.5});
+  CHECK(record["layer_bias_spread"] == std::vector<double>{0.125, 0});
 }
 
 TEST_CASE("the remaining time is printed once per step after the first was timed") {

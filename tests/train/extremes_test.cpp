@@ -45,6 +45,8 @@ TEST_CASE("all tokens to one expert: the other experts, and all experts of a ran
     for (const run::LayerLoad& layer : trainer.last_layers()) {
       CHECK(layer.dead_experts == 3);
       CHECK(layer.router_entropy == Approx(std::log(4)));  // all four are equally probable
+      CHECK(layer.experts_per_token == 1);
+      CHECK_FALSE(layer.z_loss.has_value());
       CHECK(std::vector(layer.expert_tokens.begin(), layer.expert_tokens.end()) == std::vector<double>{128, 0, 0, 0});
     }
   });

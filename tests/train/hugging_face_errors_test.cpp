@@ -48,9 +48,12 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
                       })
                   .error(),
               ExitCode::data, {"lm_head.weight", "tied"});
-  if (name == "gpt2_moe")
+  if (name == "gpt2_moe") {
+    check_error(Changed("gpt2_moe_shared", drop("h.1.moe.shared_experts.c_proj.bias")).error(), ExitCode::data,
+                {"expected tensor h.1.moe.shared_experts.c_proj.bias [16]"});
     check_error(Changed(name, drop("h.2.moe.experts.3.c_fc.weight")).error(), ExitCode::data,
                 {"h.2.moe.experts.3.c_fc.weight [24,96]"});
+  }
 }
 
 TEST_CASE("weights that are not finite are refused with the tensor's name") {

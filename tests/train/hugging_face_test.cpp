@@ -74,7 +74,7 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 }  // namespace
 
 TEST_CASE("imported models give the logits of a PyTorch implementation") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
@@ -87,7 +87,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
 }
 
 TEST_CASE("export, import and export give the same bytes") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   const std::int64_t shard_bytes = GENERATE(std::int64_t(1) << 40, std::int64_t(20000));
   const test::TemporaryFolder folder;
   HuggingFaceModel first = import_ok(fixture(name));
@@ -131,6 +131,24 @@ TEST_CASE("the route of several experts a token is in an export's config") {
   model.config.model.norm_topk_prob = true;
   REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
   CHECK(import_ok(folder / "s").config.model == model.config.model);
+}
+
+TEST_CASE("shared experts, narrow experts and dense first blocks are read from a config and written to it") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2_moe_shared"));
+  const config::Model& m = model.config.model;
+  CHECK(m.n_shared_experts == 2);
+  CHECK(m.moe_intermediate_size == 12);
+  CHECK(m.first_k_dense_replace == 1);
+  CHECK(m.num_experts_per_tok == 2);
+  CHECK(m.norm_topk_prob);
+  CHECK(m.router == config::Router::top_k);
+  REQUIRE(export_hugging_face(m, model.store, folder / "s", {}).ok());
+  CHECK(import_ok(folder / "s").config.model == m);
+  const File exported = File::read(fs::path(folder / "s") / "model.safetensors");
+  CHECK(exported.bytes.contains("transformer.h.0.mlp.c_fc.weight"));
+  CHECK(exported.bytes.at("transformer.h.2.moe.shared_experts.c_fc.weight").size() == 4 * 16 * 24);  // [D,G]
+  CHECK(exported.bytes.at("transformer.h.2.moe.experts.3.c_proj.weight").size() == 4 * 12 * 16);
 }
 
 TEST_CASE("files with and without prefix, with old buffers, a tied head, and in half precision") {
@@ -239,7 +257,7 @@ TEST_CASE("16-bit values of every kind are read exactly") {
 }
 
 TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
   const auto device = test::make_host_queue({});  // its addresses trap in the host's threads

@@ -41,6 +41,13 @@ TEST_CASE("meshes: twenty steps on every mesh are those of one rank") {
   check_meshes(alone, 20);
 }
 
+TEST_CASE("meshes: shared and narrow experts behind a dense block train as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  test::set_shared(alone.model);
+  alone.train.sequence_parallel = GENERATE(false, true);
+  check_meshes(alone, 20, alone.train.sequence_parallel ? 2 : 1);
+}
+
 TEST_CASE("meshes: a vocabulary that fills no shard of a mesh trains as on one rank") {
   config::Config alone = test::mesh_config(1);
   alone.model.vocab_size = 8191;

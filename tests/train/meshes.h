@@ -35,6 +35,17 @@ inline config::Config mesh_config(int batch_ranks) {
   return config;
 }
 
+// Two narrow experts a token besides two shared ones, in all blocks but the first.
+inline void set_shared(config::Model& model) {
+  model.router = config::Router::top_k;
+  model.num_experts_per_tok = 2;
+  model.norm_topk_prob = true;
+  model.moe_layer_freq = 1;
+  model.first_k_dense_replace = 1;
+  model.moe_intermediate_size = 24;
+  model.n_shared_experts = 2;
+}
+
 inline mesh::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }
 
 // Four ranks split in every way, and eight along all axes.

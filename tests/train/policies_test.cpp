@@ -109,6 +109,24 @@ TEST_CASE("every policy trains like sequential") {
   }
 }
 
+TEST_CASE("every policy trains shared and narrow experts like sequential") {
+  auto config = config_of({config::Router::top_k, 2, true}, 0.75);
+  config.model.first_k_dense_replace = 1;
+  config.model.moe_layer_freq = 1;
+  config.model.moe_intermediate_size = 24;
+  config.model.n_shared_experts = 2;
+  const test::DeclaredCosts costs;
+  const Run expected = train_run(config, 2, 20, costs);
+  for (const auto& [policy, _] : planner::policies()) {
+    if (policy == "sequential") continue;
+    config.overlap.policy = policy;
+    const Run found = train_run(config, 2, 20, costs);
+    INFO(policy << " ran " << found.policy);
+    check_alike(found, expected);
+    if (policy == "dw") CHECK(found.weights == expected.weights);
+  }
+}
+
 TEST_CASE("any number of parts trains like the whole") {
   const bool drops = GENERATE(true, false);
   const auto route = GENERATE(from_range(test::routes));

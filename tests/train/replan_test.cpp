@@ -61,9 +61,9 @@ TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's k
   const float aux[] = {0, 0};
   const std::vector<const float*> auxes{aux, aux};
   const std::vector<std::span<const float>> load{first, second};
-  tally.add(auxes, load, {});
+  tally.add(auxes, load, {}, {});
   run::StepRecord record;
-  tally.fill(record, false);
+  tally.fill(record, false, 80);
   // Layer 0: 35 of 80 tokens on either of two ranks; layer 1: 45 on the first.
   const cost::RankLoad two = tally.rank_load(2, 1);
   CHECK(two.fullest == Approx((35.0 / 40 + 45.0 / 40) / 2));

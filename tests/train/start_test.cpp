@@ -95,6 +95,9 @@ TEST_CASE("a config that does not fit the checkpoint is refused with the differe
   refused([](auto& c) { c.model.n_layer = 3; },
           "expected the model that is saved there: model.n_layer: expected 4, found 3");
   refused([](auto& c) { c.model.moe_layer_freq = 3; }, "model.moe_layer_freq: expected 2, found 3");
+  refused([](auto& c) { c.model.first_k_dense_replace = 1; }, "model.first_k_dense_replace: expected 0, found 1");
+  refused([](auto& c) { c.model.moe_intermediate_size = 64; }, "model.moe_intermediate_size: expected 128, found 64");
+  refused([](auto& c) { c.model.n_shared_experts = 1; }, "model.n_shared_experts: expected 0, found 1");
   refused([](auto& c) { c.model.vocab_pad_multiple = 256; }, "model.vocab_pad_multiple: expected 64, found 256");
   refused([](auto& c) { c.model.n_head = 4; }, "model.n_head: expected 2, as in ");
   refused([](auto& c) { c.model.num_local_experts = 8; }, "model.num_local_experts: expected 4, as in ");

@@ -49,10 +49,13 @@ struct Model {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
   std::int64_t moe_layer_freq = 2;                // 0: dense
+  std::int64_t first_k_dense_replace = 0;         // DeepSeek's: the first blocks, which are dense
   std::optional<std::int64_t> experts_per_rank;   // at most one of these two is given; if none is, 2
   std::optional<std::int64_t> num_local_experts;  // experts of a layer over all ranks (Mixtral's name)
   std::int64_t num_experts_per_tok = 1;
   bool norm_topk_prob = false;  // Mixtral's: the weights of a token's experts are divided by their sum
+  std::optional<std::int64_t> moe_intermediate_size;  // DeepSeek's, of an expert; null: inner()
+  std::int64_t n_shared_experts = 0;                  // DeepSeek's: experts that every token passes
   Router router = Router::switch_top1;
   double capacity_factor = 1.25;
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
@@ -61,15 +64,21 @@ struct Model {
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
+  std::int64_t expert_inner() const { return moe_intermediate_size.value_or(inner()); }
+  // The shared experts of a layer are one FFN (DeepSeekMoE, section 3.2: the sum of FFNs is an FFN of their width).
+  std::int64_t shared_inner() const { return n_shared_experts * expert_inner(); }
   // The rows of the token embedding where `shards` ranks split them: the least multiple of vocab_pad_multiple and of
   // `shards` that holds the vocabulary. The rows beyond the vocabulary are zero.
   std::int64_t padded_vocab(std::int64_t shards = 1) const {
     const std::int64_t multiple = std::lcm(vocab_pad_multiple, shards);
     return (vocab_size + multiple - 1) / multiple * multiple;
   }
-  bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
-  bool has_moe() const { return moe_layer_freq > 0; }
-  std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
+  bool is_moe(std::int64_t block) const {
+    return moe_layer_freq > 0 && block % moe_layer_freq == 0 && block >= first_k_dense_replace;
+  }
+  std::int64_t moe_layers() const;
+  bool has_moe() const { return moe_layers() > 0; }
+  bool has_dense_ffn() const { return moe_layers() < n_layer; }
   // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
   // dense model). check() ensures that they divide the experts.
   std::int64_t experts(int expert_coordinates) const;

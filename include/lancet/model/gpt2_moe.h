@@ -1,10 +1,12 @@
 // GPT-2 with mixture-of-experts layers as a logical forward Program: the whole batch on one device. Blocks are Hugging
 // Face's GPT-2 (pre-LN, gelu_new, learned positions, tied head); block i's FFN is an MoE layer where
-// i % moe_layer_freq == 0.
+// i % moe_layer_freq == 0 and i >= first_k_dense_replace. Every token of such a layer passes, besides the experts of
+// its route, the shared experts, an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
 //
 // Parameters carry Hugging Face's names; weights of products are [out, in]:
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
+//   h.0.moe.shared_experts.c_fc.weight [G,D], .c_proj.weight [D,G] (G: n_shared_experts * F)
 //
 // The Program has no ranks in it. Annotations (mesh/sharding.h) say how some tensors are spread over a mesh, whatever
 // its sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the

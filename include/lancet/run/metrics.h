@@ -32,7 +32,10 @@ struct StepRecord {
   // mean, averaged over layers. drop_pct: of the tokens' choices, those that found no slot. dead_experts: experts that
   // no token chose. router_entropy: -sum over experts of p log p in nats, where p is the router's softmax, averaged
   // over tokens and layers (0: one expert is certain; log of the number of experts: all are equally likely).
-  std::optional<double> load_max_over_mean, drop_pct, router_entropy;
+  // experts_per_token: choices of the mean token in the mean layer. z_loss: of the routers, summed over layers, without
+  // its coefficient; empty if the router has none. bias_spread: the largest minus the smallest of a layer's biases of
+  // experts, in the layer where that is most; empty if the router has no biases.
+  std::optional<double> load_max_over_mean, drop_pct, router_entropy, experts_per_token, z_loss, bias_spread;
   std::optional<std::int64_t> dead_experts;
   // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it
   // is most. The losses and the norm are then NaN.
@@ -51,6 +54,8 @@ struct LayerLoad {
   std::int64_t dead_experts = 0;
   // Per expert, the tokens of the whole batch that chose it; owned by the trainer.
   std::span<const double> expert_tokens = {};
+  double experts_per_token = 0;
+  std::optional<double> z_loss = {}, bias_spread = {};
 };
 
 // One line of JSON. The MoE layers' numbers become arrays, layer_load_max_over_mean and so on.

@@ -48,6 +48,9 @@ const sections = {
     {title: "Dead experts", unit: "experts without a token", keys: [["dead_experts", "dead"]]},
     {title: "Router entropy", unit: "nats, mean over layers", keys: [["router_entropy", "entropy"]]},
     {title: "Auxiliary loss", unit: "sum over layers", keys: [["aux_loss", "auxiliary"]]},
+    {title: "Experts of a token", unit: "choices, mean over layers", keys: [["experts_per_token", "experts"]]},
+    {title: "Router z-loss", unit: "sum over layers", keys: [["z_loss", "z-loss"]]},
+    {title: "Spread of the experts' biases", unit: "largest minus smallest", keys: [["bias_spread", "spread"]]},
   ],
 };
 
@@ -188,6 +191,14 @@ function drawSection(id) {
   container.style.minHeight = "";
 }
 
+// The numbers of a layer in the last record, as words.
+const layerWords = [["load_max_over_mean", "fullest expert ", " times the mean"], ["drop_pct", "dropped ", "%"], ["dead_experts", "dead experts ", ""],
+                    ["router_entropy", "entropy ", " nats"], ["experts_per_token", "experts of a token ", ""], ["z_loss", "z-loss ", ""],
+                    ["bias_spread", "spread of biases ", ""]];
+function lastOfLayer({last}) {
+  return layerWords.filter(([key]) => typeof last[key] === "number").map(([key, before, after]) => before + brief(last[key]) + after).join(", ");
+}
+
 function drawLoad() {
   const container = document.getElementById("load");
   container.replaceChildren();
@@ -209,6 +220,8 @@ function drawLoad() {
       cell.append(element("h3", "unit", "MoE layer " + i));
       grid.append(cell);
       heatMap(cell, run.load, layer);
+      const last = lastOfLayer(layer);
+      if (last) cell.append(element("p", "hint", "Step " + run.means.last_step + ": " + last + "."));
     });
   }
 }

@@ -1,0 +1,199 @@
+"""What each gate decides about the tokens of a batch, in plain PyTorch, written from the gates' papers.
+
+A gate is a function of the router's logits [T, E] that returns a Route. Decisions are integers, through which no
+gradient flows; the weights of combine carry the gradients.
+"""
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Route:
+    combine: torch.Tensor  # [T, E]: what the result of an expert is multiplied by; 0 where the expert has no such token
+    scores: torch.Tensor   # [T, E]: what the auxiliary loss takes the mean of
+    share: torch.Tensor    # [E]: the share of choices that each expert has, before anything is dropped
+    expert: torch.Tensor = None  # int [T, K]: the experts that a token chose, best first; none in expert_choice
+    slot: torch.Tensor = None    # int [T, K]: -1: dropped
+
+
+def capacity(c, tokens):
+    exact = c["capacity_factor"] * c.get("num_experts_per_tok", 1) * tokens / c["num_local_experts"]
+    return min(max(math.ceil(exact), 1), tokens)
+
+
+# ---- choices, slots and weights, of which gates are made
+
+
+def best(scores, k):
+    """The k largest of each row [T, K], the lowest index on a tie."""
+    rows = scores.detach().tolist()
+    return torch.tensor([sorted(range(len(row)), key=lambda e: (-row[e], e))[:k] for row in rows])
+
+
+def serve(expert, order, most, experts):
+    """The slots [T, K] of the choices (t, k) in `order`: an expert keeps the first `most`, in slots by token order."""
+    chosen, kept = [0] * experts, set()
+    for t, k in order:
+        e = int(expert[t, k])
+        if chosen[e] < most:
+            kept.add((t, k))
+        chosen[e] += 1
+    used, slot = [0] * experts, torch.full(expert.shape, -1)
+    for t, k in sorted(kept):  # the order decides which choices are kept; slots follow the order of tokens
+        slot[t, k] = used[int(expert[t, k])]
+        used[int(expert[t, k])] += 1
+    return slot
+
+
+def by_token(expert):
+    return [(t, k) for t in range(expert.shape[0]) for k in range(expert.shape[1])]
+
+
+def by_choice(expert, tokens=None):
+    return [(t, k) for k in range(expert.shape[1]) for t in tokens or range(expert.shape[0])]
+
+
+def normalized(weight, c):
+    return weight / weight.sum(1, keepdim=True) if c.get("norm_topk_prob") else weight
+
+
+def of_choices(expert, weight, order, scores, c):
+    """The Route of tokens that chose experts [T, K] with these weights and are served in that order."""
+    tokens, experts = scores.shape
+    slot = serve(expert, order, capacity(c, tokens), experts)
+    combine = torch.zeros_like(scores).scatter(1, expert, torch.where(slot >= 0, weight, torch.zeros_like(weight)))
+    share = torch.bincount(expert.flatten(), minlength=experts).to(scores.dtype) / expert.numel()
+    return Route(combine, scores, share, expert, slot)
+
+
+# ---- the gates
+
+
+def top_k(logits, c):
+    """The experts with the largest softmax, served token after token (K = 1: Switch Transformers, section 2.1)."""
+    p = torch.softmax(logits, dim=1)
+    expert = best(p, c.get("num_experts_per_tok", 1))
+    return of_choices(expert, normalized(p.gather(1, expert), c), by_token(expert), p, c)
+
+
+def batch_prioritized(logits, c):
+    """First choices before second ones, each in the order of the tokens' largest weights (V-MoE, section 4.1)."""
+    p = torch.softmax(logits, dim=1)
+    expert = best(p, c.get("num_experts_per_tok", 1))
+    weight = normalized(p.gather(1, expert), c)
+    first = weight[:, 0].tolist()
+    tokens = sorted(range(len(first)), key=lambda t: (-first[t], t))
+    return of_choices(expert, weight, by_choice(expert, tokens), p, c)
+
+
+def gshard(logits, c):
+    """Two experts, all first choices before all second ones; every second choice is taken (GShard, algorithm 1,
+    without its random choice). The weights are divided by their sum, and the loss counts first choices alone."""
+    p = torch.softmax(logits, dim=1)
+    expert = best(p, 2)
+    weight = p.gather(1, expert)
+    r = of_choices(expert, weight / weight.sum(1, keepdim=True), by_choice(expert), p, c)
+    r.share = torch.bincount(expert[:, 0], minlength=p.shape[1]).to(p.dtype) / len(p)
+    return r
+
+
+def sigmoid(logits, c, bias):
+    """Affinities are sigmoids, of which the chosen ones are divided by their sum. A bias [E] takes part in the choice
+    alone. The choice is limited to the best router_topk_groups of router_groups groups of neighbouring experts, a group
+    being as good as its two best experts together (DeepSeek-V3, sections 2.1.2 and 2.1.4, where 2 is K / M)."""
+    s = torch.sigmoid(logits)
+    tokens, experts = s.shape
+    groups = c.get("router_groups", 1)
+    of_group = (s.detach() + bias).view(tokens, groups, -1)
+    good = of_group.topk(min(2, experts // groups), dim=2).values.sum(2)  # [T, groups]
+    allowed = torch.zeros_like(good, dtype=torch.bool).scatter(1, best(good, c.get("router_topk_groups", groups)), True)
+    expert = best(of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1), c["num_experts_per_tok"])
+    weight = c.get("routed_scaling_factor", 1) * normalized(s.gather(1, expert), c)
+    shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (equations 17 to 20)
+    return of_choices(expert, weight, by_token(expert), shares, c)
+
+
+def moved_bias(bias, expert, rate):
+    """The bias after a step in which tokens chose `expert` [T, K]: experts of less than the mean load gain `rate`, and
+    those of more lose it (DeepSeek-V3, section 2.1.2, auxiliary-loss-free load balancing)."""
+    load = torch.bincount(expert.flatten(), minlength=len(bias)).to(bias.dtype)
+    return bias + rate * torch.sign(load.mean() - load)
+
+
+def expert_choice(logits, c):
+    """Every expert takes as many tokens as its capacity, those with the largest softmax over the experts (Zhou et
+    al., Mixture-of-Experts with Expert Choice Routing, section 3.2). What a token gets depends on later tokens."""
+    p = torch.softmax(logits, dim=1)
+    tokens, experts = p.shape
+    taken = best(p.T, capacity(c, tokens))  # [E, C]
+    chosen = torch.zeros(experts, tokens, dtype=torch.bool).scatter(1, taken, True).T
+    return Route(p * chosen, p, torch.full((experts,), 1 / experts, dtype=p.dtype))
+
+
+def hash_layer(logits, c, ids, table):
+    """The expert of a token is that of its id in a fixed table; its result counts whole (Roller et al., Hash Layers,
+    section 3)."""
+    expert = table[ids][:, None]
+    return of_choices(expert, torch.ones_like(logits[:, :1]), by_token(expert), torch.softmax(logits, dim=1), c)
+
+
+GATES = dict(switch=top_k, top_k=top_k, batch_prioritized=batch_prioritized, gshard=gshard, sigmoid=sigmoid,
+             expert_choice=expert_choice, hash=hash_layer)
+
+
+# ---- losses
+
+
+def balance_loss(r):
+    """E times the sum over experts of share and mean score: 1 if both are even (Switch Transformers, section 2.2)."""
+    return len(r.share) * (r.share * r.scores.mean(0)).sum()
+
+
+def z_loss(logits):
+    """The mean over tokens of the squared log of the softmax's denominator (ST-MoE, equation 5)."""
+    return torch.logsumexp(logits, dim=1).square().mean()
+
+
+# ---- --check
+
+
+def check_gates():
+    """Properties that the papers state, on random logits; raises AssertionError."""
+    g = torch.Generator().manual_seed(3)
+    tokens, experts = 40, 8
+    logits = torch.randn(tokens, experts, generator=g, dtype=torch.float64)
+    c = dict(num_local_experts=experts, num_experts_per_tok=2, capacity_factor=1.0, norm_topk_prob=True)
+    most = capacity(c, tokens)
+    bias = torch.zeros(experts, dtype=torch.float64)
+    table = torch.arange(100) % experts
+    routes = dict(top_k=top_k(logits, c), batch_prioritized=batch_prioritized(logits, c), gshard=gshard(logits, c),
+                  sigmoid=sigmoid(logits, dict(c, router_groups=4, router_topk_groups=2), bias),
+                  expert_choice=expert_choice(logits, c),
+                  hash=hash_layer(logits, dict(c, num_experts_per_tok=1), torch.arange(tokens) % 100, table))
+    for name, r in routes.items():
+        load = (r.combine != 0).sum(0)
+        assert load.max() <= most, f"{name}: an expert has {load.max()} tokens of {most}"
+        assert abs(r.share.sum().item() - 1) < 1e-12, name
+        if name not in ("expert_choice", "hash"):
+            whole = (r.slot >= 0).all(1)
+            assert whole.any() and not whole.all(), f"{name}: no drops"
+            assert torch.allclose(r.combine[whole].sum(1), torch.ones(int(whole.sum()), dtype=logits.dtype)), name
+    assert (routes["expert_choice"].combine != 0).sum(0).eq(most).all()  # every expert is full
+    in_groups = routes["sigmoid"].expert // 2
+    assert all(len(set(row)) <= 2 for row in in_groups.tolist())
+    moved = bias.clone()
+    moved[5] = 10  # every token chooses the expert with a large bias, with its own weight
+    assert (sigmoid(logits, c, moved).expert == 5).any(1).all()
+    even_out = bias.clone()  # loads even out without a loss, whatever the router prefers
+    spreads = []
+    for _ in range(200):
+        r = sigmoid(logits + torch.linspace(0, 2, experts), c, even_out)
+        spreads.append((r.share.max() * experts).item())
+        even_out = moved_bias(even_out, r.expert, 0.01)
+    assert spreads[0] > 1.5 and spreads[-1] < 1.2, f"sigmoid: the fullest expert has {spreads[0]}, later {spreads[-1]}"
+    assert abs(z_loss(torch.zeros(3, experts)).item() - math.log(experts) ** 2) < 1e-6
+    even = Route(None, torch.full((tokens, experts), 1 / experts), torch.full((experts,), 1 / experts))
+    assert abs(balance_loss(even).item() - 1) < 1e-6
+    print(f"gates: {len(routes)} gates keep what their papers state")
