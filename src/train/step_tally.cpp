@@ -17,10 +17,11 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
                     const runtime::StepTimes& times) {
   for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
   for (std::size_t layer = 0; layer < load.size(); ++layer)
-    for (std::size_t e = 0; e < experts_; ++e) {
-      chosen_[layer * experts_ + e] += load[layer][e];
-      kept_[layer * experts_ + e] += load[layer][experts_ + e];
-    }
+    for (std::size_t row = 0; row < load[layer].size(); row += 2 * experts_)
+      for (std::size_t e = 0; e < experts_; ++e) {
+        chosen_[layer * experts_ + e] += load[layer][row + e];
+        kept_[layer * experts_ + e] += load[layer][row + experts_ + e];
+      }
   times_.compute += times.compute;
   times_.all_to_all += times.all_to_all;
   times_.all_reduce += times.all_reduce;

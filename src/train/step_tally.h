@@ -16,8 +16,8 @@ class StepTally {
   StepTally(std::size_t layers, std::size_t experts);
 
   void clear();
-  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2,E] per MoE layer, the
-  // tokens that chose each expert and those that it kept.
+  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2L,E] per MoE layer, the
+  // tokens of each of L runs of tokens that chose each expert and those that it kept.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
            const runtime::StepTimes& times);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are

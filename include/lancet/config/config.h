@@ -16,8 +16,9 @@
 
 namespace lancet::config {
 
-enum class Router { switch_top1, batch_prioritized, top_k };  // "switch", "batch_prioritized", "top_k"
-enum class AuxLossScope { rank, global };
+// "switch", "batch_prioritized", "top_k", "sigmoid", "expert_choice"
+enum class Router { switch_top1, batch_prioritized, top_k, sigmoid, expert_choice };
+enum class AuxLossScope { rank, global, group };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
@@ -58,6 +59,12 @@ struct Model {
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
+  double router_z_loss_coef = 0;
+  // Of router sigmoid alone (DeepSeek-V3's n_group, topk_group, routed_scaling_factor, and its bias; rate 0: no bias).
+  std::int64_t router_groups = 1;                  // groups of neighbouring experts
+  std::optional<std::int64_t> router_topk_groups;  // that a token chooses from; null: all
+  double routed_scaling_factor = 1;
+  double router_bias_update_rate = 0;
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
@@ -69,6 +76,8 @@ struct Model {
   }
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }
+  std::int64_t topk_groups() const { return router_topk_groups.value_or(router_groups); }
+  bool experts_choose() const { return router == Router::expert_choice; }
   std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
   // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
   // dense model). check() ensures that they divide the experts.

@@ -150,12 +150,12 @@ bool overlap(const Region& a, const Region& b);
 bool contains(const Region& outer, const Region& inner);
 
 // The meaning of an output: the first word of its name, "aux" in aux.h.0. gradient ("grad"): of the parameter that the
-// rest names. aux, load: of the MoE layer that the rest names. other: a name that begins with no such word.
-enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient };
+// rest names. aux, z_loss, load: of the MoE layer that the rest names. other: a name that begins with no such word.
+enum class OutputKind : std::uint8_t { other, loss, aux, z_loss, load, gradient };
 std::string output_name(OutputKind kind, std::string_view subject);
 // True if each rank makes its share, and the value is the sum over the ranks.
 constexpr bool is_share(OutputKind kind) {
-  return kind == OutputKind::loss || kind == OutputKind::aux || kind == OutputKind::load;
+  return kind == OutputKind::loss || kind == OutputKind::aux || kind == OutputKind::z_loss || kind == OutputKind::load;
 }
 
 struct Output {
