@@ -18,7 +18,7 @@ class MoeLayer {
  public:
   MoeLayer(Builder& builder, const std::string& layer) : b_(builder), layer_(layer), name_(layer + ".moe") {
     const BuildOptions& options = b_.options();
-    const bool keeps_all = b_.gives_logits() || options.keep_all;
+    const bool keeps_all = (b_.gives_logits() || options.keep_all) && !model_.experts_choose();
     groups_ = keeps_all ? options.loads : options.groups;
     const std::int64_t tokens = b_.tokens() / groups_;
     capacity_ = keeps_all ? tokens : capacity(model_.capacity_factor, tokens, experts_, model_.num_experts_per_tok);

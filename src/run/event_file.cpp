@@ -118,6 +118,7 @@ std::vector<Scalar> scalars(const StepRecord& r, std::span<const LayerLoad> laye
   const auto add = [&](std::string tag, const auto& value) {
     if (value) all.push_back({std::move(tag), double(*value)});
   };
+  add("train/z_loss", r.z_loss);
   add("speed/mfu", r.mfu);
   add("speed/hidden_pct", r.hidden_pct);
   add("speed/predicted_ms", r.predicted_ms);

@@ -17,7 +17,8 @@ struct BoundStep {
   const float* grad_norm = nullptr;
   float* schedule = nullptr;
   std::vector<const float*> aux;             // per MoE layer: auxiliary loss, router entropy
-  std::vector<std::span<const float>> load;  // per MoE layer: [2,E]
+  std::vector<const float*> z_loss;          // per MoE layer, if the router has one
+  std::vector<std::span<const float>> load;  // per MoE layer: [2L,E]
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

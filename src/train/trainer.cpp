@@ -349,6 +349,7 @@ class TrainerImpl final : public Trainer {
   void add_up(const BoundStep& plan, run::StepRecord& record) {
     record.loss += *plan.loss;
     for (const float* aux : plan.aux) record.aux_loss += aux[0];
+    for (const float* z : plan.z_loss) record.z_loss = record.z_loss.value_or(0) + double(*z);
     tally_.add(plan.aux, plan.load, plan.executor->times());
   }
 

@@ -17,6 +17,7 @@ struct StepRecord {
   std::int64_t skipped_steps = 0;  // skipped steps up to this one
   double loss = 0;                 // mean cross-entropy over the tokens of the whole batch, in nats
   double aux_loss = 0;             // sum over MoE layers, without its coefficient
+  std::optional<double> z_loss;    // the same of the router's z-loss; empty without one
   double grad_norm = 0;            // before clipping
   double lr = 0;
   double step_ms = 0;
