@@ -28,15 +28,13 @@ struct Route {
   }
 };
 
-inline const std::vector<Route> routes{
-    {config::Router::switch_top1},
-    {config::Router::top_k, 2, true, 0, 0.01},
-    {config::Router::batch_prioritized, 2},
-    {config::Router::sigmoid, 2, true, 0.01},
-    {config::Router::expert_choice}};
+inline const std::vector<Route> routes{{config::Router::switch_top1},
+                                       {config::Router::top_k, 2, true, 0, 0.01},
+                                       {config::Router::batch_prioritized, 2},
+                                       {config::Router::sigmoid, 2, true, 0.01},
+                                       {config::Router::expert_choice}};
 // Those by which a token has one expert.
 inline const std::vector<config::Router> top_1_routers{config::Router::switch_top1, config::Router::batch_prioritized};
-inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority",
-                                             "slots_by_weight"};
+inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority", "slots_by_weight"};
 
 }  // namespace lancet::test

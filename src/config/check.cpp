@@ -36,16 +36,19 @@ Status check_sigmoid_only(const Model& m) {
   if (!m.has_moe() || m.router == Router::sigmoid) return {};
   if (m.router_groups != 1 || m.router_topk_groups)
     return refused(
-        "model.router_groups: expected 1, and model.router_topk_groups null, with model.router \"{}\", found {} and {}; "
+        "model.router_groups: expected 1, and model.router_topk_groups null, with model.router \"{}\", found {} and "
+        "{}; "
         "model.router=sigmoid limits a token to groups of experts",
         name(m.router), m.router_groups, m.router_topk_groups ? std::to_string(*m.router_topk_groups) : "null");
   if (m.routed_scaling_factor != 1)
     return refused(
-        "model.routed_scaling_factor: expected 1 with model.router \"{}\", found {}; model.router=sigmoid scales weights",
+        "model.routed_scaling_factor: expected 1 with model.router \"{}\", found {}; model.router=sigmoid scales "
+        "weights",
         name(m.router), m.routed_scaling_factor);
   if (m.router_bias_update_rate != 0)
     return refused(
-        "model.router_bias_update_rate: expected 0 with model.router \"{}\", found {}; model.router=sigmoid has a bias, "
+        "model.router_bias_update_rate: expected 0 with model.router \"{}\", found {}; model.router=sigmoid has a "
+        "bias, "
         "and model.router_aux_loss_coef balances any router",
         name(m.router), m.router_bias_update_rate);
   return {};
@@ -60,7 +63,8 @@ Status check_expert_groups(const Model& m, std::int64_t experts) {
                    m.topk_groups());
   if (const std::int64_t open = m.topk_groups() * (experts / m.router_groups); m.num_experts_per_tok > open)
     return refused(
-        "model.router_topk_groups: expected groups with at least model.num_experts_per_tok = {} experts, found {} of {} "
+        "model.router_topk_groups: expected groups with at least model.num_experts_per_tok = {} experts, found {} of "
+        "{} "
         "groups, which have {}",
         m.num_experts_per_tok, m.topk_groups(), m.router_groups, open);
   return {};
@@ -98,7 +102,8 @@ Status check_expert_choice(const Config& config) {
         "true");
   if (config.train.sample_tokens > 0)
     return refused(
-        "train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts depend on later "
+        "train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts depend on "
+        "later "
         "tokens, found {}; model.router=top_k generates",
         config.train.sample_tokens);
   return {};

@@ -133,8 +133,7 @@ ParameterCount count_parameters(const config::Model& model) {
   for (const Parameter& parameter : parameters(model)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
     count.total += elements;
-    count.active +=
-        parameter.is_experts ? std::int64_t(double(elements / parameter.shape[0]) * of_token) : elements;
+    count.active += parameter.is_experts ? std::int64_t(double(elements / parameter.shape[0]) * of_token) : elements;
   }
   return count;
 }

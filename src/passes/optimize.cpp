@@ -212,7 +212,7 @@ class Optimize {
 
   ir::Program program_;
   const OptimizeOptions& options_;
-  std::vector<Update> updates_, balances_;  // balances_: of counts
+  std::vector<Update> updates_, balances_;                                 // balances_: of counts
   std::vector<bool> is_weight_;                                            // by tensor
   std::map<mesh::Axes, std::map<DType, Bucket>, std::greater<>> buckets_;  // by group and type
   std::int64_t bucket_bytes_ = 0;

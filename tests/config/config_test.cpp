@@ -275,10 +275,12 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(error({"model.router=expert_choice", "model.norm_topk_prob=true"}, 4).find("weights are the scores") !=
         std::string::npos);
   CHECK(error({"model.router=expert_choice", "train.sample_tokens=5"}, 4) ==
-        "config: train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts depend on "
+        "config: train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts "
+        "depend on "
         "later tokens, found 5; model.router=top_k generates");
   CHECK(error({"model.router_bias_update_rate=0.01"}, 4) ==
-        "config: model.router_bias_update_rate: expected 0 with model.router \"switch\", found 0.01; model.router=sigmoid "
+        "config: model.router_bias_update_rate: expected 0 with model.router \"switch\", found 0.01; "
+        "model.router=sigmoid "
         "has a bias, and model.router_aux_loss_coef balances any router");
   CHECK(error({"model.router_groups=2"}, 4).find("model.router=sigmoid limits a token") != std::string::npos);
   CHECK(error({"model.routed_scaling_factor=2"}, 4).find("model.router=sigmoid scales") != std::string::npos);
@@ -286,11 +288,12 @@ TEST_CASE("fields must fit each other and the number of ranks") {
         "config: model.router_groups: expected a divisor of the layer's 8 experts, found 3");
   CHECK(error({"model.router=sigmoid", "model.router_groups=4", "model.router_topk_groups=5"}, 4) ==
         "config: model.router_topk_groups: expected at most model.router_groups = 4, found 5");
-  CHECK(error({"model.router=sigmoid", "model.num_experts_per_tok=3", "model.router_groups=4",
-               "model.router_topk_groups=1"},
-              4) ==
-        "config: model.router_topk_groups: expected groups with at least model.num_experts_per_tok = 3 experts, found 1 "
-        "of 4 groups, which have 2");
+  CHECK(
+      error({"model.router=sigmoid", "model.num_experts_per_tok=3", "model.router_groups=4",
+             "model.router_topk_groups=1"},
+            4) ==
+      "config: model.router_topk_groups: expected groups with at least model.num_experts_per_tok = 3 experts, found 1 "
+      "of 4 groups, which have 2");
   CHECK(check(good("{}", {"model.router=sigmoid", "model.num_experts_per_tok=4", "model.router_groups=4",
                           "model.router_topk_groups=2", "model.router_bias_update_rate=0.001"}),
               4)

@@ -147,8 +147,10 @@ TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
   REQUIRE(made.ok());
   const std::string name = "h.0.moe.gate.bias";
   for (const auto& [each, tensor] : made->all())
-    if (each.ends_with(".gate.bias")) std::ranges::fill(tensor.memory.span<float>(), 0.25F);
-    else std::ranges::copy(model.store[each].memory.span<const float>(), tensor.memory.span<float>().begin());
+    if (each.ends_with(".gate.bias"))
+      std::ranges::fill(tensor.memory.span<float>(), 0.25F);
+    else
+      std::ranges::copy(model.store[each].memory.span<const float>(), tensor.memory.span<float>().begin());
   REQUIRE(export_hugging_face(m, *made, folder / "s", {}).ok());
   const HuggingFaceModel again = import_ok(folder / "s");
   CHECK(again.config.model == m);

@@ -16,14 +16,12 @@
 
 namespace lancet::config {
 
-// "switch", "batch_prioritized", "top_k", "sigmoid", "expert_choice"
 enum class Router { switch_top1, batch_prioritized, top_k, sigmoid, expert_choice };
 enum class AuxLossScope { rank, global, group };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
-// automatic ("auto"): self for one rank; for several, nccl between GPUs, else mpi. mpi between GPUs copies through host
-// memory.
+// automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };
 // emulated: no computation; ops take the time that a hardware file declares.
 enum class Device { cpu, cuda, emulated };
@@ -60,11 +58,10 @@ struct Model {
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
   double router_z_loss_coef = 0;
-  // Of router sigmoid alone (DeepSeek-V3's n_group, topk_group, routed_scaling_factor, and its bias; rate 0: no bias).
-  std::int64_t router_groups = 1;                  // groups of neighbouring experts
-  std::optional<std::int64_t> router_topk_groups;  // that a token chooses from; null: all
-  double routed_scaling_factor = 1;
-  double router_bias_update_rate = 0;
+  // Router sigmoid: groups of neighbouring experts, and those of them that a token chooses from (null: all).
+  std::int64_t router_groups = 1;
+  std::optional<std::int64_t> router_topk_groups;
+  double routed_scaling_factor = 1, router_bias_update_rate = 0;  // rate 0: no bias
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }

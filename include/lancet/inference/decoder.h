@@ -24,8 +24,8 @@ Status check_generates(const config::Model& model);
 class Decoder {
  public:
   // Collective. store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in
-  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder. Config error: see
-  // check_generates.
+  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder. Config error:
+  // see check_generates.
   static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
                                                  runtime::TensorStore& store, world::Streams& streams, int threads);
 

@@ -45,18 +45,16 @@ struct AddCounts {
   }
 };
 
-std::size_t workspace(const KernelArgs& args) {
-  return std::size_t(args.results[0].elements()) * sizeof(std::int32_t);
-}
+std::size_t workspace(const KernelArgs& args) { return std::size_t(args.results[0].elements()) * sizeof(std::int32_t); }
 
 Kernel bind(const KernelArgs& args) {
   const std::int64_t n = args.operands[0].elements(), experts = args.results[0].elements();
   auto* counts = reinterpret_cast<std::int32_t*>(args.workspace);
-  return run_steps(args.stream, Step{divide_up(experts, ZeroCounts::threads), ZeroCounts{counts, experts}},
-                   Step{divide_up(n, CountChoices::threads),
-                        CountChoices{args.operands[0].as<std::int32_t>(), n, counts}},
-                   Step{divide_up(experts, AddCounts::threads),
-                        AddCounts{counts, experts, args.has(1), args.results[0].as<float>()}});
+  return run_steps(
+      args.stream, Step{divide_up(experts, ZeroCounts::threads), ZeroCounts{counts, experts}},
+      Step{divide_up(n, CountChoices::threads), CountChoices{args.operands[0].as<std::int32_t>(), n, counts}},
+      Step{divide_up(experts, AddCounts::threads),
+           AddCounts{counts, experts, args.has(1), args.results[0].as<float>()}});
 }
 
 const DeviceKernel table[] = {{"choice_counts", bind, workspace}};

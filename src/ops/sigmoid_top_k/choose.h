@@ -1,5 +1,5 @@
-// The choice of one token's experts by sigmoid scores, as plain loops over host memory. The GPU kernels (cuda.cu) decide
-// the same in parallel.
+// The choice of one token's experts by sigmoid scores, as plain loops over host memory. The GPU kernels (cuda.cu)
+// decide the same in parallel.
 #pragma once
 #include "math.h"
 #include "ops/top_k/choose.h"

@@ -56,8 +56,8 @@ struct ChooseSigmoid {
     std::uint64_t* keys = block.template shared<Shared>().keys[block.thread() / width];
     const std::int64_t size = experts / groups;
     for (std::int64_t g = member; g < groups; g += width)
-      keys[g] = routing::group_key([&](std::int64_t e) { return rank(own, e); }, g * size, (g + 1) * size,
-                                   std::uint32_t(g));
+      keys[g] =
+          routing::group_key([&](std::int64_t e) { return rank(own, e); }, g * size, (g + 1) * size, std::uint32_t(g));
     block.sync();
     return routing::open_groups(keys, groups, open);
   }

@@ -312,11 +312,12 @@ Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight =
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  return run_steps(args.stream, Step{gate.chunks, Count{gate}},
-                   Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.first}},
-                   Step{1, ScanBins{memory.first, memory.last, gate.experts}},
-                   Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.first, memory.list}},
-                   Step{gate.experts * gate.groups, KeepFirst{gate, memory.first, memory.last, memory.list, weight, by_weight}});
+  return run_steps(
+      args.stream, Step{gate.chunks, Count{gate}},
+      Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.first}},
+      Step{1, ScanBins{memory.first, memory.last, gate.experts}},
+      Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.first, memory.list}},
+      Step{gate.experts * gate.groups, KeepFirst{gate, memory.first, memory.last, memory.list, weight, by_weight}});
 }
 Kernel bind_by_choice(const KernelArgs& args) { return bind_listed(args, nullptr); }
 Kernel bind_by_priority(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>()); }

@@ -9,7 +9,8 @@ inline bool is_flag(const OpInput& in, std::string_view name) {
   return value == 0 || value == 1;
 }
 
-// The results of a choice of K of the experts of logits f32[B,S,E]: expert i32[T,K], weight f32[T,K], scores f32[B,S,E].
+// The results of a choice of K of the experts of logits f32[B,S,E]: expert i32[T,K], weight f32[T,K], scores
+// f32[B,S,E].
 inline Inferred infer_choice(const OpInput& in, std::int64_t choices) {
   const TensorType& logits = in.operands[0];
   if (logits.dtype != DType::f32 || logits.shape.rank() != 3) return expected("logits f32[B,S,E]");

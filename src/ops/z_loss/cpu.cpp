@@ -51,8 +51,7 @@ Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[0].shape().rows(), experts = args.operands[0].shape().back();
   const float* logits = args.operands[0].as<float>();
   float* dlogits = args.results[0].as<float>();
-  const float scale =
-      float(2 * args.attributes.real("coefficient") / double(args.attributes.integer("total_tokens")));
+  const float scale = float(2 * args.attributes.real("coefficient") / double(args.attributes.integer("total_tokens")));
   return [=]() -> Status {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {

@@ -12,9 +12,9 @@ using namespace device;
 struct SquareLogs {
   static constexpr int threads = 256;
   std::int64_t tokens, experts;
-  const float* logits;      // [T, E]
+  const float* logits;       // [T, E]
   float *squares, *dlogits;  // [T] or null; [T, E] or null
-  float scale;              // of the gradient
+  float scale;               // of the gradient
   int width;
 
   std::int64_t blocks() const { return divide_up(tokens, threads / width); }
@@ -43,9 +43,7 @@ SquareLogs kernel_of(const KernelArgs& args) {
   return {shape.rows(), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0, group_width(shape.back())};
 }
 
-std::size_t workspace(const KernelArgs& args) {
-  return std::size_t(args.operands[0].shape().rows()) * sizeof(float);
-}
+std::size_t workspace(const KernelArgs& args) { return std::size_t(args.operands[0].shape().rows()) * sizeof(float); }
 
 Kernel bind(const KernelArgs& args) {
   SquareLogs kernel = kernel_of(args);

@@ -1,5 +1,5 @@
-// The router's z-loss (Zoph et al., ST-MoE, equation 5), which keeps logits small: the mean over tokens of the square of
-// the logarithm of sum over experts of e^logit.
+// The router's z-loss (Zoph et al., ST-MoE, equation 5), which keeps logits small: the mean over tokens of the square
+// of the logarithm of sum over experts of e^logit.
 //   z_loss(logits f32[B,S,E]) {total_tokens, coefficient} -> f32[1]: this rank's share of the layer's; the sum over
 //       ranks is the whole. total_tokens: tokens of the whole batch; coefficient: the weight of the loss in the
 //       objective, which the result does not include

@@ -140,8 +140,8 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     for (const std::int64_t choices : {std::int64_t{1}, (experts + 1) / 2, experts}) {
       cases.push_back({"top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
       cases.push_back({"sigmoid_top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
-      cases.push_back({"choice_counts",
-                       {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
+      cases.push_back(
+          {"choice_counts", {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
       for (const char* gate : gates) {
         Sample sample{{{{i32, {333, choices}}, Fill::expert}},
                       {{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}}};
@@ -152,9 +152,9 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     cases.push_back({"every_expert", {{{{f32, {1, 333, experts}}}}, {}}});
     for (const char* op : {"z_loss", "z_loss_dx"})
       cases.push_back({op, {{{{f32, {1, 333, experts}}}}, {{"total_tokens", 333}, {"coefficient", 0.5}}}});
-    cases.push_back({"balance_bias",
-                     {{{{f32, {experts}}}, {{f32, {experts}}, Fill::positive}, {{f32, {4}}, Fill::positive}},
-                      {{"rate", 0.5}}}});
+    cases.push_back(
+        {"balance_bias",
+         {{{{f32, {experts}}}, {{f32, {experts}}, Fill::positive}, {{f32, {4}}, Fill::positive}}, {{"rate", 0.5}}}});
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
                       {{"load_tokens", 40}, {"total_tokens", 80}, {"coefficient", 0.5}}}});
@@ -282,8 +282,8 @@ TEST_CASE("emulated sigmoid scores choose and weigh as the CPU's do, bit for bit
         if (t % 50 == 4) row[experts - 1] = -200.f;  // score 0
       }
       for (std::int64_t e = 0; e < experts; e += 2) bias.as<float>()[e] = 0.f;
-      const ir::Attributes of{{"k", choices}, {"expert_groups", groups}, {"top_groups", open}, {"normalize", 1},
-                              {"scale", 2.5}};
+      const ir::Attributes of{
+          {"k", choices}, {"expert_groups", groups}, {"top_groups", open}, {"normalize", 1}, {"scale", 2.5}};
       const Outcome expected = run(ops::op("sigmoid_top_k"), {logits, bias}, of),
                     found = run_emulated(ops::op("sigmoid_top_k"), {logits, bias}, of, 5);
       CHECK(found.faults.empty());
