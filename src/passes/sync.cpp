@@ -2,8 +2,9 @@
 // which ranks hold the same parameter and other tokens. The gradients of a group fill a bucket in the order in
 // which they are made; a full bucket is closed by an all-reduce, or with ZeRO-1 by a reduce-scatter, right after
 // the instruction that completes it, so that it can run beside the rest of the backward pass. At the end one more
-// all-reduce of each group sums the loss, aux and load outputs, and the counts of choices that stand in the place of
-// gradients, since these must be exact and whole. The outputs become the results.
+// all-reduce of each group sums the loss, aux and load outputs. Counts of choices that stand in the place of gradients
+// (ops::OpDef::counted) must be exact and whole: one all-reduce in f32 of each group sums them. The outputs become the
+// results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +51,8 @@ class Sync {
       }
     }
     for (auto& [group, bucket] : buckets_) close(group, bucket);
-    reduce_shares();
+    if (with_gradients_) reduce_all("counts", [&](const ir::Output& output) { return is_count(output); });
+    reduce_all("metrics", [](const ir::Output& output) { return ir::is_share(output.kind); });
     return std::move(result_);
   }
 
@@ -88,14 +90,14 @@ class Sync {
     bucket.filled = 0;
   }
 
-  void reduce_shares() {
-    std::map<Axes, std::vector<std::size_t>> shares;
-    for (std::size_t i = 0; i < source_.outputs.size(); ++i) {
-      const ir::Output& output = source_.outputs[i];
-      const bool is_summed = ir::is_share(output.kind) || (with_gradients_ && is_count(output));
-      if (const Axes group = partial_axes(output); is_summed && !group.empty()) shares[group].push_back(i);
-    }
-    for (const auto& [group, outputs] : shares) reduce(outputs, group, "metrics", {});
+  // One all-reduce of each group of the outputs for which `is_one` is true.
+  template <class Predicate>
+  void reduce_all(const char* label, const Predicate& is_one) {
+    std::map<Axes, std::vector<std::size_t>> groups;
+    for (std::size_t i = 0; i < source_.outputs.size(); ++i)
+      if (const Axes group = partial_axes(source_.outputs[i]); is_one(source_.outputs[i]) && !group.empty())
+        groups[group].push_back(i);
+    for (const auto& [group, outputs] : groups) reduce(outputs, group, label, {});
   }
 
   // One all-reduce, or reduce-scatter, of these outputs; they become its results.
