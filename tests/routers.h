@@ -14,6 +14,8 @@ struct Route {
   double bias_rate = 0;     // router_bias_update_rate; with one, a token chooses from one half of the experts
   double z_loss = 0;        // router_z_loss_coef
 
+  // True if scarce capacity drops choices.
+  bool drops() const { return router != config::Router::expert_choice; }
   void set(config::Model& model) const {
     model.router = router;
     model.num_experts_per_tok = experts_per_tok;

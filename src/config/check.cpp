@@ -172,6 +172,10 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
 }
 
 Status check_emulated(const Config& config) {
+  if (config.model.has_moe() && config.model.router_bias_update_rate != 0)
+    return refused(
+        "model.router_bias_update_rate: expected 0 for device \"emulated\", whose scores are drawn, found {}",
+        config.model.router_bias_update_rate);
   if (config.emulated.hardware.empty())
     return refused("emulated.hardware: expected a hardware file for device \"emulated\", found none");
   if (config.comm.transport == Transport::mirrored)

@@ -105,7 +105,8 @@ Kernel bind(const KernelArgs& args) {
                              args.results[1].as<float>(),
                              args.results[2].as<float>(),
                              group_width(shape.back())};
-  return run_steps(args.stream, Step{kernel.blocks(), kernel});
+  const std::size_t shared = kernel.open < kernel.groups ? shared_bytes<ChooseSigmoid>() : 0;
+  return run_steps(args.stream, Step{kernel.blocks(), kernel, shared});
 }
 
 // The gradient of the logits (routing::sigmoid_backward). Bytes: the logits and dlogits once.
