@@ -11,18 +11,32 @@ struct Route {
   config::Router router;
   std::int64_t experts_per_tok = 1;
   bool normalized = false;  // norm_topk_prob
+  double bias_rate = 0;     // router_bias_update_rate; with one, a token chooses from one half of the experts
+  double z_loss = 0;        // router_z_loss_coef
 
+  // True if scarce capacity drops choices.
+  bool drops() const { return router != config::Router::expert_choice; }
   void set(config::Model& model) const {
     model.router = router;
     model.num_experts_per_tok = experts_per_tok;
     model.norm_topk_prob = normalized;
+    model.router_bias_update_rate = bias_rate;
+    model.router_z_loss_coef = z_loss;
+    if (bias_rate > 0) {
+      model.router_groups = 2;
+      model.router_topk_groups = 1;
+      model.routed_scaling_factor = 1.5;
+    }
   }
 };
 
-inline const std::vector<Route> routes{
-    {config::Router::switch_top1}, {config::Router::top_k, 2, true}, {config::Router::batch_prioritized, 2}};
+inline const std::vector<Route> routes{{config::Router::switch_top1},
+                                       {config::Router::top_k, 2, true, 0, 0.01},
+                                       {config::Router::batch_prioritized, 2},
+                                       {config::Router::sigmoid, 2, true, 0.01},
+                                       {config::Router::expert_choice}};
 // Those by which a token has one expert.
 inline const std::vector<config::Router> top_1_routers{config::Router::switch_top1, config::Router::batch_prioritized};
-inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority"};
+inline const std::vector<const char*> gates{"slots", "slots_by_choice", "slots_by_priority", "slots_by_weight"};
 
 }  // namespace lancet::test

@@ -75,6 +75,7 @@ class Generation {
     if (!sound.ok()) return agreed(sound.error());
     LANCET_ASSIGN(
         model_, inference::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    LANCET_TRY(world::agree(world_, inference::check_generates(model_->config().model)));
     LANCET_TRY(world::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
     if (prompt_.empty()) LANCET_TRY(world::agree(world_, start_empty()));

@@ -41,6 +41,45 @@ Status check_experts_given(const Model& m) {
   return {};
 }
 
+// What only sigmoid scores have.
+Status check_sigmoid_only(const Model& m) {
+  if (!m.has_moe() || m.router == Router::sigmoid) return {};
+  if (m.router_groups != 1 || m.router_topk_groups)
+    return refused(
+        "model.router_groups: expected 1, and model.router_topk_groups null, with model.router \"{}\", found {} and "
+        "{}; "
+        "model.router=sigmoid limits a token to groups of experts",
+        name(m.router), m.router_groups, m.router_topk_groups ? std::to_string(*m.router_topk_groups) : "null");
+  if (m.routed_scaling_factor != 1)
+    return refused(
+        "model.routed_scaling_factor: expected 1 with model.router \"{}\", found {}; model.router=sigmoid scales "
+        "weights",
+        name(m.router), m.routed_scaling_factor);
+  if (m.router_bias_update_rate != 0)
+    return refused(
+        "model.router_bias_update_rate: expected 0 with model.router \"{}\", found {}; model.router=sigmoid has a "
+        "bias, "
+        "and model.router_aux_loss_coef balances any router",
+        name(m.router), m.router_bias_update_rate);
+  return {};
+}
+
+Status check_expert_groups(const Model& m, std::int64_t experts) {
+  if (experts % m.router_groups != 0)
+    return refused("model.router_groups: expected a divisor of the layer's {} experts, found {}", experts,
+                   m.router_groups);
+  if (m.topk_groups() > m.router_groups)
+    return refused("model.router_topk_groups: expected at most model.router_groups = {}, found {}", m.router_groups,
+                   m.topk_groups());
+  if (const std::int64_t open = m.topk_groups() * (experts / m.router_groups); m.num_experts_per_tok > open)
+    return refused(
+        "model.router_topk_groups: expected groups with at least model.num_experts_per_tok = {} experts, found {} of "
+        "{} "
+        "groups, which have {}",
+        m.num_experts_per_tok, m.topk_groups(), m.router_groups, open);
+  return {};
+}
+
 Status check_experts(const Model& m, const mesh::Mesh& mesh) {
   if (!m.has_moe()) return {};
   const int coordinates = mesh[mesh::Axis::expert];
@@ -56,6 +95,27 @@ Status check_experts(const Model& m, const mesh::Mesh& mesh) {
         "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes "
         "several",
         m.num_experts_per_tok);
+  return m.router == Router::sigmoid ? check_expert_groups(m, experts) : Status();
+}
+
+Status check_expert_choice(const Config& config) {
+  const Model& m = config.model;
+  if (!m.has_moe() || !m.experts_choose()) return {};
+  if (m.num_experts_per_tok != 1)
+    return refused(
+        "model.num_experts_per_tok: expected 1 with model.router \"expert_choice\", found {}; model.capacity_factor is "
+        "the mean number of experts per token",
+        m.num_experts_per_tok);
+  if (m.norm_topk_prob)
+    return refused(
+        "model.norm_topk_prob: expected false with model.router \"expert_choice\", whose weights are the scores, found "
+        "true");
+  if (config.train.sample_tokens > 0)
+    return refused(
+        "train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts depend on "
+        "later "
+        "tokens, found {}; model.router=top_k generates",
+        config.train.sample_tokens);
   return {};
 }
 
@@ -119,6 +179,12 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
     if (size.elements > double(most_elements))
       return refused("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
   const double choices = tokens * double(m.num_experts_per_tok);
+  if (const double pairs = tokens * double(m.experts(mesh[mesh::Axis::expert]));
+      m.has_moe() && m.experts_choose() && pairs > double(most_routed))
+    return refused(
+        "train.micro_batch_size * train.seq_len * experts: expected at most {} with model.router \"expert_choice\", "
+        "found {:.0f}",
+        most_routed, pairs);
   if (m.has_moe() && choices > double(most_routed))
     return refused(
         "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, "
@@ -128,6 +194,10 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
 }
 
 Status check_emulated(const Config& config) {
+  if (config.model.has_moe() && config.model.router_bias_update_rate != 0)
+    return refused(
+        "model.router_bias_update_rate: expected 0 for device \"emulated\", whose scores are drawn, found {}",
+        config.model.router_bias_update_rate);
   if (config.emulated.hardware.empty())
     return refused("emulated.hardware: expected a hardware file for device \"emulated\", found none");
   if (config.comm.transport == Transport::mirrored)
@@ -161,6 +231,8 @@ Status check(const Config& config, int ranks) {
   LANCET_TRY(check_experts_given(m));
   LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));
+  LANCET_TRY(check_sigmoid_only(m));
+  LANCET_TRY(check_expert_choice(config));
   if (m.has_moe()) LANCET_TRY(check_groups(config));
   LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)

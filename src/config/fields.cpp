@@ -13,8 +13,9 @@ namespace {
 
 using Words = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 3> router_words = {"switch", "batch_prioritized", "top_k"};
-constexpr std::array<std::string_view, 2> scope_words = {"rank", "global"};
+constexpr std::array<std::string_view, 5> router_words = {"switch", "batch_prioritized", "top_k", "sigmoid",
+                                                          "expert_choice"};
+constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
@@ -54,6 +55,7 @@ constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 // bounds the sizes of tensors).
 constexpr double most_layers = 10000;
 constexpr double most_experts_per_layer = 65536;
+constexpr double most_router_groups = 64;
 constexpr double most_ranks = 65536;
 constexpr double most_width = 1 << 20;      // also limits rows, heads and accumulated micro batches
 constexpr double most_positions = 1 << 24;  // per sequence
@@ -90,19 +92,34 @@ constexpr Field table[] = {
     ROW(model.n_shared_experts, between(0, most_experts_per_layer),
         "experts of a layer that every token passes besides those that the router chooses; their results are added "
         "without a weight"),
-    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; router switch needs 1"),
+    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer),
+        "experts per token; routers switch and expert_choice need 1"),
     ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
         "tokens that a full expert keeps. switch, top_k: the first ones; batch_prioritized: first choices before "
-        "second ones, each by falling probability of the token's first choice"),
+        "second ones, each by falling probability of the token's first choice; sigmoid: scores are sigmoids "
+        "(DeepSeek-V3), the first tokens are kept; expert_choice: each expert takes the tokens with its largest "
+        "scores, which is not causal: a token's experts depend on later tokens of its group, in evaluation, too"),
     ROW(model.capacity_factor, above_zero(most_factor),
-        "slots per expert, as a multiple of an even share of the tokens' choices"),
+        "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
+        "experts per token"),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
         "micro batches; null: micro_batch_size"),
     ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
     ROW(model.router_aux_loss_scope, any(),
-        "tokens that the load-balancing loss counts: those of each rank, or of all"),
+        "tokens that the load-balancing loss counts: those of each rank, of all, or of each group of "
+        "router_group_size sequences"),
+    ROW(model.router_z_loss_coef, between(0, most_factor),
+        "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off"),
+    ROW(model.router_groups, between(1, most_router_groups),
+        "router sigmoid: groups of neighbouring experts, whose scores are the sums of their two best experts"),
+    ROW(model.router_topk_groups, between(1, most_router_groups),
+        "router sigmoid: a token chooses experts of as many groups, the best ones; null: all"),
+    ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights"),
+    ROW(model.router_bias_update_rate, between(0, 1),
+        "router sigmoid: after each step the bias by which experts are chosen grows by this for experts with less "
+        "than the mean load of the step, and falls for those with more; 0: no bias"),
     ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
     ROW(data.train, any(), "token file for training (lancet data tokenize writes it)"),
     ROW(data.eval, any(), "token file for evaluation; empty: no evaluation"),

@@ -188,9 +188,11 @@ class Reader {
     const auto mesh = config::make_mesh(point.config, point.ranks);
     if (!mesh.ok()) return file_.fail(where, "a mesh that fits the ranks", mesh.error().message);
     const std::int64_t experts = point.config.model.experts((*mesh)[mesh::Axis::expert]);
+    const config::Model& model = point.config.model;
+    // Experts that choose fill all their slots.
+    const double slots = model.experts_choose() ? 1 : model.capacity_factor;
     point.spread = {.imbalance = choice.imbalance,
-                    .capacity = std::min(point.config.model.capacity_factor,
-                                         double(experts) / double(point.config.model.num_experts_per_tok)),
+                    .capacity = std::min(slots, double(experts) / double(model.num_experts_per_tok)),
                     .padded = padded.get<bool>()};
     if (point.source == Source::simulated || (choice.imbalance == 1 && !padded.get<bool>())) return {};
     return file_.fail(where,

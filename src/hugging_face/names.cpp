@@ -13,15 +13,17 @@ namespace {
 
 enum class Form : std::uint8_t { plain, conv1d, vocabulary };
 
+enum class Bias : std::uint8_t { none, always, of_some };  // of_some: where the model has one
+
 // A layer: its weight and, if it has one, its bias.
 struct Row {
   std::string_view layer;  // {}: the block
   Form weight;
-  bool bias = true;
+  Bias bias = Bias::always;
   bool is_expert() const { return layer.find(".experts.") != layer.npos; }
 };
 
-constexpr Row first[] = {{"wte", Form::vocabulary, false}, {"wpe", Form::plain, false}};
+constexpr Row first[] = {{"wte", Form::vocabulary, Bias::none}, {"wpe", Form::plain, Bias::none}};
 constexpr Row every_block[] = {
     {"h.{}.ln_1", Form::plain},
     {"h.{}.attn.c_attn", Form::conv1d},
@@ -30,7 +32,7 @@ constexpr Row every_block[] = {
 };
 constexpr Row dense_block[] = {{"h.{}.mlp.c_fc", Form::conv1d}, {"h.{}.mlp.c_proj", Form::conv1d}};
 constexpr Row moe_block[] = {
-    {"h.{}.moe.gate", Form::plain, false},
+    {"h.{}.moe.gate", Form::plain, Bias::of_some},
     {"h.{}.moe.experts.c_fc", Form::conv1d},
     {"h.{}.moe.experts.c_proj", Form::conv1d},
 };
@@ -76,7 +78,9 @@ class Listing {
   Status add(const Row& row, std::int64_t block, std::int64_t expert) {
     const std::string layer = fmt::format(fmt::runtime(row.layer), block);
     LANCET_TRY(add(layer + ".weight", row.weight, expert));
-    return row.bias ? add(layer + ".bias", Form::plain, expert) : Status();
+    const std::string bias = layer + ".bias";
+    if (row.bias == Bias::none || (row.bias == Bias::of_some && !program_.find(bias).valid())) return {};
+    return add(bias, Form::plain, expert);
   }
 
   Status add(const std::string& parameter, Form form, std::int64_t expert) {

@@ -9,6 +9,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/world/agree.h"
 
 namespace lancet::inference {
 namespace {
@@ -17,6 +18,14 @@ namespace {
 constexpr std::int64_t most_rows = 128;
 
 }  // namespace
+
+Status check_generates(const config::Model& model) {
+  if (!model.has_moe() || !model.experts_choose()) return {};
+  return config_error(
+      "model.router: expected a router by which tokens choose, found \"expert_choice\", by which a token's experts "
+      "depend "
+      "on later tokens: lancet eval computes its loss, and a model trained with model.router=top_k generates");
+}
 
 Decoder::Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,
                  world::Streams& streams, int threads)
@@ -30,6 +39,7 @@ Decoder::Decoder(const config::Config& config, comm::Communicator& world, runtim
 
 Result<std::unique_ptr<Decoder>> Decoder::create(const config::Config& config, comm::Communicator& world,
                                                  runtime::TensorStore& store, world::Streams& streams, int threads) {
+  LANCET_TRY(world::agree(world, check_generates(config.model)));
   std::unique_ptr<Decoder> decoder(new Decoder(config, world, store, streams, threads));
   LANCET_TRY(decoder->pass_of(1));
   return decoder;

@@ -101,7 +101,10 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   config.data.synthetic = false;
   config.data.eval_sequences =
       options.max_sequences > 0 ? options.max_sequences : std::numeric_limits<std::int64_t>::max();
-  config.train.micro_batch_size = std::max<std::int64_t>(1, batch_tokens / config.train.seq_len);
+  // Groups of the size that the model was trained with, since experts may choose among the tokens of a group.
+  const std::int64_t group = config.model.experts_choose() ? config.group_sequences() : 1;
+  config.train.micro_batch_size = group * std::max<std::int64_t>(1, batch_tokens / config.train.seq_len / group);
+  if (config.model.experts_choose()) config.model.router_group_size = group;
   auto batches = data::evaluation_batches(config, model.tokenizer_id(), world.rank(), world.size());
   LANCET_TRY(world::agree(world, batches.ok() ? Status() : Status(batches.error())));
   data::Evaluation& evaluation = **batches;

@@ -11,4 +11,8 @@ std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t 
   return static_cast<std::int64_t>(std::clamp(std::ceil(exact - 1e-9 * exact), 1.0, double(tokens)));
 }
 
+std::int64_t choices_of(const config::Model& model, std::int64_t tokens, std::int64_t slots) {
+  return model.experts_choose() ? slots : tokens * model.num_experts_per_tok;
+}
+
 }  // namespace lancet::model

@@ -129,10 +129,11 @@ std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocab
 
 ParameterCount count_parameters(const config::Model& model) {
   ParameterCount count;
+  const auto of_token = model.experts_choose() ? model.capacity_factor : double(model.num_experts_per_tok);
   for (const Parameter& parameter : parameters(model)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
     count.total += elements;
-    count.active += parameter.is_experts ? elements / parameter.shape[0] * model.num_experts_per_tok : elements;
+    count.active += parameter.is_experts ? std::int64_t(double(elements / parameter.shape[0]) * of_token) : elements;
   }
   return count;
 }

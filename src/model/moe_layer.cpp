@@ -18,7 +18,7 @@ class MoeLayer {
  public:
   MoeLayer(Builder& builder, const std::string& layer) : b_(builder), layer_(layer), name_(layer + ".moe") {
     const BuildOptions& options = b_.options();
-    const bool keeps_all = b_.gives_logits() || options.keep_all;
+    const bool keeps_all = (b_.gives_logits() || options.keep_all) && !model_.experts_choose();
     groups_ = keeps_all ? options.loads : options.groups;
     const std::int64_t tokens = b_.tokens() / groups_;
     capacity_ = keeps_all ? tokens : capacity(model_.capacity_factor, tokens, experts_, model_.num_experts_per_tok);
@@ -40,9 +40,7 @@ class MoeLayer {
         b_.add({.name = gate + ".weight", .shape = {experts_, model_.n_embd}, .deviation = b_.deviation}, DType::f32,
                {whole, whole});
     const TensorId logits = b_.emit("router", {x, weight}, {}, gate)[0];  // f32[B,S,E]
-    ops::Attributes of_choice{{"k", model_.num_experts_per_tok}};
-    if (model_.norm_topk_prob) of_choice.set("normalize", std::int64_t(1));
-    const auto chosen = b_.emit("top_k", {logits}, of_choice, gate);
+    const auto chosen = choose(logits, gate);
     const auto slots = gate_slots(chosen[0], chosen[1]);
     const Route route{chosen[0], chosen[1], slots[0], slots[2]};
     if (b_.options().inspect) {
@@ -53,13 +51,31 @@ class MoeLayer {
       b_.program.add_output("filled." + layer_, route.filled);
     }
     if (b_.trains()) balance(chosen[2], slots[3]);
+    if (b_.trains() && model_.router_z_loss_coef > 0) limit_logits(logits);
     return route;
+  }
+
+  // expert, weight [T,K] and scores [B,S,E] of logits [B,S,E].
+  std::vector<TensorId> choose(TensorId logits, const std::string& gate) {
+    if (model_.experts_choose()) return b_.emit("every_expert", {logits}, {}, gate);
+    ops::Attributes attributes{{"k", model_.num_experts_per_tok}};
+    if (model_.norm_topk_prob) attributes.set("normalize", std::int64_t(1));
+    if (model_.router != config::Router::sigmoid) return b_.emit("top_k", {logits}, attributes, gate);
+    if (model_.topk_groups() < model_.router_groups) {
+      attributes.set("expert_groups", model_.router_groups);
+      attributes.set("top_groups", model_.topk_groups());
+    }
+    if (model_.routed_scaling_factor != 1) attributes.set("scale", model_.routed_scaling_factor);
+    std::vector<TensorId> operands{logits};
+    if (model_.router_bias_update_rate > 0) operands.push_back(b_.constant(gate + ".bias", {experts_}, {whole}, 0));
+    return b_.emit("sigmoid_top_k", operands, attributes, gate);
   }
 
   // The results of the gate's op (ops/slots).
   std::vector<TensorId> gate_slots(TensorId expert, TensorId weight) {
     ops::Attributes attributes{{"capacity", capacity_}, {"groups", groups_}, {"experts", experts_}};
     if (const std::int64_t all = loads(); all > 1) attributes.set("load_groups", groups_ / all);
+    if (model_.experts_choose()) return b_.emit("slots_by_weight", {expert, weight}, attributes, name_ + ".gate");
     if (model_.router == config::Router::batch_prioritized)
       return b_.emit("slots_by_priority", {expert, weight}, attributes, name_ + ".gate");
     return b_.emit("slots", {expert}, attributes, name_ + ".gate");
@@ -67,17 +83,20 @@ class MoeLayer {
 
   // The loads of the layer.
   std::int64_t loads() const {
-    const bool global = model_.router_aux_loss_scope == config::AuxLossScope::global;
-    if (!b_.trains() || global) return 1;
+    const config::AuxLossScope scope = model_.router_aux_loss_scope;
+    if (!b_.trains() || scope == config::AuxLossScope::global) return 1;
+    if (scope == config::AuxLossScope::group) return groups_;
     const std::int64_t all = b_.options().loads;
     LANCET_CHECK(groups_ % all == 0, "{} groups have {} loads", groups_, all);
     return all;
   }
 
+  // Where experts choose, their loads are even, and the loss is a constant without gradient.
   void balance(TensorId scores, TensorId load) {
+    const double coefficient = model_.experts_choose() ? 0.0 : model_.router_aux_loss_coef;
     ops::Attributes counted{{"load_tokens", b_.tokens() * 2 / b_.program.type(load).shape[0]},
                             {"total_tokens", b_.tokens() * b_.options().accumulation},
-                            {"coefficient", model_.router_aux_loss_coef}};
+                            {"coefficient", coefficient}};
     if (model_.num_experts_per_tok > 1) counted.set("choices", model_.num_experts_per_tok);
     const TensorId aux = b_.emit("aux_loss", {scores, load}, counted, name_ + ".aux_loss")[0];
     b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);
@@ -90,11 +109,19 @@ class MoeLayer {
     return b_.emit("add", {routed, b_.mlp(name, x, model_.shared_inner())}, {}, name)[0];
   }
 
+  void limit_logits(TensorId logits) {
+    const ops::Attributes attributes{{"total_tokens", b_.tokens() * b_.options().accumulation},
+                                     {"coefficient", model_.router_z_loss_coef}};
+    const TensorId loss = b_.emit("z_loss", {logits}, attributes, name_ + ".z_loss")[0];
+    b_.program.add_output(ir::output_name(ir::OutputKind::z_loss, layer_), loss);
+  }
+
   // [E,C,D] -> [E,C,D]
   TensorId experts(TensorId sent, TensorId filled) {
     const std::string name = name_ + ".experts";
-    const std::int64_t d = model_.n_embd, f = model_.expert_inner(), choices = b_.tokens() * model_.num_experts_per_tok;
-    const ops::Attributes rows{{"tokens", std::min(choices, experts_ * groups_ * capacity_)}};  // that the experts get
+    const std::int64_t d = model_.n_embd, f = model_.expert_inner(), slots = experts_ * groups_ * capacity_;
+    const std::int64_t choices = choices_of(model_, b_.tokens(), slots);
+    const ops::Attributes rows{{"tokens", std::min(choices, slots)}};  // that the experts get
     ops::Attributes product = b_.product_of(b_.tokens());
     product.set("tokens", rows.integer("tokens"));
     const TensorId w1 =

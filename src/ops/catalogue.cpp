@@ -193,6 +193,15 @@ Status verify(const ir::Program& program) {
   return {};
 }
 
+std::vector<bool> find_counted(const ir::Program& program) {
+  std::vector<bool> counted(program.tensors.size());
+  for (const ir::Instruction& instruction : program.instructions)
+    for (const int operand : op(instruction.op).counted)
+      if (operand < int(instruction.operands.size()))
+        counted[instruction.operands[std::size_t(operand)].index()] = true;
+  return counted;
+}
+
 Work work(const ir::Program& program, const ir::Instruction& instruction) {
   const OpDef& def = op(instruction.op);
   const auto operands = types_of(program, instruction.operands);

@@ -2,7 +2,9 @@
 // so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
 // every update reads its factor; else the norm comes last, for the metrics alone. The squares of a gradient are summed
 // over the axes among whose ranks its elements are divided: those that split the parameter and, with ZeRO-1, those of
-// its flat shards. Ranks along the other axes have the same sums, to the bit, and none counts twice.
+// its flat shards. Ranks along the other axes have the same sums, to the bit, and none counts twice. Where choices are
+// counted in the place of a gradient (ops::OpDef::counted), the counts are not part of the norm, and the update is one
+// of its own, without states.
 //
 // With ZeRO-1 a parameter whose shard a rank has updated waits in a bucket, of its group of ranks and its type; a full
 // bucket is closed by an all-gather.
@@ -32,17 +34,15 @@ class Optimize {
 
   ir::Program run() {
     collect();
-    if (updates_.empty()) return std::move(program_);
+    if (updates_.empty() && balances_.empty()) return std::move(program_);
     size_buckets();
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {4}});
     if (options_.clip_grad > 0 || options_.guard) {
       const TensorId clip = clip_scale();
       const TensorId clipped = ops::append(program_, "clipped_schedule", {schedule, clip}, {}, Role::update, "norm")[0];
-      for (const Update& update : updates_) this->update(update, clipped);
-      close_all();
+      update_all(clipped);
     } else {  // the norm is only a metric: no update waits for it
-      for (const Update& update : updates_) this->update(update, schedule);
-      close_all();
+      update_all(schedule);
       clip_scale();
     }
     zero_accumulated();
@@ -69,8 +69,10 @@ class Optimize {
   };
 
   void collect() {
+    const std::vector<bool> counted = ops::find_counted(program_);
     for (const ir::Output& output : program_.outputs)
-      if (output.kind == ir::OutputKind::gradient) updates_.push_back({output.parameter, output.tensor});
+      if (output.kind == ir::OutputKind::gradient)
+        (counted[output.parameter.index()] ? balances_ : updates_).push_back({output.parameter, output.tensor});
     std::vector<std::size_t> made(program_.tensors.size());
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
       for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
@@ -145,6 +147,14 @@ class Optimize {
     return std::int64_t(Philox(std::uint64_t(options_.seed), stream_of(name)).block(0)[0] >> 1);
   }
 
+  void update_all(TensorId schedule) {
+    for (const Update& update : updates_) this->update(update, schedule);
+    close_all();
+    for (const Update& balance : balances_)
+      ops::append(program_, "balance_bias", {balance.parameter, balance.gradient, schedule},
+                  {{"rate", options_.balance_rate}}, Role::update, program_[balance.parameter].name);
+  }
+
   void update(const Update& update, TensorId schedule) {
     const ir::Tensor parameter = program_[update.parameter];
     const double decay = is_weight_[update.parameter.index()] ? options_.weight_decay : 0;
@@ -194,14 +204,15 @@ class Optimize {
   }
 
   void zero_accumulated() {
-    for (const Update& update : updates_)
-      if (const TensorId sum = program_.find(gradient_sum_of(update.parameter)); sum.valid())
-        ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
+    for (const std::vector<Update>* all : {&updates_, &balances_})
+      for (const Update& update : *all)
+        if (const TensorId sum = program_.find(gradient_sum_of(update.parameter)); sum.valid())
+          ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
   }
 
   ir::Program program_;
   const OptimizeOptions& options_;
-  std::vector<Update> updates_;
+  std::vector<Update> updates_, balances_;                                 // balances_: of counts
   std::vector<bool> is_weight_;                                            // by tensor
   std::map<mesh::Axes, std::map<DType, Bucket>, std::greater<>> buckets_;  // by group and type
   std::int64_t bucket_bytes_ = 0;

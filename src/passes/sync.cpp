@@ -2,7 +2,9 @@
 // which ranks hold the same parameter and other tokens. The gradients of a group fill a bucket in the order in
 // which they are made; a full bucket is closed by an all-reduce, or with ZeRO-1 by a reduce-scatter, right after
 // the instruction that completes it, so that it can run beside the rest of the backward pass. At the end one more
-// all-reduce of each group sums the loss, aux and load outputs. The outputs become the results.
+// all-reduce of each group sums the loss, aux and load outputs. Counts of choices that stand in the place of gradients
+// (ops::OpDef::counted) must be exact and whole: one all-reduce in f32 of each group sums them. The outputs become the
+// results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,13 +25,13 @@ class Sync {
  public:
   Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
        const GradientSums& sums)
-      : source_(program), mesh_(mesh), sums_(sums) {
+      : source_(program), mesh_(mesh), sums_(sums), counted_(ops::find_counted(program)), with_gradients_(gradients) {
     result_ = program;
     result_.instructions.clear();
     std::map<Axes, std::int64_t> total;
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
       const ir::Output& output = program.outputs[i];
-      if (output.kind != ir::OutputKind::gradient) continue;
+      if (output.kind != ir::OutputKind::gradient || is_count(output)) continue;
       const Axes group = partial_axes(output);
       if (group.empty()) continue;
       gradients_[output.tensor.value] = {i, group};
@@ -49,7 +51,8 @@ class Sync {
       }
     }
     for (auto& [group, bucket] : buckets_) close(group, bucket);
-    reduce_shares();
+    if (with_gradients_) reduce_all("counts", [&](const ir::Output& output) { return is_count(output); });
+    reduce_all("metrics", [](const ir::Output& output) { return ir::is_share(output.kind); });
     return std::move(result_);
   }
 
@@ -68,6 +71,11 @@ class Sync {
     return sharding ? sharding->partial : Axes{};
   }
 
+  // True for counts of choices in the place of a gradient.
+  bool is_count(const ir::Output& output) const {
+    return output.kind == ir::OutputKind::gradient && counted_[output.parameter.index()];
+  }
+
   void add_to_bucket(const Gradient& gradient) {
     Bucket& bucket = buckets_.at(gradient.group);
     bucket.outputs.push_back(gradient.output);
@@ -82,12 +90,14 @@ class Sync {
     bucket.filled = 0;
   }
 
-  void reduce_shares() {
-    std::map<Axes, std::vector<std::size_t>> shares;
+  // One all-reduce of each group of the outputs for which `is_one` is true.
+  template <class Predicate>
+  void reduce_all(const char* label, const Predicate& is_one) {
+    std::map<Axes, std::vector<std::size_t>> groups;
     for (std::size_t i = 0; i < source_.outputs.size(); ++i)
-      if (const Axes group = partial_axes(source_.outputs[i]); ir::is_share(source_.outputs[i].kind) && !group.empty())
-        shares[group].push_back(i);
-    for (const auto& [group, outputs] : shares) reduce(outputs, group, "metrics", {});
+      if (const Axes group = partial_axes(source_.outputs[i]); is_one(source_.outputs[i]) && !group.empty())
+        groups[group].push_back(i);
+    for (const auto& [group, outputs] : groups) reduce(outputs, group, label, {});
   }
 
   // One all-reduce, or reduce-scatter, of these outputs; they become its results.
@@ -107,6 +117,8 @@ class Sync {
   const ir::Program& source_;
   const mesh::Mesh mesh_;
   const GradientSums sums_;
+  const std::vector<bool> counted_;  // by tensor
+  const bool with_gradients_;
   ir::Program result_;
   std::unordered_map<std::int32_t, Gradient> gradients_;  // by tensor; looked up only, never walked
   std::map<Axes, Bucket> buckets_;                        // by group

@@ -175,8 +175,8 @@ std::string describe(const passes::OptimizeOptions& o, const passes::GradientSum
                                : fmt::format("sgd momentum={}", o.momentum);
   const std::string how = (sums.shards ? " zero=1" : "") +
                           (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
-  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}", rule, o.weight_decay, o.clip_grad,
-                     o.guard ? " guard" : "",
+  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}{}", rule, o.weight_decay, o.clip_grad,
+                     o.balance_rate > 0 ? fmt::format(" balance_rate={}", o.balance_rate) : "", o.guard ? " guard" : "",
                      o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how);
 }
 

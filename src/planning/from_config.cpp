@@ -62,6 +62,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks, bool 
                        .momentum = train.sgd_momentum,
                        .weight_decay = train.weight_decay,
                        .clip_grad = train.clip_grad,
+                       .balance_rate = config.model.router_bias_update_rate,
                        .guard = train.on_non_finite == config::OnNonFinite::skip,
                        .masters = train.master_weights || train.dtype == DType::f32,
                        .seed = train.seed,

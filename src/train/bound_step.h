@@ -17,7 +17,7 @@ struct BoundStep {
   const float* grad_norm = nullptr;
   float* schedule = nullptr;
   std::vector<const float*> aux;             // per MoE layer: auxiliary loss, router entropy
-  std::vector<std::span<const float>> load;  // per MoE layer: [2,E]
+  std::vector<std::span<const float>> load;  // per MoE layer: [2L,E]
   std::vector<const float*> z_loss;          // per MoE layer, if its router has one
   std::vector<std::span<const float>> bias;  // per MoE layer, if its experts have them: [E]
 

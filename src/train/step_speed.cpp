@@ -70,13 +70,23 @@ void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& t
   if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
 }
 
-double even_share(const config::Config& config, std::int64_t experts) {
-  const std::int64_t tokens = config.train.micro_batch_size * config.train.seq_len;
+namespace {
+
+std::int64_t tokens_of(const config::Config& config) { return config.train.micro_batch_size * config.train.seq_len; }
+
+// The slots of all experts for the tokens of a micro batch of a rank.
+std::int64_t slots_of(const config::Config& config, std::int64_t experts) {
+  const std::int64_t tokens = tokens_of(config);
   const std::int64_t groups = config.train.micro_batch_size / config.group_sequences();
-  const std::int64_t choices = config.model.num_experts_per_tok;
-  const std::int64_t slots =
-      experts * groups * model::capacity(config.model.capacity_factor, tokens / groups, experts, choices);
-  return std::min(1.0, double(slots) / double(tokens * choices));
+  return experts * groups *
+         model::capacity(config.model.capacity_factor, tokens / groups, experts, config.model.num_experts_per_tok);
+}
+
+}  // namespace
+
+double even_share(const config::Config& config, std::int64_t experts) {
+  const std::int64_t slots = slots_of(config, experts);
+  return std::min(1.0, double(slots) / double(model::choices_of(config.model, tokens_of(config), slots)));
 }
 
 // The share of the rows counted in flops_.experts that hold kept tokens.
@@ -84,9 +94,10 @@ double StepSpeed::kept_share(const StepTally& tally) const {
   if (tally.layers().empty()) return 0;
   const config::Train& train = config_.train;
   const auto layers = double(tally.layers().size()), micro_batches = double(train.gradient_accumulation_steps);
-  const double choices = double(train.micro_batch_size * train.seq_len * config_.model.num_experts_per_tok) *
+  const auto experts = std::int64_t(tally.experts());
+  const double choices = double(model::choices_of(config_.model, tokens_of(config_), slots_of(config_, experts))) *
                          double(config::batch_ranks(config_, ranks_)) * layers * micro_batches;
-  return tally.kept() / (even_share(config_, std::int64_t(tally.experts())) * choices);
+  return tally.kept() / (even_share(config_, experts) * choices);
 }
 
 }  // namespace lancet::train

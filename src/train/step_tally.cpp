@@ -26,10 +26,11 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
   for (std::size_t layer = 0; layer < z_loss.size(); ++layer)
     z_loss_[layer] = z_loss_[layer].value_or(0) + double(*z_loss[layer]);
   for (std::size_t layer = 0; layer < load.size(); ++layer)
-    for (std::size_t e = 0; e < experts_; ++e) {
-      chosen_[layer * experts_ + e] += load[layer][e];
-      kept_[layer * experts_ + e] += load[layer][experts_ + e];
-    }
+    for (std::size_t row = 0; row < load[layer].size(); row += 2 * experts_)
+      for (std::size_t e = 0; e < experts_; ++e) {
+        chosen_[layer * experts_ + e] += load[layer][row + e];
+        kept_[layer * experts_ + e] += load[layer][row + experts_ + e];
+      }
   times_.compute += times.compute;
   times_.all_to_all += times.all_to_all;
   times_.all_reduce += times.all_reduce;

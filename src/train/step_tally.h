@@ -17,8 +17,9 @@ class StepTally {
   StepTally(std::size_t layers, std::size_t experts);
 
   void clear();
-  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2,E] per MoE layer, the
-  // tokens that chose each expert and those that it kept. z_loss: per MoE layer, or empty.
+  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2L,E] per MoE layer, the
+  // tokens of each of L runs of tokens that chose each expert and those that it kept.
+  // z_loss: per MoE layer, or empty.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
            std::span<const float* const> z_loss, const runtime::StepTimes& times);
   // The biases of a layer's experts as they are after the step.

@@ -36,17 +36,18 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
   layout.mesh = config::mesh_of(config, layout.ranks);
   LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
   const config::Model& model = config.model;
+  const bool even = model.experts_choose();  // all slots are filled, whatever the scores
   return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
                                           .layout = layout,
                                           .rank = rank,
                                           .scale = config.emulated.scale,
                                           .dilation = config.emulated.dilation,
-                                          .routing = config.emulated.routing,
+                                          .routing = even ? "even" : config.emulated.routing,
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
                                           .layers = static_cast<int>(model.moe_layers()),
                                           .experts = model.experts(layout.mesh[mesh::Axis::expert]),
                                           .choices = model.num_experts_per_tok,
-                                          .capacity = model.capacity_factor,
+                                          .capacity = even ? 1 : model.capacity_factor,
                                           .micro_batches = int(config.train.gradient_accumulation_steps)});
 }
 

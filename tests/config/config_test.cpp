@@ -105,7 +105,7 @@ TEST_CASE("a printed config parses to the same config") {
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
       "first_k_dense_replace": 2, "moe_intermediate_size": 35, "n_shared_experts": 2,
       "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
-      "router_aux_loss_scope": "global", "vocab_pad_multiple": 1},
+      "router_aux_loss_scope": "global", "router_z_loss_coef": 0.001, "router_groups": 3, "router_topk_groups": 2, "routed_scaling_factor": 2.5, "router_bias_update_rate": 0.01, "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
       "master_weights": false, "zero": 1, "reduce_dtype": "bf16", "sequence_parallel": true, "tf32": true, "fuse_gelu": false, "deterministic": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
@@ -270,6 +270,35 @@ TEST_CASE("fields must fit each other and the number of ranks") {
         "several");
   for (const char* router : {"model.router=top_k", "model.router=batch_prioritized"})
     CHECK(check(good("{}", {"model.num_experts_per_tok=8", router}), 4).ok());
+  CHECK(error({"model.router=expert_choice", "model.num_experts_per_tok=2"}, 4) ==
+        "config: model.num_experts_per_tok: expected 1 with model.router \"expert_choice\", found 2; "
+        "model.capacity_factor is the mean number of experts per token");
+  CHECK(error({"model.router=expert_choice", "model.norm_topk_prob=true"}, 4).find("weights are the scores") !=
+        std::string::npos);
+  CHECK(error({"model.router=expert_choice", "train.sample_tokens=5"}, 4) ==
+        "config: train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts "
+        "depend on "
+        "later tokens, found 5; model.router=top_k generates");
+  CHECK(error({"model.router_bias_update_rate=0.01"}, 4) ==
+        "config: model.router_bias_update_rate: expected 0 with model.router \"switch\", found 0.01; "
+        "model.router=sigmoid "
+        "has a bias, and model.router_aux_loss_coef balances any router");
+  CHECK(error({"model.router_groups=2"}, 4).find("model.router=sigmoid limits a token") != std::string::npos);
+  CHECK(error({"model.routed_scaling_factor=2"}, 4).find("model.router=sigmoid scales") != std::string::npos);
+  CHECK(error({"model.router=sigmoid", "model.router_groups=3"}, 4) ==
+        "config: model.router_groups: expected a divisor of the layer's 8 experts, found 3");
+  CHECK(error({"model.router=sigmoid", "model.router_groups=4", "model.router_topk_groups=5"}, 4) ==
+        "config: model.router_topk_groups: expected at most model.router_groups = 4, found 5");
+  CHECK(
+      error({"model.router=sigmoid", "model.num_experts_per_tok=3", "model.router_groups=4",
+             "model.router_topk_groups=1"},
+            4) ==
+      "config: model.router_topk_groups: expected groups with at least model.num_experts_per_tok = 3 experts, found 1 "
+      "of 4 groups, which have 2");
+  CHECK(check(good("{}", {"model.router=sigmoid", "model.num_experts_per_tok=4", "model.router_groups=4",
+                          "model.router_topk_groups=2", "model.router_bias_update_rate=0.001"}),
+              4)
+            .ok());
   CHECK(error({"train.min_lr=1"}, 1).find("train.min_lr") != std::string::npos);
   CHECK(check(good("{}", {"train.lr_warmup_steps=101"}), 1).ok());  // a run may be shorter than its warm-up
   CHECK(error({"comm.transport=self"}, 2).find("comm.transport") != std::string::npos);
@@ -362,7 +391,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 65);
+  CHECK(bounded == 70);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 

@@ -48,7 +48,8 @@ TEST_CASE("every mode, type and size of the model verifies") {
     for (int ranks : {1, 2, 4})
       for (DType dtype : {DType::f32, DType::bf16})
         for (const test::Route& route : test::routes)
-          for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
+          for (config::AuxLossScope scope :
+               {config::AuxLossScope::rank, config::AuxLossScope::global, config::AuxLossScope::group})
             for (std::int64_t freq : {0, 1, 2, 3}) {
               config::Model m = test::small_model();
               route.set(m);

@@ -114,8 +114,11 @@ struct Functional {
   }
 };
 
-// The operand of the auxiliary loss that has no gradient (it counts tokens).
-bool constant(const ops::OpDef& op, std::size_t operand) { return op.name == "aux_loss" && operand == 1; }
+// The operand of the auxiliary loss that has no gradient (it counts tokens), and those in place of whose gradient an op
+// counts choices.
+bool constant(const ops::OpDef& op, std::size_t operand) {
+  return (op.name == "aux_loss" && operand == 1) || std::ranges::count(op.counted, int(operand)) > 0;
+}
 
 struct Case {
   const ops::OpDef& op;

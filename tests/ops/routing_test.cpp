@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/sigmoid_top_k/choose.h"
 #include "ops/top_k/choose.h"
 
 using namespace lancet;
@@ -215,4 +216,51 @@ TEST_CASE("priority: falling weight of the first choice, ties by lower token; dr
   CHECK(tokens_of(two) == Ints{2, 1, 0});
   const Assigned chosen({0, 1, 1, 0, 2, 0}, 3, 2, {}, 2, Service::by_choice, two);
   CHECK(chosen.slots == Ints{0, 0, 1, -1, 0, 1});
+}
+
+namespace {
+
+Ints sigmoid_choices(const Floats& scores, const routing::SigmoidChoice& of, std::int64_t choices) {
+  routing::SigmoidChoice choice = of;
+  choice.experts = std::int64_t(scores.size());
+  choice.choices = choices;
+  Ints expert(static_cast<std::size_t>(choices));
+  routing::choose_sigmoid(choice, scores.data(), expert.data());
+  return expert;
+}
+
+}  // namespace
+
+TEST_CASE("sigmoid scores: choices by score and bias, of the best groups alone, ties by the lower number") {
+  const Floats scores{0.5f, 0.1f, 0.4f, 0.4f, 0.9f, 0.f, 0.3f, 0.3f};
+  CHECK(sigmoid_choices(scores, {}, 3) == Ints{4, 0, 2});
+  const Floats bias{0, 1, 0, 0, -1, 0, 0, 0};
+  CHECK(sigmoid_choices(scores, {.bias = bias.data()}, 3) == Ints{1, 0, 2});
+  // The sums of the groups' best two are 0.6, 0.8, 0.9 and 0.6: with two groups, expert 0 is out of reach.
+  CHECK(sigmoid_choices(scores, {.groups = 4, .open = 2}, 4) == Ints{4, 2, 3, 5});
+  CHECK(sigmoid_choices(scores, {.groups = 4, .open = 3}, 3) == Ints{4, 0, 2});  // groups 0 and 3 are equal
+  // One group in two halves: 0.5 + 0.4 and 0.9 + 0.3.
+  CHECK(sigmoid_choices(scores, {.groups = 2, .open = 1}, 4) == Ints{4, 6, 7, 5});
+  CHECK(sigmoid_choices(scores, {.groups = 8, .open = 2}, 2) == Ints{4, 0});  // groups of one expert
+}
+
+TEST_CASE("sigmoid scores with NaN still give different experts of the open groups") {
+  const Floats scores{0.5f, not_a_number, 0.1f, 0.2f};
+  CHECK(sigmoid_choices(scores, {}, 4) == Ints{0, 3, 2, 1});
+  CHECK(sigmoid_choices({not_a_number, 0.5f, 0.1f, 0.2f}, {.groups = 2, .open = 1}, 2) == Ints{0, 1});
+  CHECK(sigmoid_choices(scores, {.groups = 2, .open = 2}, 4) == Ints{0, 3, 2, 1});
+  CHECK(sigmoid_choices(Floats(4, not_a_number), {.groups = 2, .open = 1}, 2) == Ints{0, 1});
+}
+
+TEST_CASE("experts take the entries with their largest weights, and count as chosen what they keep") {
+  // Two experts of all four tokens; equal weights are taken in token order.
+  const Floats weight{0.9f, 0.1f, 0.4f, 0.6f, 0.4f, 0.6f, 0.7f, 0.3f};
+  const std::vector<std::uint64_t> keys = sorted_keys(weight);
+  const Assigned made({0, 1, 0, 1, 0, 1, 0, 1}, 2, 2, {}, 2, Service::by_weight, keys);
+  CHECK(made.slots == Ints{0, -1, -1, 0, -1, 1, 1, -1});
+  CHECK(made.load == Floats{2, 2, 2, 2});
+  const Assigned more({0, 1, 0, 1, 0, 1, 0, 1}, 2, 3, {}, 2, Service::by_weight, keys);
+  CHECK(more.slots == Ints{0, -1, 1, 0, -1, 1, 2, 2});
+  CHECK(Assigned({0, 1, 0, 1, 0, 1, 0, 1}, 2, 1, {.groups = 2}, 2, Service::by_weight, keys).slots ==
+        Ints{0, -1, -1, 0, -1, 1, 1, -1});
 }

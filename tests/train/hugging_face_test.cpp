@@ -151,6 +151,30 @@ TEST_CASE("shared experts, narrow experts and dense first blocks are read from a
   CHECK(exported.bytes.at("transformer.h.2.moe.experts.3.c_proj.weight").size() == 4 * 12 * 16);
 }
 
+TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2_moe"));
+  config::Model& m = model.config.model;
+  m.router = config::Router::sigmoid;
+  m.router_bias_update_rate = 0.01;
+  m.router_groups = 2;
+  m.router_topk_groups = 1;
+  m.routed_scaling_factor = 2.5;
+  m.router_z_loss_coef = 0.001;
+  auto made = hugging_face::make_whole_store(m);
+  REQUIRE(made.ok());
+  const std::string name = "h.0.moe.gate.bias";
+  for (const auto& [each, tensor] : made->all())
+    if (each.ends_with(".gate.bias"))
+      std::ranges::fill(tensor.memory.span<float>(), 0.25F);
+    else
+      std::ranges::copy(model.store[each].memory.span<const float>(), tensor.memory.span<float>().begin());
+  REQUIRE(export_hugging_face(m, *made, folder / "s", {}).ok());
+  const HuggingFaceModel again = import_ok(folder / "s");
+  CHECK(again.config.model == m);
+  for (const float value : again.store[name].memory.span<const float>()) CHECK(value == 0.25F);
+}
+
 TEST_CASE("files with and without prefix, with old buffers, a tied head, and in half precision") {
   const File original = File::read(fixture("gpt2") / "model.safetensors");
   const auto reference = import_ok(fixture("gpt2"));

@@ -16,13 +16,12 @@
 
 namespace lancet::config {
 
-enum class Router { switch_top1, batch_prioritized, top_k };  // "switch", "batch_prioritized", "top_k"
-enum class AuxLossScope { rank, global };
+enum class Router { switch_top1, batch_prioritized, top_k, sigmoid, expert_choice };
+enum class AuxLossScope { rank, global, group };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
 enum class LrSchedule { constant, linear, cosine, wsd };
-// automatic ("auto"): self for one rank; for several, nccl between GPUs, else mpi. mpi between GPUs copies through host
-// memory.
+// automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };
 // emulated: no computation; ops take the time that a hardware file declares.
 enum class Device { cpu, cuda, emulated };
@@ -61,6 +60,11 @@ struct Model {
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
+  double router_z_loss_coef = 0;
+  // Router sigmoid: groups of neighbouring experts, and those of them that a token chooses from (null: all).
+  std::int64_t router_groups = 1;
+  std::optional<std::int64_t> router_topk_groups;
+  double routed_scaling_factor = 1, router_bias_update_rate = 0;  // rate 0: no bias
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
@@ -79,6 +83,8 @@ struct Model {
   std::int64_t moe_layers() const;
   bool has_moe() const { return moe_layers() > 0; }
   bool has_dense_ffn() const { return moe_layers() < n_layer; }
+  std::int64_t topk_groups() const { return router_topk_groups.value_or(router_groups); }
+  bool experts_choose() const { return router == Router::expert_choice; }
   // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
   // dense model). check() ensures that they divide the experts.
   std::int64_t experts(int expert_coordinates) const;

@@ -15,13 +15,17 @@
 
 namespace lancet::inference {
 
+// Config error: a router that is not causal, by which a token's experts depend on tokens that are not generated yet.
+Status check_generates(const config::Model& model);
+
 // Runs plans of model::Mode::decode: of one row, and of more rows for a prompt. Gates drop nothing: an expert computes
 // every token that chose it. With several ranks, every rank passes the same tokens and gets the same logits, and read()
 // is collective.
 class Decoder {
  public:
   // Collective. store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in
-  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder.
+  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder. Config error:
+  // see check_generates.
   static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
                                                  runtime::TensorStore& store, world::Streams& streams, int threads);
 

@@ -28,7 +28,8 @@ struct BuildOptions {
   std::int64_t loads = 1;
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
   bool inspect = false;           // adds outputs score.h.<i> (the router's), probability., expert., slot., filled.
-  bool keep_all = false;          // gates drop nothing in train and evaluate modes either
+  bool keep_all = false;          // gates drop nothing in train and evaluate modes either; without effect where experts
+                                  // choose: what they do not take is not dropped
   bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
                                   // take a faster backward pass
   // Ranks that split the vocabulary, the size of the mesh's axis `tensor`: V' is a multiple, and with more than one the

@@ -2,6 +2,7 @@
 #pragma once
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "lancet/ops/op.h"
 
@@ -49,6 +50,9 @@ std::vector<TensorId> append(ir::Program& program, std::string_view op, std::vec
 
 // Checks the structure (ir::verify), and types, stream, updates and memory of each instruction against its OpDef.
 Status verify(const ir::Program& program);
+
+// By tensor: true for those that some instruction takes as an operand that its op counts choices for (OpDef::counted).
+std::vector<bool> find_counted(const ir::Program& program);
 
 // The work of an instruction, by its op's rule; without one, no flops and the bytes of all operands and results.
 Work work(const ir::Program& program, const ir::Instruction& instruction);

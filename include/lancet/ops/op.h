@@ -195,6 +195,10 @@ struct OpDef {
   std::vector<int> writes = {};  // operands that are updated in place
   // Operands that are weights: weight decay applies to a parameter there. Biases and layer norms are none.
   std::vector<int> weights = {};
+  // Operands that balance the load of the experts. No loss has a gradient of a parameter there: the gradient rule
+  // counts choices in its place. These counts are summed over the ranks exactly, stay out of the gradients' norm, and
+  // balance_bias makes the update.
+  std::vector<int> counted = {};
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;

@@ -53,16 +53,18 @@ struct GradientSums {
 // KiB, if that is less, and each all-reduce is right after the instruction that completes its bucket. Then one
 // all-reduce of each group sums the loss, aux and load outputs. gradients false (a micro batch that only accumulates):
 // no all-reduces of gradients. sums.shards: reduce-scatters in place of the gradients' all-reduces; the output grad.p
-// is then f32[s], this rank's shard.
+// is then f32[s], this rank's shard. Counts in the place of gradients (ops::OpDef::counted)
+// are summed whole and in f32.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});
 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
-  bool guard = false;     // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
-  bool masters = true;    // false: bf16 parameters have no f32 copy and are rounded stochastically
-  std::int64_t seed = 0;  // of that rounding
+  double balance_rate = 0;  // the step of parameters for which choices are counted (ops/balance_bias)
+  bool guard = false;       // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
+  bool masters = true;      // false: bf16 parameters have no f32 copy and are rounded stochastically
+  std::int64_t seed = 0;    // of that rounding
   mesh::Mesh mesh = {};
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather; small models as in sync()
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update

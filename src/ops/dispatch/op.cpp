@@ -36,7 +36,8 @@ void gradient(GradientContext& g) {
 // Each token's row, and the rows of its choices, are read or written once; the size of the buffer does not matter.
 Work work(const OpInput& in) {
   const TensorType &x = in.operands[0], &expert = in.operands[1];
-  const auto rows = double(expert.shape[0] + expert.shape.elements());
+  const std::int64_t slots = in.operands[3].shape[0] * in.attributes.integer("slots");
+  const auto rows = double(expert.shape[0] + std::min(slots, expert.shape.elements()));
   return {0, rows * double(x.shape.back()) * size_of(x.dtype)};
 }
 Work work_dx(const OpInput& in) {

@@ -13,17 +13,19 @@
 namespace lancet::ops::routing {
 
 // Sorts tokens by falling weight of their first choice, equals by rising token. weight: [T,K]. keys has one entry per
-// token; afterwards the low half of keys[i] is the i-th token.
+// token; afterwards the low half of keys[i] is the i-th token. With choices = 1 it sorts entries by their weights.
 inline void prioritize(const float* weight, std::int64_t choices, std::span<std::uint64_t> keys) {
   for (std::size_t t = 0; t < keys.size(); ++t)
     keys[t] = std::uint64_t(service_key(weight[std::int64_t(t) * choices])) << 32 | t;
   std::sort(keys.begin(), keys.end());
 }
 
-// The i-th entry that a gate serves. priority: see prioritize; empty: in token order.
+// The i-th entry that a gate serves. priority: see prioritize, of tokens or, served by weight, of entries; empty: in
+// token order.
 inline std::int64_t served(const Decision& d, Service service, std::span<const std::uint64_t> priority,
                            std::int64_t i) {
   if (service == Service::by_token) return i;
+  if (service == Service::by_weight) return std::int64_t(std::uint32_t(priority[std::size_t(i)]));
   const std::int64_t tokens = d.entries / d.choices, at = i % tokens;
   const std::int64_t t = priority.empty() ? at : std::int64_t(std::uint32_t(priority[std::size_t(at)]));
   return t * d.choices + i / tokens;
@@ -43,9 +45,10 @@ inline void assign_slots(const Decision& d, Service service, std::span<const std
     const std::int32_t e = d.expert[i];
     const std::int64_t g = d.group(i);
     std::int32_t& kept = d.counts[g * d.experts + e];
-    *d.chosen_load(g, e) += 1.f;  // exact up to 2^24
-    if (kept < d.capacity) *d.kept_load(g, e) += 1.f;
-    d.slot[i] = kept < d.capacity ? kept++ : dropped;
+    const bool keeps = kept < d.capacity;
+    if (keeps || service != Service::by_weight) *d.chosen_load(g, e) += 1.f;  // exact up to 2^24
+    if (keeps) *d.kept_load(g, e) += 1.f;
+    d.slot[i] = keeps ? kept++ : dropped;
   }
   for (std::int64_t e = 0; e < d.experts; ++e) d.filled[2 * e + 1] = d.filled[2 * e];
   for (std::int64_t i = 0; i < d.entries; ++i)

@@ -165,7 +165,7 @@ struct ListEntries {
 };
 
 // A block per group and expert. An entry's key is the number of its choice and, if there are weights, the service_key
-// of its token.
+// of its token; or, served by weight, that of its own weight alone.
 struct KeepFirst {
   static constexpr int threads = 256;
   struct Shared {
@@ -175,6 +175,7 @@ struct KeepFirst {
   const std::int32_t *first, *last;  // [E]: the expert's range of the list
   const std::int32_t* list;
   const float* weight;  // [T, K], or null: no priorities
+  bool by_weight;       // routing::Service::by_weight
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -199,8 +200,8 @@ struct KeepFirst {
   LANCET_DEVICE void write_load(std::int64_t e, std::int64_t g) const {
     std::int32_t all = 0, kept = 0;
     for (std::int64_t i = g; i >= 0 && gate.chosen_load(i, e) == gate.chosen_load(g, e); --i) {
-      all += chosen(e, i);
       kept += kept_of(chosen(e, i));
+      all += by_weight ? kept_of(chosen(e, i)) : chosen(e, i);
     }
     *gate.chosen_load(g, e) = float(all);
     *gate.kept_load(g, e) = float(kept);
@@ -215,6 +216,7 @@ struct KeepFirst {
     return n < gate.capacity ? n : std::int32_t(gate.capacity);
   }
   LANCET_DEVICE std::uint64_t key(std::int32_t entry) const {
+    if (by_weight) return routing::service_key(weight[entry]);
     const std::int32_t choices = std::int32_t(gate.choices), k = entry % choices;
     return std::uint64_t(k) << 32 | (weight ? routing::service_key(weight[entry - k]) : 0u);
   }
@@ -222,7 +224,7 @@ struct KeepFirst {
   LANCET_DEVICE int first_digit() const { return weight ? 0 : 4; }
   LANCET_DEVICE int last_digit() const {
     int digits = 4;
-    for (std::int64_t numbers = 1; numbers < gate.choices; numbers *= 256) ++digits;
+    for (std::int64_t numbers = 1; numbers < gate.choices && !by_weight; numbers *= 256) ++digits;
     return digits;
   }
 
@@ -305,24 +307,27 @@ Kernel bind(const KernelArgs& args) {
                    Step{divide_up(gate.chunks, ForEntries::chunks), AssignSlots{gate, memory.slots}});
 }
 
-// weight: the priorities of tokens, or null.
-Kernel bind_listed(const KernelArgs& args, const float* weight) {
+// weight: the priorities of tokens, or, by_weight, of entries; or null.
+Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight = false) {
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  return run_steps(args.stream, Step{gate.chunks, Count{gate}},
-                   Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.first}},
-                   Step{1, ScanBins{memory.first, memory.last, gate.experts}},
-                   Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.first, memory.list}},
-                   Step{gate.experts * gate.groups, KeepFirst{gate, memory.first, memory.last, memory.list, weight}});
+  return run_steps(
+      args.stream, Step{gate.chunks, Count{gate}},
+      Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.first}},
+      Step{1, ScanBins{memory.first, memory.last, gate.experts}},
+      Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.first, memory.list}},
+      Step{gate.experts * gate.groups, KeepFirst{gate, memory.first, memory.last, memory.list, weight, by_weight}});
 }
 Kernel bind_by_choice(const KernelArgs& args) { return bind_listed(args, nullptr); }
 Kernel bind_by_priority(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>()); }
+Kernel bind_by_weight(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>(), true); }
 
 const DeviceKernel table[] = {
     {"slots", bind, workspace},
     {"slots_by_choice", bind_by_choice, workspace_by_choice},
     {"slots_by_priority", bind_by_priority, workspace_by_choice},
+    {"slots_by_weight", bind_by_weight, workspace_by_choice},
 };
 
 }  // namespace

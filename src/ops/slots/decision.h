@@ -15,6 +15,7 @@ namespace lancet::ops::routing {
 enum class Service : std::uint8_t {
   by_token,   // token after token, each with all its choices
   by_choice,  // all first choices before all second ones, each in the order of priority, equals by token
+  by_weight,  // entries by falling weight, equals by token; those that are not kept count as not chosen
 };
 
 // The results of a gate (slots/op.cpp) for T * K entries, E experts and G groups, and what they depend on.

@@ -8,6 +8,10 @@
 //       algorithm 2, where the priority of a token is its largest weight). It looks at the whole batch.
 //   slots_by_choice(expert): all first choices before all second ones, and so forth; within each, tokens in their order
 //       (GShard, algorithm 1). It looks at the whole batch.
+//   slots_by_weight(expert, weight): the choices of all tokens by falling weight, equals by token (Zhou et al., Expert
+//       Choice Routing, section 3.2: with all experts as the choices of each token, every expert takes the tokens with
+//       its largest scores). Experts choose tokens, so a choice that is not kept is none: it is not in the load, and
+//       nothing is dropped. It looks at the whole batch.
 // The tokens of the whole batch form `groups` groups of neighbours. The kept choices of an expert get its slots in
 // token order, group after group, so that a range of tokens fills a range of each expert's slots. A token chooses an
 // expert at most once. Attribute experts: E. Results, of T tokens with K choices each and G groups:
@@ -47,7 +51,7 @@ Inferred infer_continued(const OpInput& in) {
   return results;
 }
 
-Inferred infer_by_priority(const OpInput& in) {
+Inferred infer_weighted(const OpInput& in) {
   if (in.operands[1] != TensorType{DType::f32, in.operands[0].shape}) return expected("weight f32[T,K]");
   return infer(in);
 }
@@ -66,6 +70,13 @@ Work work_by_priority(const OpInput& in) {
   Work all = work_by_choice(in);
   const double tokens = double(in.operands[0].shape[0]);
   all.bytes += 2 * sizeof(std::uint64_t) * tokens * std::log2(std::max(tokens, 2.0));
+  return all;
+}
+
+Work work_by_weight(const OpInput& in) {
+  Work all = work_by_choice(in);
+  const double entries = double(in.operands[0].shape.elements());
+  all.bytes += 2 * sizeof(std::uint64_t) * entries * std::log2(std::max(entries, 2.0));
   return all;
 }
 
@@ -119,8 +130,15 @@ const OpDef table[] = {
      .kind = Kind::gate},
     {.name = "slots_by_priority",
      .required = 2,
-     .infer = infer_by_priority,
+     .infer = infer_weighted,
      .work = work_by_priority,
+     .partition = {of_groups(0), of_groups(partial)},
+     .samples = samples(true),
+     .kind = Kind::gate},
+    {.name = "slots_by_weight",
+     .required = 2,
+     .infer = infer_weighted,
+     .work = work_by_weight,
      .partition = {of_groups(0), of_groups(partial)},
      .samples = samples(true),
      .kind = Kind::gate},

@@ -23,14 +23,20 @@ inline void choose(const float* logits, std::int64_t experts, std::int64_t choic
   }
 }
 
-// Softmax of one token's logits [E] in f32, summed in the order of top_k/math.h. largest: the first choice.
-inline void softmax(const float* logits, std::int32_t largest, float* scores, std::int64_t experts) {
-  for (std::int64_t e = 0; e < experts; ++e) scores[e] = exp_f32(logits[e] - logits[largest]);
+// The sum of values [E], in the order of top_k/math.h.
+inline float ordered_sum(const float* values, std::int64_t experts) {
   float sums[partial_sum_count] = {};
-  for (std::int64_t e = 0; e < experts; ++e) sums[e % partial_sum_count] += scores[e];
+  for (std::int64_t e = 0; e < experts; ++e) sums[e % partial_sum_count] += values[e];
   for (int half = partial_sum_count / 2; half > 0; half /= 2)
     for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
-  for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sums[0];
+  return sums[0];
+}
+
+// Softmax of one token's logits [E] in f32. largest: the first choice.
+inline void softmax(const float* logits, std::int32_t largest, float* scores, std::int64_t experts) {
+  for (std::int64_t e = 0; e < experts; ++e) scores[e] = exp_f32(logits[e] - logits[largest]);
+  const float sum = ordered_sum(scores, experts);
+  for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sum;
 }
 
 // The weights of the choices: their scores, or their shares of the sum of the chosen scores, added in their order.

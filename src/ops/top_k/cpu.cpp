@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "choose.h"
 #include "lancet/backend/cpu/parallel.h"
@@ -32,6 +33,26 @@ Kernel bind(const KernelArgs& args) {
   };
 }
 
+Kernel bind_every(const KernelArgs& args) {
+  const std::int64_t tokens = args.operands[0].shape().rows(), experts = args.operands[0].shape().back();
+  const float* logits = args.operands[0].as<float>();  // [T, E]
+  auto* expert = args.results[0].as<std::int32_t>();   // [T, E]
+  auto* weight = args.results[1].as<float>();          // [T, E]
+  auto* scores = args.results[2].as<float>();          // [T, E]
+  return [=]() -> Status {
+    parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t) {
+        std::int32_t* own = expert + t * experts;
+        routing::choose(logits + t * experts, experts, 1, own);
+        routing::softmax(logits + t * experts, own[0], scores + t * experts, experts);
+        std::copy_n(scores + t * experts, experts, weight + t * experts);
+        std::iota(own, own + experts, 0);
+      }
+    });
+    return {};
+  };
+}
+
 Kernel bind_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
   const std::int64_t choices = args.operands[1].shape()[1];
@@ -55,7 +76,7 @@ Kernel bind_dx(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"top_k", bind}, {"top_k_dx", bind_dx}};
+const CpuKernel table[] = {{"top_k", bind}, {"every_expert", bind_every}, {"top_k_dx", bind_dx}};
 
 }  // namespace
 

@@ -4,19 +4,12 @@
 // k - 1: each is one maximum over the token's threads. The softmax has one order of sums, so the result is that of the
 // host.
 #include "math.h"
-#include "ops/device/pack.h"
+#include "token_threads.h"
 
 namespace lancet::ops {
 namespace {
 
 using namespace device;
-
-// Threads per token: the least power of 2 from 8 to 32 that is no less than the number of experts, else 32.
-int group_width(std::int64_t experts) {
-  int width = 8;
-  while (width < warp_size && width < experts) width *= 2;
-  return width;
-}
 
 // Bytes: the logits and the scores once.
 struct Choose {
@@ -85,6 +78,51 @@ Kernel bind(const KernelArgs& args) {
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
+// Every expert of every token, with the softmax. Bytes: the logits, the experts, the weights and the scores once.
+struct EveryExpert {
+  static constexpr int threads = 256;
+  std::int64_t tokens, experts;
+  const float* logits;     // [T, E]
+  std::int32_t* expert;    // [T, E]
+  float *weight, *scores;  // [T, E]
+  int width;
+
+  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
+    const bool exists = at < tokens;
+    const std::int64_t row = (exists ? at : tokens - 1) * experts;
+    const int member = block.thread() % width;  // of the token's group of threads
+    std::uint64_t best = 0;
+    for (std::int64_t e = member; e < experts; e += width)
+      best = Larger{}(routing::choice_key(logits[row + e], std::uint32_t(e)), best);
+    const float largest = logits[row + routing::expert_of_key(block.warp_max(best, width))];
+    float sum = 0;
+    for (std::int64_t e = member; e < experts; e += width) sum += exp_f32(logits[row + e] - largest);
+    sum = block.warp_sum(sum, width);
+    for (std::int64_t e = member; e < experts && exists; e += width) {
+      const float p = exp_f32(logits[row + e] - largest) / sum;
+      expert[row + e] = std::int32_t(e);
+      weight[row + e] = p;
+      scores[row + e] = p;
+    }
+  }
+};
+
+Kernel bind_every(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const EveryExpert kernel{shape.rows(),
+                           shape.back(),
+                           args.operands[0].as<float>(),
+                           args.results[0].as<std::int32_t>(),
+                           args.results[1].as<float>(),
+                           args.results[2].as<float>(),
+                           group_width(shape.back())};
+  return run_steps(args.stream, Step{kernel.blocks(), kernel});
+}
+
 // The gradient of the softmax (routing::softmax_backward). Bytes: the scores and dlogits once.
 struct TopKDx {
   static constexpr int threads = 256;
@@ -131,7 +169,7 @@ Kernel bind_dx(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(tokens, TopKDx::threads / width), kernel});
 }
 
-const DeviceKernel table[] = {{"top_k", bind}, {"top_k_dx", bind_dx}};
+const DeviceKernel table[] = {{"top_k", bind}, {"every_expert", bind_every}, {"top_k_dx", bind_dx}};
 
 }  // namespace
 

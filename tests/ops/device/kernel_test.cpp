@@ -139,6 +139,9 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
   for (const std::int64_t experts : {1, 8, 33, 300}) {
     for (const std::int64_t choices : {std::int64_t{1}, (experts + 1) / 2, experts}) {
       cases.push_back({"top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
+      cases.push_back({"sigmoid_top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
+      cases.push_back(
+          {"choice_counts", {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
       for (const char* gate : gates) {
         Sample sample{{{{i32, {333, choices}}, Fill::expert}},
                       {{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}}};
@@ -146,6 +149,12 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
         cases.push_back({gate, sample});
       }
     }
+    cases.push_back({"every_expert", {{{{f32, {1, 333, experts}}}}, {}}});
+    for (const char* op : {"z_loss", "z_loss_dx"})
+      cases.push_back({op, {{{{f32, {1, 333, experts}}}}, {{"total_tokens", 333}, {"coefficient", 0.5}}}});
+    cases.push_back(
+        {"balance_bias",
+         {{{{f32, {experts}}}, {{f32, {experts}}, Fill::positive}, {{f32, {4}}, Fill::positive}}, {{"rate", 0.5}}}});
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
                       {{"load_tokens", 40}, {"total_tokens", 80}, {"coefficient", 0.5}}}});
@@ -253,6 +262,41 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
           CHECK(differ == 0);
         }
       }
+}
+
+TEST_CASE("emulated sigmoid scores choose and weigh as the CPU's do, bit for bit") {
+  struct Case {
+    std::int64_t experts, choices, groups, open;
+  };
+  for (const auto& [experts, choices, groups, open] :
+       {Case{1, 1, 1, 1}, {3, 2, 1, 1}, {8, 2, 4, 2}, {32, 4, 32, 5}, {64, 6, 8, 3}, {260, 8, 52, 7}})
+    for (const std::int64_t tokens : {1, 65, 300}) {
+      INFO(choices << " of " << experts << " experts in " << open << " of " << groups << " groups, " << tokens);
+      GuardedTensor logits({DType::f32, {1, tokens, experts}}), bias({DType::f32, {experts}});
+      fill_normal(logits, 3, std::uint64_t(tokens));
+      fill_normal(bias, 4, std::uint64_t(tokens));
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        float* row = logits.as<float>() + t * experts;
+        if (t % 5 == 1) std::fill_n(row, experts, 0.25f);  // ties, but for the bias
+        if (t % 50 == 3) row[t % experts] = std::nanf("");
+        if (t % 50 == 4) row[experts - 1] = -200.f;  // score 0
+      }
+      for (std::int64_t e = 0; e < experts; e += 2) bias.as<float>()[e] = 0.f;
+      const ir::Attributes of{
+          {"k", choices}, {"expert_groups", groups}, {"top_groups", open}, {"normalize", 1}, {"scale", 2.5}};
+      const Outcome expected = run(ops::op("sigmoid_top_k"), {logits, bias}, of),
+                    found = run_emulated(ops::op("sigmoid_top_k"), {logits, bias}, of, 5);
+      CHECK(found.faults.empty());
+      CHECK(found.results[0].same_bytes(expected.results[0]));
+      for (const std::size_t result : {1, 2}) {
+        int differ = 0;
+        for (std::int64_t i = 0; i < expected.results[result].shape().elements(); ++i) {
+          const float p = expected.results[result].as<float>()[i], q = found.results[result].as<float>()[i];
+          differ += !(std::memcmp(&p, &q, 4) == 0 || (std::isnan(p) && std::isnan(q)));
+        }
+        CHECK(differ == 0);
+      }
+    }
 }
 
 TEST_CASE("an emulated gate's part continues from the end of the part before") {

@@ -95,6 +95,17 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       {"squared_norm", {{{{f32, {70000}}}, {{f32, {5}}}, {{f32, {40, 999}}}}, {}}},
       {"top_k", {{{{f32, {4, 500, 8}}}}, {{"k", 1}}}},
       {"top_k", {{{{f32, {4, 500, 40}}}}, {{"k", 8}, {"normalize", 1}}}},
+      {"every_expert", {{{{f32, {4, 500, 40}}}}, {}}},
+      {"sigmoid_top_k", {{{{f32, {4, 500, 8}}}, {{f32, {8}}}}, {{"k", 2}}}},
+      {"sigmoid_top_k",
+       {{{{f32, {4, 500, 64}}}},
+        {{"k", 6}, {"normalize", 1}, {"expert_groups", 8}, {"top_groups", 3}, {"scale", 2.5}}}},
+      {"sigmoid_top_k_dx",
+       {{{{f32, {1500, 8}}}, expert(1500, 8), {{f32, {3, 500, 40}}}, {{f32, {40}}}},
+        {{"capacity", 200}, {"experts", 40}, {"normalize", 1}, {"scale", 2.5}}}},
+      {"choice_counts", {{expert(3000, 3)}, {{"capacity", 1000}, {"experts", 40}}}},
+      {"z_loss", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
+      {"z_loss_dx", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
       {"top_k_dx",
        {{{{f32, {1500, 1}}}, expert(1500), {{f32, {3, 500, 6}}, Fill::positive}}, {{"capacity", 200}, {"experts", 6}}}},
       {"top_k_dx",
@@ -106,7 +117,8 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       const ir::Attributes of_gate{{"capacity", 200 * choices / groups}, {"groups", groups}, {"experts", 8}};
       table.insert({"slots", {{expert(2000, choices)}, of_gate}});
       table.insert({"slots_by_choice", {{expert(2000, choices)}, of_gate}});
-      table.insert({"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      for (const char* gate : {"slots_by_priority", "slots_by_weight"})
+        table.insert({gate, {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
     }
   return table;
 }

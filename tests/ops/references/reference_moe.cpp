@@ -48,7 +48,7 @@ void top_k(ReferenceCall& c) {  // logits [B,S,E]
   }
 }
 
-enum class Order { by_token, by_choice, by_priority };
+enum class Order { by_token, by_choice, by_priority, by_weight };
 
 // The entries in the order in which a gate serves them.
 std::vector<Index> service_order(const ReferenceCall& c, Order rule) {
@@ -58,7 +58,10 @@ std::vector<Index> service_order(const ReferenceCall& c, Order rule) {
   if (rule == Order::by_priority)
     std::stable_sort(tokens.begin(), tokens.end(),
                      [&](Index a, Index b) { return c.operands[1][a * K] > c.operands[1][b * K]; });
-  if (rule == Order::by_token) {
+  if (rule == Order::by_weight) {
+    for (Index i = 0; i < T * K; ++i) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return c.operands[1][a] > c.operands[1][b]; });
+  } else if (rule == Order::by_token) {
     for (Index i = 0; i < T * K; ++i) order.push_back(i);
   } else {
     for (Index k = 0; k < K; ++k)
@@ -83,11 +86,12 @@ void gate(ReferenceCall& c, Order rule) {
   for (const Index i : service_order(c, rule)) {
     const Index e = Index(expert[i]), group = (first + i) * G / (N * parts);
     const Index row = 2 * (group / c.attributes.integer("load_groups", G));
-    load[row * E + e] += 1;
+    if (rule != Order::by_weight) load[row * E + e] += 1;
     slot[i] = -1;
     if (counts[group * E + e] >= double(c.attributes.integer("capacity"))) continue;
     slot[i] = 0;  // kept
     counts[group * E + e] += 1;
+    if (rule == Order::by_weight) load[row * E + e] += 1;  // experts choose: what is not kept was never chosen
     load[(row + 1) * E + e] += 1;
   }
   for (Index e = 0; e < E; ++e) filled[2 * e + 1] = kept_of(e);
@@ -101,6 +105,7 @@ void gate(ReferenceCall& c, Order rule) {
 void slots(ReferenceCall& c) { gate(c, Order::by_token); }
 void slots_by_choice(ReferenceCall& c) { gate(c, Order::by_choice); }
 void slots_by_priority(ReferenceCall& c) { gate(c, Order::by_priority); }
+void slots_by_weight(ReferenceCall& c) { gate(c, Order::by_weight); }
 
 void top_k_dx(ReferenceCall& c) {  // dweight [T,K], expert, scores [B,S,E] [, dscores [L*E]]
   const auto &dweight = c.operands[0], &expert = c.operands[1], &p = c.operands[2];
@@ -465,6 +470,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"slots", slots},
                 {"slots_by_choice", slots_by_choice},
                 {"slots_by_priority", slots_by_priority},
+                {"slots_by_weight", slots_by_weight},
                 {"sum", sum},
                 {"top_k", top_k},
                 {"top_k_dx", top_k_dx}});

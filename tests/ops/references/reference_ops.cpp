@@ -11,6 +11,7 @@
 namespace lancet::test {
 
 void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
+void add_choice_references(std::map<std::string_view, Reference>& table);  // reference_choice.cpp
 void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
 
 namespace {
@@ -487,6 +488,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"take_shard", take_shard},
                                               {"zero", zero}};
   add_moe_references(table);
+  add_choice_references(table);
   add_decode_references(table);
   return table;
 }

@@ -1,0 +1,70 @@
+#include <algorithm>
+
+#include "choose.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/ops/kernel.h"
+
+namespace lancet::ops {
+namespace {
+
+using backend::cpu::parallel_for;
+
+// Tokens from which a second thread pays: about two thousand exponentials.
+std::int64_t grain(std::int64_t experts) { return std::max<std::int64_t>(1, 2048 / experts); }
+
+Kernel bind(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t tokens = shape.rows(), groups = args.attributes.integer("expert_groups", 1);
+  const routing::SigmoidChoice choice{.experts = shape.back(),
+                                      .choices = args.attributes.integer("k"),
+                                      .groups = groups,
+                                      .open = args.attributes.integer("top_groups", groups),
+                                      .normalized = args.attributes.integer("normalize", 0) != 0,
+                                      .scale = float(args.attributes.real("scale", 1)),
+                                      .bias = args.has(1) ? args.operands[1].as<float>() : nullptr};
+  const float* logits = args.operands[0].as<float>();  // [T, E]
+  auto* expert = args.results[0].as<std::int32_t>();   // [T, K]
+  auto* weight = args.results[1].as<float>();          // [T, K]
+  auto* scores = args.results[2].as<float>();          // [T, E]
+  return [=]() -> Status {
+    parallel_for(tokens, grain(choice.experts), [=](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t)
+        routing::route_sigmoid(choice, logits + t * choice.experts, expert + t * choice.choices,
+                               weight + t * choice.choices, scores + t * choice.experts);
+    });
+    return {};
+  };
+}
+
+Kernel bind_dx(const KernelArgs& args) {
+  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
+  const std::int64_t choices = args.operands[1].shape()[1];
+  const bool normalized = args.attributes.integer("normalize", 0) != 0;
+  const float scale = float(args.attributes.real("scale", 1));
+  const float* dweight = args.operands[0].as<float>();                         // [T, K]
+  const std::int32_t* expert = args.operands[1].as<std::int32_t>();            // [T, K]
+  const float* logits = args.operands[2].as<float>();                          // [T, E]
+  const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;  // [L, E]
+  const std::int64_t of_load = shared ? tokens / (args.operands[3].elements() / experts) : tokens;
+  float* dlogits = args.results[0].as<float>();
+  return [=]() -> Status {
+    parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t) {
+        const float* own = logits + t * experts;
+        const routing::ChosenSigmoids chosen(expert + t * choices, dweight + t * choices, choices, normalized, scale,
+                                             own);
+        routing::sigmoid_backward(chosen, own, shared ? shared + t / of_load * experts : nullptr, dlogits + t * experts,
+                                  experts);
+      }
+    });
+    return {};
+  };
+}
+
+const CpuKernel table[] = {{"sigmoid_top_k", bind}, {"sigmoid_top_k_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const CpuKernel> sigmoid_top_k_cpu() { return table; }
+
+}  // namespace lancet::ops

@@ -1,0 +1,171 @@
+// The choice of experts by sigmoid scores on a GPU: what sigmoid_top_k/choose.h decides, a few threads per token.
+//
+// The result `scores` first holds s, of which each of the token's threads writes and searches its own experts; the
+// weights are read from it before the division by the sum. Where groups of experts are limited, each thread finds the
+// keys of some groups, and all of the token's threads read them from shared memory.
+#include "math.h"
+#include "ops/top_k/token_threads.h"
+
+namespace lancet::ops {
+namespace {
+
+using namespace device;
+
+// Bytes: the logits and the scores once.
+struct ChooseSigmoid {
+  static constexpr int threads = 256;
+  static constexpr int most_tokens = threads / 8;  // of a block
+  struct Shared {
+    std::uint64_t keys[most_tokens][routing::most_expert_groups];
+  };
+  std::int64_t tokens, experts, choices, groups, open;
+  bool normalized;
+  float scale;
+  const float *logits, *bias;  // [T, E]; [E] or null
+  std::int32_t* expert;        // [T, K]
+  float *weight, *scores;      // [T, K], [T, E]
+  int width;
+
+  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
+    const bool exists = at < tokens;
+    const std::int64_t t = exists ? at : tokens - 1;
+    const int member = block.thread() % width;  // of the token's group of threads
+    float *own = scores + t * experts, sum = 0;
+    for (std::int64_t e = member; e < experts; e += width) {
+      const float s = routing::sigmoid_f32(logits[t * experts + e]);
+      sum += s;
+      if (exists) own[e] = s;
+    }
+    sum = block.warp_sum(sum, width) + routing::least_sum;
+    block.sync();  // the token's other threads read s
+    choose(block, t, exists, member, find_open(block, own, member));
+    block.sync();  // s is replaced after it has been read
+    for (std::int64_t e = member; e < experts && exists; e += width) own[e] /= sum;
+  }
+
+  LANCET_DEVICE float rank(const float* own, std::int64_t e) const { return own[e] + (bias ? bias[e] : 0.f); }
+
+  // The groups that the token may choose from, as bits.
+  template <class Block>
+  LANCET_DEVICE std::uint64_t find_open(Block& block, const float* own, int member) const {
+    if (open == groups) return ~std::uint64_t{0};
+    std::uint64_t* keys = block.template shared<Shared>().keys[block.thread() / width];
+    const std::int64_t size = experts / groups;
+    for (std::int64_t g = member; g < groups; g += width)
+      keys[g] =
+          routing::group_key([&](std::int64_t e) { return rank(own, e); }, g * size, (g + 1) * size, std::uint32_t(g));
+    block.sync();
+    return routing::open_groups(keys, groups, open);
+  }
+
+  template <class Block>
+  LANCET_DEVICE void choose(Block& block, std::int64_t t, bool exists, int member, std::uint64_t groups_open) const {
+    const float* own = scores + t * experts;
+    const std::int32_t size = std::int32_t(experts / groups);
+    std::uint64_t last = ~std::uint64_t{0};  // the key of the choice before; above all keys
+    float chosen = 0;                        // the sum of the chosen scores
+    for (std::int64_t k = 0; k < choices; ++k) {
+      std::uint64_t best = 0;
+      for (std::int32_t e = member; e < experts; e += width) {
+        if ((groups_open >> (e / size) & 1) == 0) continue;
+        const std::uint64_t key = routing::choice_key(rank(own, e), std::uint32_t(e));
+        if (key < last) best = Larger{}(key, best);
+      }
+      last = block.warp_max(best, width);
+      if (!exists || member != 0) continue;
+      const std::uint32_t e = routing::expert_of_key(last);
+      chosen += own[e];
+      expert[t * choices + k] = std::int32_t(e);
+      weight[t * choices + k] = own[e];
+    }
+    for (std::int64_t k = 0; k < choices && exists && member == 0; ++k) {
+      const float s = weight[t * choices + k];
+      weight[t * choices + k] = (normalized ? s / (chosen + routing::least_sum) : s) * scale;
+    }
+  }
+};
+
+Kernel bind(const KernelArgs& args) {
+  const Shape& shape = args.operands[0].shape();
+  const std::int64_t groups = args.attributes.integer("expert_groups", 1);
+  const ChooseSigmoid kernel{shape.rows(),
+                             shape.back(),
+                             args.attributes.integer("k"),
+                             groups,
+                             args.attributes.integer("top_groups", groups),
+                             args.attributes.integer("normalize", 0) != 0,
+                             float(args.attributes.real("scale", 1)),
+                             args.operands[0].as<float>(),
+                             args.has(1) ? args.operands[1].as<float>() : nullptr,
+                             args.results[0].as<std::int32_t>(),
+                             args.results[1].as<float>(),
+                             args.results[2].as<float>(),
+                             group_width(shape.back())};
+  const std::size_t shared = kernel.open < kernel.groups ? shared_bytes<ChooseSigmoid>() : 0;
+  return run_steps(args.stream, Step{kernel.blocks(), kernel, shared});
+}
+
+// The gradient of the logits (routing::sigmoid_backward). Bytes: the logits and dlogits once.
+struct SigmoidDx {
+  static constexpr int threads = 256;
+  std::int64_t tokens, experts, choices;
+  bool normalized;
+  float scale;
+  const std::int32_t* expert;              // [T, K]
+  const float *dweight, *logits, *shared;  // [T, K], [T, E], [L, E] or null
+  std::int64_t of_load;                    // tokens that share a row of `shared`
+  float* dlogits;
+  int width;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
+    const bool exists = at < tokens;
+    const std::int64_t t = exists ? at : tokens - 1;
+    const float* own = logits + t * experts;
+    const routing::ChosenSigmoids chosen(expert + t * choices, dweight + t * choices, choices, normalized, scale, own);
+    const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
+    float sum = 0, dot = 0;
+    for (std::int64_t e = block.thread() % width; e < experts; e += width) {
+      const float s = routing::sigmoid_f32(own[e]);
+      sum += s;
+      if (of_all) dot += of_all[e] * s;
+    }
+    sum = block.warp_sum(sum, width) + routing::least_sum;
+    dot = block.warp_sum(dot, width) / sum;
+    for (std::int64_t e = block.thread() % width; e < experts && exists; e += width) {
+      const float of_score = of_all ? (of_all[e] - dot) / sum : 0.f;
+      dlogits[t * experts + e] = routing::sigmoid_dlogit(routing::sigmoid_f32(own[e]), of_score + chosen.of_expert(e));
+    }
+  }
+};
+
+Kernel bind_dx(const KernelArgs& args) {
+  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
+  const int width = group_width(experts);
+  const SigmoidDx kernel{tokens,
+                         experts,
+                         args.operands[1].shape()[1],
+                         args.attributes.integer("normalize", 0) != 0,
+                         float(args.attributes.real("scale", 1)),
+                         args.operands[1].as<std::int32_t>(),
+                         args.operands[0].as<float>(),
+                         args.operands[2].as<float>(),
+                         args.has(3) ? args.operands[3].as<float>() : nullptr,
+                         args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
+                         args.results[0].as<float>(),
+                         width};
+  return run_steps(args.stream, Step{divide_up(tokens, SigmoidDx::threads / width), kernel});
+}
+
+const DeviceKernel table[] = {{"sigmoid_top_k", bind}, {"sigmoid_top_k_dx", bind_dx}};
+
+}  // namespace
+
+std::span<const DeviceKernel> sigmoid_top_k_cuda() { return table; }
+
+}  // namespace lancet::ops
