@@ -41,12 +41,46 @@ Status check_experts(const Model& m, const mesh::Mesh& mesh) {
   if (m.num_experts_per_tok > experts)
     return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", experts,
                    m.num_experts_per_tok);
-  if (m.num_experts_per_tok != 1 && m.router == Router::switch_top1)
-    return refused(
-        "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes "
-        "several",
-        m.num_experts_per_tok);
   return {};
+}
+
+Status check_experts_per_token(const Model& m) {
+  const std::int64_t found = m.num_experts_per_tok;
+  if (m.router == Router::gshard && found != 2)
+    return refused(
+        "model.num_experts_per_tok: expected 2 with model.router \"gshard\", found {}; model.router=top_k takes any "
+        "number",
+        found);
+  if (found != 1 && (m.router == Router::switch_top1 || !m.has_scores()))
+    return refused(
+        "model.num_experts_per_tok: expected 1 with model.router \"{}\", found {}; model.router=top_k takes several",
+        name(m.router), found);
+  return {};
+}
+
+// A field that another router has no use for must have its default.
+Status check_router_fields(const Model& m) {
+  const auto needs_gshard = [&](std::string_view field, std::string_view expected, std::string_view found) -> Status {
+    if (found == expected || m.router == Router::gshard) return {};
+    return refused("model.{}: expected \"{}\" with model.router \"{}\", found \"{}\"; model.router=gshard takes it",
+                   field, expected, name(m.router), found);
+  };
+  const Model defaults;
+  LANCET_TRY(needs_gshard("router_second_expert", name(defaults.router_second_expert), name(m.router_second_expert)));
+  LANCET_TRY(needs_gshard("router_skipped_slots", name(defaults.router_skipped_slots), name(m.router_skipped_slots)));
+  LANCET_TRY(needs_gshard("router_aux_loss_form", name(defaults.router_aux_loss_form), name(m.router_aux_loss_form)));
+  if (m.router_jitter_noise > 0 && !m.has_scores())
+    return refused(
+        "model.router_jitter_noise: expected 0 with model.router \"{}\", which has no scores, found {}; "
+        "model.router=switch takes it",
+        name(m.router), m.router_jitter_noise);
+  return {};
+}
+
+Status check_router(const Model& m) {
+  if (!m.has_moe()) return {};
+  LANCET_TRY(check_experts_per_token(m));
+  return check_router_fields(m);
 }
 
 Status check_groups(const Config& config) {
@@ -132,6 +166,7 @@ Status check(const Config& config, int ranks) {
   LANCET_TRY(check_experts_given(m));
   LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));
+  LANCET_TRY(check_router(m));
   if (m.has_moe()) LANCET_TRY(check_groups(config));
   LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)

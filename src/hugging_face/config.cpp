@@ -19,7 +19,9 @@ constexpr const char* needed[] = {"n_layer", "n_head", "n_embd", "n_positions", 
 constexpr const char* shared[] = {"n_inner", "layer_norm_epsilon", "initializer_range"};
 constexpr const char* of_experts[] = {"moe_layer_freq",  "num_local_experts",    "num_experts_per_tok",  "router",
                                       "capacity_factor", "router_aux_loss_coef", "router_aux_loss_scope"};
-constexpr const char* optional_of_experts[] = {"norm_topk_prob"};  // written; may be missing where it is read
+// Written; may be missing where they are read.
+constexpr const char* optional_of_experts[] = {"norm_topk_prob", "router_second_expert", "router_skipped_slots",
+                                               "router_aux_loss_form", "router_jitter_noise"};
 
 // Fields that would make another model of the same tensors, with the only value that is supported, which is also the
 // default of a missing field.

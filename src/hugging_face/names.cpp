@@ -29,8 +29,8 @@ constexpr Row every_block[] = {
     {"h.{}.ln_2", Form::plain},
 };
 constexpr Row dense_block[] = {{"h.{}.mlp.c_fc", Form::conv1d}, {"h.{}.mlp.c_proj", Form::conv1d}};
+constexpr Row router[] = {{"h.{}.moe.gate", Form::plain, false}};  // where experts are chosen by scores
 constexpr Row moe_block[] = {
-    {"h.{}.moe.gate", Form::plain, false},
     {"h.{}.moe.experts.c_fc", Form::conv1d},
     {"h.{}.moe.experts.c_proj", Form::conv1d},
 };
@@ -46,6 +46,7 @@ class Listing {
     LANCET_TRY(add(first, 0));
     for (std::int64_t block = 0; block < model_.n_layer; ++block) {
       LANCET_TRY(add(every_block, block));
+      if (model_.is_moe(block) && model_.has_scores()) LANCET_TRY(add(router, block));
       LANCET_TRY(model_.is_moe(block) ? add(moe_block, block) : add(dense_block, block));
     }
     LANCET_TRY(add(last, 0));

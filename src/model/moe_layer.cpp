@@ -3,10 +3,17 @@
 #include <algorithm>
 
 #include "lancet/base/check.h"
+#include "lancet/base/random.h"
 #include "lancet/model/capacity.h"
 
 namespace lancet::model {
 namespace {
+
+// The experts that T tokens choose, K each.
+struct Choice {
+  TensorId expert, weight;      // [T,K]
+  TensorId logits{}, scores{};  // [B,S,E]; invalid without scores
+};
 
 // What a gate decides about T tokens with K choices each.
 struct Route {
@@ -34,25 +41,71 @@ class MoeLayer {
 
  private:
   Route route(TensorId x) {
-    const std::string gate = name_ + ".gate";
-    const TensorId weight =
-        b_.add({.name = gate + ".weight", .shape = {experts_, model_.n_embd}, .deviation = b_.deviation}, DType::f32,
-               {whole, whole});
-    const TensorId logits = b_.emit("router", {x, weight}, {}, gate)[0];  // f32[B,S,E]
-    ops::Attributes of_choice{{"k", model_.num_experts_per_tok}};
-    if (model_.norm_topk_prob) of_choice.set("normalize", std::int64_t(1));
-    const auto chosen = b_.emit("top_k", {logits}, of_choice, gate);
-    const auto slots = gate_slots(chosen[0], chosen[1]);
-    const Route route{chosen[0], chosen[1], slots[0], slots[2]};
+    const Choice chosen = model_.has_scores() ? choose_by_scores(x) : choose_without_scores();
+    const auto slots = gate_slots(sent(chosen), chosen.weight);
+    const Route route{chosen.expert, chosen.weight, slots[0], slots[2]};
     if (b_.options().inspect) {
-      b_.program.add_output("score." + layer_, logits);
+      if (chosen.logits.valid()) b_.program.add_output("score." + layer_, chosen.logits);
       b_.program.add_output("probability." + layer_, route.weight);
       b_.program.add_output("expert." + layer_, route.expert);
       b_.program.add_output("slot." + layer_, route.slot);
       b_.program.add_output("filled." + layer_, route.filled);
     }
-    if (b_.trains()) balance(chosen[2], slots[3]);
+    if (b_.trains()) balance(chosen, slots[3]);
     return route;
+  }
+
+  Choice choose_by_scores(TensorId x) {
+    const std::string gate = name_ + ".gate";
+    const TensorId weight =
+        b_.add({.name = gate + ".weight", .shape = {experts_, model_.n_embd}, .deviation = b_.deviation}, DType::f32,
+               {whole, whole});
+    const TensorId logits = b_.emit("router", {jittered(x), weight}, {}, gate)[0];  // f32[B,S,E]
+    ops::Attributes of_choice{{"k", model_.num_experts_per_tok}};
+    if (model_.norm_topk_prob || is_gshard()) of_choice.set("normalize", std::int64_t(1));
+    const auto chosen = b_.emit("top_k", {logits}, of_choice, gate);
+    return {chosen[0], chosen[1], logits, chosen[2]};
+  }
+
+  // Generated tokens have no sequence of a run. A random router then takes the hash: any expert will do, since all have
+  // been trained on tokens of all kinds.
+  Choice choose_without_scores() {
+    ops::Attributes attributes{{"experts", experts_}};
+    if (model_.router == config::Router::random && !b_.gives_logits()) {
+      attributes.set("positions", b_.options().sequence);
+      attributes.set("seed", seed(b_.options().seed, "random"));
+      const auto chosen = b_.emit("random_choice", {b_.sequence_numbers()}, attributes, name_ + ".gate");
+      return {chosen[0], chosen[1]};
+    }
+    // A hash belongs to the model: it must be the same in runs of any seed.
+    attributes.set("seed", seed(0, "hash"));
+    const auto chosen = b_.emit("hash_choice", {b_.tokens_input}, attributes, name_ + ".gate");
+    return {chosen[0], chosen[1]};
+  }
+
+  // The seed of what is drawn in this layer for a purpose.
+  std::int64_t seed(std::int64_t of_run, const std::string& purpose) const {
+    const auto words = Philox(std::uint64_t(of_run), stream_of(name_ + "." + purpose)).block(0);
+    return std::int64_t((std::uint64_t{words[0]} << 32 | words[1]) >> 1);
+  }
+
+  TensorId jittered(TensorId x) {
+    if (!b_.trains() || model_.router_jitter_noise == 0) return x;
+    const ops::Attributes attributes{{"eps", model_.router_jitter_noise}, {"seed", seed(b_.options().seed, "jitter")}};
+    return b_.emit("jitter", {x, b_.sequence_numbers()}, attributes, name_ + ".jitter")[0];
+  }
+
+  bool is_gshard() const { return model_.router == config::Router::gshard; }
+
+  // The choices for the gate, of which some may be skipped (ops/second_choice).
+  TensorId sent(const Choice& chosen) {
+    if (!b_.trains() || !is_gshard() || model_.router_second_expert == config::SecondExpert::always)
+      return chosen.expert;
+    const bool keep = model_.router_skipped_slots == config::SkippedSlots::kept;
+    const ops::Attributes attributes{
+        {"seed", seed(b_.options().seed, "second")}, {"experts", experts_}, {"keep", std::int64_t(keep)}};
+    return b_.emit("skip_second", {chosen.expert, chosen.weight, b_.sequence_numbers()}, attributes,
+                   name_ + ".gate")[0];
   }
 
   // The results of the gate's op (ops/slots).
@@ -61,6 +114,7 @@ class MoeLayer {
     if (const std::int64_t all = loads(); all > 1) attributes.set("load_groups", groups_ / all);
     if (model_.router == config::Router::batch_prioritized)
       return b_.emit("slots_by_priority", {expert, weight}, attributes, name_ + ".gate");
+    if (is_gshard()) return b_.emit("slots_by_choice", {expert}, attributes, name_ + ".gate");
     return b_.emit("slots", {expert}, attributes, name_ + ".gate");
   }
 
@@ -73,14 +127,30 @@ class MoeLayer {
     return all;
   }
 
-  void balance(TensorId scores, TensorId load) {
-    ops::Attributes counted{{"load_tokens", b_.tokens() * 2 / b_.program.type(load).shape[0]},
-                            {"total_tokens", b_.tokens() * b_.options().accumulation},
-                            {"coefficient", model_.router_aux_loss_coef}};
-    if (model_.num_experts_per_tok > 1) counted.set("choices", model_.num_experts_per_tok);
-    const TensorId aux = b_.emit("aux_loss", {scores, load}, counted, name_ + ".aux_loss")[0];
-    b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);
+  void balance(const Choice& chosen, TensorId load) {
+    if (chosen.scores.valid()) {
+      const std::int64_t of_load = b_.tokens() * 2 / b_.program.type(load).shape[0];
+      ops::Attributes counted{{"load_tokens", of_load},
+                              {"total_tokens", b_.tokens() * b_.options().accumulation},
+                              {"coefficient", aux_loss_coefficient()}};
+      if (model_.num_experts_per_tok > 1 && !is_gshard()) counted.set("choices", model_.num_experts_per_tok);
+      const TensorId fractions = is_gshard() ? first_choices(chosen.expert, of_load) : load;
+      const TensorId aux = b_.emit("aux_loss", {chosen.scores, fractions}, counted, name_ + ".aux_loss")[0];
+      b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);
+    }
     b_.program.add_output(ir::output_name(ir::OutputKind::load, layer_), load);
+  }
+
+  // GShard's loss is (1/E) * sum over experts of f_e P_e (algorithm 1); that of the op is E * the sum.
+  double aux_loss_coefficient() const {
+    const bool mean = model_.router_aux_loss_form == config::AuxLossForm::gshard;
+    return mean ? model_.router_aux_loss_coef / double(experts_ * experts_) : model_.router_aux_loss_coef;
+  }
+
+  TensorId first_choices(TensorId expert, std::int64_t of_load) {
+    ops::Attributes attributes{{"experts", experts_}};
+    if (of_load < b_.tokens()) attributes.set("load_tokens", of_load);
+    return b_.emit("first_choices", {expert}, attributes, name_ + ".aux_loss")[0];
   }
 
   // [E,C,D] -> [E,C,D]

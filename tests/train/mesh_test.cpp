@@ -38,15 +38,14 @@ config::Config mesh_of_four(int expert) {
 
 TEST_CASE("meshes: every one of four ranks trains like one rank") {
   config::Config alone = mesh_config(1);
-  GENERATE(from_range(test::routes)).set(alone.model);
+  const test::Route route = GENERATE(from_range(test::routes));
+  route.set(alone.model);
   const Records expected = test::run_steps(alone, 1, 20);
   CHECK(expected[0].drop_pct.value() > 0);
   for (const int expert : {1, 2, 4}) {
     INFO("expert " << expert);
     config::Config config = mesh_of_four(expert);
-    config.model.router = alone.model.router;
-    config.model.num_experts_per_tok = alone.model.num_experts_per_tok;
-    config.model.norm_topk_prob = alone.model.norm_topk_prob;
+    route.set(config.model);
     check_records(test::run_steps(config, 4, 20), expected, 1e-5);
   }
 }

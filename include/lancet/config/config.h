@@ -16,7 +16,11 @@
 
 namespace lancet::config {
 
-enum class Router { switch_top1, batch_prioritized, top_k };  // "switch", "batch_prioritized", "top_k"
+// "switch", "batch_prioritized", "top_k", "gshard", "hash", "random"
+enum class Router { switch_top1, batch_prioritized, top_k, gshard, hash, random };
+enum class SecondExpert { random, always };
+enum class SkippedSlots { kept, free };
+enum class AuxLossForm { switch_form, gshard };  // "switch", "gshard"
 enum class AuxLossScope { rank, global };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
@@ -31,6 +35,9 @@ enum class DeviceAllToAll { automatic, windows, counted };
 
 // The word of the value in the JSON file.
 std::string_view name(Router value);
+std::string_view name(SecondExpert value);
+std::string_view name(SkippedSlots value);
+std::string_view name(AuxLossForm value);
 std::string_view name(AuxLossScope value);
 std::string_view name(Optimizer value);
 std::string_view name(LrSchedule value);
@@ -54,9 +61,13 @@ struct Model {
   std::int64_t num_experts_per_tok = 1;
   bool norm_topk_prob = false;  // Mixtral's: the weights of a token's experts are divided by their sum
   Router router = Router::switch_top1;
+  SecondExpert router_second_expert = SecondExpert::random;  // gshard
+  SkippedSlots router_skipped_slots = SkippedSlots::kept;    // gshard
+  double router_jitter_noise = 0;                            // Hugging Face's name (SwitchTransformersConfig)
   double capacity_factor = 1.25;
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
+  AuxLossForm router_aux_loss_form = AuxLossForm::switch_form;  // gshard
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
   std::int64_t vocab_pad_multiple = 64;
 
@@ -69,6 +80,8 @@ struct Model {
   }
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }
+  // False if experts are chosen without the scores of a router, which then has no weights.
+  bool has_scores() const { return router != Router::hash && router != Router::random; }
   std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }
   // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
   // dense model). check() ensures that they divide the experts.
