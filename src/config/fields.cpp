@@ -13,8 +13,8 @@ namespace {
 
 using Words = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 6> router_words = {"switch", "batch_prioritized", "top_k",
-                                                           "gshard", "hash",              "random"};
+constexpr std::array<std::string_view, 6> router_words = {"switch", "batch_prioritized", "top_k", "gshard", "hash",
+                                                          "random"};
 constexpr std::array<std::string_view, 2> second_expert_words = {"random", "always"};
 constexpr std::array<std::string_view, 2> skipped_slots_words = {"kept", "free"};
 constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};

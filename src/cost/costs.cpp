@@ -26,7 +26,8 @@ std::string op_key(const ir::Program& program, const ir::Instruction& instructio
   for (ir::TensorId id : instruction.operands) types.push_back(ir::to_string(program.type(id)));
   for (const auto& [name, value] : instruction.attributes.items()) {
     const auto& skipped = ops::part_attributes;  // parts cost the same; types hold their size
-    if (name == "rounding_seed" || name == "seed" || std::find(skipped.begin(), skipped.end(), name) != skipped.end()) continue;
+    if (name == "rounding_seed" || name == "seed" || std::find(skipped.begin(), skipped.end(), name) != skipped.end())
+      continue;
     if (const auto* integer = std::get_if<std::int64_t>(&value))
       attributes.push_back(fmt::format("{}={}", name, *integer));
     if (const auto* text = std::get_if<std::string>(&value)) attributes.push_back(fmt::format("{}={}", name, *text));

@@ -66,7 +66,7 @@ class Gpt2 : private Builder {
         widen(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * model().n_embd, qkv_over_tensor);  // [B,S,3D]
     delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", qkv));
     const TensorId y = norm(name + ".ln_2");
-    delta_ = model().is_moe(i) ? moe_layer(*this, name, y) : mlp(name + ".mlp", y, model().inner());
+    delta_ = model().is_moe(i) ? moe_layer(*this, i, y) : mlp(name + ".mlp", y, model().inner());
   }
 
   TensorId attention(const std::string& name, TensorId qkv) {

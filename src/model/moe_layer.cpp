@@ -1,6 +1,9 @@
 #include "moe_layer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
@@ -23,7 +26,8 @@ struct Route {
 
 class MoeLayer {
  public:
-  MoeLayer(Builder& builder, const std::string& layer) : b_(builder), layer_(layer), name_(layer + ".moe") {
+  MoeLayer(Builder& builder, std::int64_t block)
+      : b_(builder), block_(block), layer_(fmt::format("h.{}", block)), name_(layer_ + ".moe") {
     const BuildOptions& options = b_.options();
     const bool keeps_all = b_.gives_logits() || options.keep_all;
     groups_ = keeps_all ? options.loads : options.groups;
@@ -73,25 +77,24 @@ class MoeLayer {
     ops::Attributes attributes{{"experts", experts_}};
     if (model_.router == config::Router::random && !b_.gives_logits()) {
       attributes.set("positions", b_.options().sequence);
-      attributes.set("seed", seed(b_.options().seed, "random"));
+      attributes.set("seed", seed("random"));
       const auto chosen = b_.emit("random_choice", {b_.sequence_numbers()}, attributes, name_ + ".gate");
       return {chosen[0], chosen[1]};
     }
-    // A hash belongs to the model: it must be the same in runs of any seed.
-    attributes.set("seed", seed(0, "hash"));
+    attributes.set("seed", block_);  // a hash belongs to the model: it is the same in runs of any seed
     const auto chosen = b_.emit("hash_choice", {b_.tokens_input}, attributes, name_ + ".gate");
     return {chosen[0], chosen[1]};
   }
 
-  // The seed of what is drawn in this layer for a purpose.
-  std::int64_t seed(std::int64_t of_run, const std::string& purpose) const {
-    const auto words = Philox(std::uint64_t(of_run), stream_of(name_ + "." + purpose)).block(0);
+  // The seed of what training draws in this layer for a purpose.
+  std::int64_t seed(const std::string& purpose) const {
+    const auto words = Philox(std::uint64_t(b_.options().seed), stream_of(name_ + "." + purpose)).block(0);
     return std::int64_t((std::uint64_t{words[0]} << 32 | words[1]) >> 1);
   }
 
   TensorId jittered(TensorId x) {
     if (!b_.trains() || model_.router_jitter_noise == 0) return x;
-    const ops::Attributes attributes{{"eps", model_.router_jitter_noise}, {"seed", seed(b_.options().seed, "jitter")}};
+    const ops::Attributes attributes{{"eps", model_.router_jitter_noise}, {"seed", seed("jitter")}};
     return b_.emit("jitter", {x, b_.sequence_numbers()}, attributes, name_ + ".jitter")[0];
   }
 
@@ -102,8 +105,7 @@ class MoeLayer {
     if (!b_.trains() || !is_gshard() || model_.router_second_expert == config::SecondExpert::always)
       return chosen.expert;
     const bool keep = model_.router_skipped_slots == config::SkippedSlots::kept;
-    const ops::Attributes attributes{
-        {"seed", seed(b_.options().seed, "second")}, {"experts", experts_}, {"keep", std::int64_t(keep)}};
+    const ops::Attributes attributes{{"seed", seed("second")}, {"experts", experts_}, {"keep", std::int64_t(keep)}};
     return b_.emit("skip_second", {chosen.expert, chosen.weight, b_.sequence_numbers()}, attributes,
                    name_ + ".gate")[0];
   }
@@ -173,6 +175,7 @@ class MoeLayer {
 
   Builder& b_;
   const config::Model& model_ = b_.model();
+  const std::int64_t block_;
   const std::string layer_, name_;
   const std::int64_t experts_ = model_.num_local_experts.value();
   std::int64_t groups_ = 1;    // of neighbouring sequences; capacity is counted in each
@@ -181,6 +184,6 @@ class MoeLayer {
 
 }  // namespace
 
-TensorId moe_layer(Builder& builder, const std::string& name, TensorId x) { return MoeLayer(builder, name).build(x); }
+TensorId moe_layer(Builder& builder, std::int64_t block, TensorId x) { return MoeLayer(builder, block).build(x); }
 
 }  // namespace lancet::model

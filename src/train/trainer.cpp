@@ -342,8 +342,7 @@ class TrainerImpl final : public Trainer {
   }
 
   // A rank whose data cannot be read must not leave its own streams in a collective: it aborts them.
-  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step,
-              int micro) {
+  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int micro) {
     order.fill(step, micro, plan.sequence);
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
     if (!status.ok()) streams_.abort(status.error().message);

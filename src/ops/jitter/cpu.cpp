@@ -1,5 +1,5 @@
-#include "math.h"
 #include "ops/cpu.h"
+#include "math.h"
 
 namespace lancet::ops {
 namespace {
@@ -9,7 +9,8 @@ static_assert(block % jittered::words == 0);
 
 // The numbers of the block's elements, the first of which is number `first` of the sequence. Not inlined, so that all
 // blocks round alike.
-[[gnu::noinline, gnu::noclone]] void draw(const Noise& noise, std::int32_t sequence, std::int64_t first, float* factor) {
+[[gnu::noinline, gnu::noclone]] void draw(const Noise& noise, std::int32_t sequence, std::int64_t first,
+                                          float* factor) {
   constexpr std::int64_t draws = block / jittered::words;
   std::uint32_t words[jittered::words][draws];
 #pragma omp simd

@@ -27,9 +27,9 @@ Kernel bind_skip(const KernelArgs& args) {
 // A block per load and expert. Bytes: the choices once for each expert, mostly from the cache.
 struct CountFirst {
   static constexpr int threads = 256;
-  const std::int32_t* expert;           // [T*K]
-  float* counts;                        // [2L, E]
-  std::int64_t of_load;                 // entries of a load
+  const std::int32_t* expert;  // [T*K]
+  float* counts;               // [2L, E]
+  std::int64_t of_load;        // entries of a load
   std::int32_t choices, experts;
 
   template <class Block>

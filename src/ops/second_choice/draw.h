@@ -9,12 +9,12 @@ namespace lancet::ops::second_choice {
 
 struct Draw {
   std::uint64_t seed;
-  std::int64_t positions;         // tokens of a sequence
-  const std::int32_t *expert;     // [T, 2]
-  const float* weight;            // [T, 2]
-  const std::int32_t* sequence;   // [B]
-  std::int32_t* drawn;            // [T, 2]
-  bool keep;                      // a skipped choice counts towards the expert's capacity
+  std::int64_t positions;        // tokens of a sequence
+  const std::int32_t* expert;    // [T, 2]
+  const float* weight;           // [T, 2]
+  const std::int32_t* sequence;  // [B]
+  std::int32_t* drawn;           // [T, 2]
+  bool keep;                     // a skipped choice counts towards the expert's capacity
   std::int32_t experts;
 
   LANCET_HD void token(std::int64_t t) const {

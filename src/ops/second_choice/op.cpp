@@ -41,8 +41,8 @@ Work work_skip(const OpInput& in) {
 }
 
 Sample sample_skip(std::int64_t tokens, std::int64_t batch, std::int64_t keep) {
-  const Attributes attributes{{"seed", 1234567890123}, {"keep", keep},       {"experts", 4},
-                              {"capacity", tokens},    {"vocabulary", 1000}};
+  const Attributes attributes{
+      {"seed", 1234567890123}, {"keep", keep}, {"experts", 4}, {"capacity", tokens}, {"vocabulary", 1000}};
   return {{expert_of(tokens, 2), weight_of(tokens, 2), i32({batch, 1}, Fill::tokens)}, attributes};
 }
 Sample sample_first(std::int64_t tokens, std::int64_t choices, std::int64_t loads) {

@@ -248,9 +248,8 @@ struct FindFirst {
     First found{~std::uint64_t{0}, n, 0};
     if (gate.capacity < n) find_last(block, entries, n, std::int32_t(gate.capacity), found);
     std::int32_t own = 0;
-    const std::int32_t kept = listed.for_kept(block, entries, n, found, [&](std::int32_t entry, std::int32_t) {
-      own += !is_skipped(gate.expert[entry]);
-    });
+    const std::int32_t kept = listed.for_kept(
+        block, entries, n, found, [&](std::int32_t entry, std::int32_t) { own += !is_skipped(gate.expert[entry]); });
     found.chosen = block.sum(own);
     if (block.thread() > 0) return;
     listed.first[block.index()] = found;

@@ -4,7 +4,8 @@
 //       Layers: a random hash)
 //   random_choice(sequence i32[B,1]) {experts, positions, seed}: the S = positions tokens of a sequence are dealt out
 //       at random, so that the experts' numbers of tokens differ by at most one. sequence is the number of each
-//       sequence in the whole run; the choice depends on (seed, sequence, position) and on no part, rank or micro batch.
+//       sequence in the whole run; the choice depends on (seed, sequence, position) and on no part, rank or micro
+//       batch.
 #include "ops/describe.h"
 
 namespace lancet::ops {

@@ -96,8 +96,7 @@ void add_draws(std::multimap<std::string_view, Sample>& table) {
       {"random_choice", {{sequences}, dealt}},
       {"slots_by_choice",
        {{{{i32, {2000, 3}}, Fill::skipped}}, {{"capacity", 300}, {"groups", 4}, {"load_groups", 2}, {"experts", 8}}}},
-      {"slots_by_choice",
-       {{{{i32, {2000, 2}}, Fill::skipped}}, {{"capacity", 300}, {"groups", 1}, {"experts", 12}}}},
+      {"slots_by_choice", {{{{i32, {2000, 2}}, Fill::skipped}}, {{"capacity", 300}, {"groups", 1}, {"experts", 12}}}},
   });
 }
 

@@ -55,7 +55,8 @@ Index share_of(std::uint32_t word, Index shares) { return Index(double(word) / 4
 void hash_choice(ReferenceCall& c) {  // tokens [B,S]
   const Philox random(std::uint64_t(c.attributes.integer("seed")), 0);
   for (Index t = 0; t < c.operands[0].shape().elements(); ++t) {
-    c.results[0][t] = double(share_of(random.block(std::uint64_t(c.operands[0][t]))[0], c.attributes.integer("experts")));
+    c.results[0][t] =
+        double(share_of(random.block(std::uint64_t(c.operands[0][t]))[0], c.attributes.integer("experts")));
     c.results[1][t] = 1;
   }
 }
