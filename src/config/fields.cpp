@@ -91,7 +91,8 @@ constexpr Field table[] = {
         "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given"),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks; excludes experts_per_rank"),
-    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), "experts per token; routers switch, hash and random need 1, gshard 2"),
+    ROW(model.num_experts_per_tok, between(1, most_experts_per_layer), 
+        "experts per token; routers switch, hash and random need 1, gshard 2"),
     ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
         "how tokens choose experts, and which a full expert keeps. switch, top_k: by score; the first tokens; "

@@ -1,5 +1,5 @@
-// The routers that draw: GShard's gate against algorithm 1 of its paper, written again in double, and against the public
-// code of Lingvo where that differs; rates of the draws; how evenly tokens are dealt out.
+// The routers that draw: GShard's gate against algorithm 1 of its paper, written again in double, and against Lingvo's
+// public code where that differs; rates of the draws; how evenly tokens are dealt out.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -151,7 +151,7 @@ struct Rate {
 
 }  // namespace
 
-TEST_CASE("GShard's gate is algorithm 1 of its paper, and Lingvo's where skipped choices are not counted, ties included") {
+TEST_CASE("GShard's gate is algorithm 1 of its paper, ties included, or Lingvo's where skipped choices do not count") {
   for (const bool keep : {true, false})
     for (const GateSize& size : {GateSize{4, 64, 4, 1, 60}, {4, 64, 4, 4, 16}, {6, 35, 7, 2, 12}, {2, 200, 3, 1, 70}}) {
       INFO(size.tokens() << " tokens in " << size.groups << " groups, keep " << keep);
@@ -184,7 +184,8 @@ TEST_CASE("the second expert is sent to at the rate of its probability, and alik
   for (Index rank = 0; rank < 4; ++rank) {
     const Index first = rank * size.tokens() / 4, last = (rank + 1) * size.tokens() / 4;
     shares.push_back(drawn_of({slice(chosen[0], 0, first, last), slice(chosen[1], 0, first, last)},
-                              sequence_numbers(size.batch / 4, std::int32_t(rank * size.batch / 4)), size.experts, true));
+                              sequence_numbers(size.batch / 4, std::int32_t(rank * size.batch / 4)), size.experts,
+                              true));
   }
   CHECK(join(shares, 0).same_bytes(drawn));
 }
@@ -210,9 +211,8 @@ TEST_CASE("draws of other sequences and seeds are other draws") {
 TEST_CASE("a random choice deals out each sequence evenly, and no expert gets more than its share of the rest") {
   for (const auto& [positions, experts] : std::vector<std::pair<Index, Index>>{{64, 4}, {50, 8}, {3, 5}, {513, 7}}) {
     const Index batch = 400;
-    const GuardedTensor expert =
-        results_of("random_choice", {sequence_numbers(batch)},
-                   {{"experts", experts}, {"positions", positions}, {"seed", draw_seed}})[0];
+    const GuardedTensor expert = results_of("random_choice", {sequence_numbers(batch)},
+                                            {{"experts", experts}, {"positions", positions}, {"seed", draw_seed}})[0];
     std::vector<double> more(std::size_t(experts)), at_first(std::size_t(experts));
     for (Index b = 0; b < batch; ++b) {
       std::vector<Index> counts(std::size_t(experts));
