@@ -8,24 +8,10 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/base/math.h"
+#include "lancet/base/philox.h"
 
 namespace lancet {
 namespace {
-
-// The ten rounds of Philox4x32 on the counter (c0, c1, c2, c3) under the key (k0, k1).
-LANCET_HD void rounds(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3, std::uint32_t k0,
-                      std::uint32_t k1) {
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = std::uint32_t(p1 >> 32) ^ c1 ^ k0;
-    c1 = std::uint32_t(p1);
-    c2 = std::uint32_t(p0 >> 32) ^ c3 ^ k1;
-    c3 = std::uint32_t(p0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-}
 
 // Box-Muller: two normal numbers from two words. The radius is at most 6.66. The angle's quadrant is subtracted
 // exactly, which leaves at most a quarter of pi for the polynomials of sine and cosine (Cephes).
@@ -47,13 +33,11 @@ LANCET_HD void normal_pair(std::uint32_t radius_word, std::uint32_t angle_word, 
 }  // namespace
 
 std::array<std::uint32_t, 4> Philox::block(std::uint64_t index) const {
-  std::array<std::uint32_t, 4> c{std::uint32_t(index), std::uint32_t(index >> 32), std::uint32_t(stream_),
-                                 std::uint32_t(stream_ >> 32)};
-  rounds(c[0], c[1], c[2], c[3], std::uint32_t(seed_), std::uint32_t(seed_ >> 32));
-  return c;
+  const PhiloxWords c = philox_block(seed_, stream_, index);
+  return {c.word[0], c.word[1], c.word[2], c.word[3]};
 }
 
-float Philox::uniform(std::uint64_t index) const { return float(block(index / 4)[index % 4] >> 8) * 0x1p-24f; }
+float Philox::uniform(std::uint64_t index) const { return uniform_of_word(block(index / 4)[index % 4]); }
 
 float Philox::normal(std::uint64_t index) const {
   const auto words = block(index / 4);
@@ -73,7 +57,7 @@ void Philox::normals(std::uint64_t first, std::span<float> values) const {
       const std::uint64_t index = first / 4 + j;
       std::uint32_t c0 = std::uint32_t(index), c1 = std::uint32_t(index >> 32), c2 = std::uint32_t(stream_),
                     c3 = std::uint32_t(stream_ >> 32);
-      rounds(c0, c1, c2, c3, k0, k1);
+      philox_rounds(c0, c1, c2, c3, k0, k1);
       words[0][j] = c0, words[1][j] = c1, words[2][j] = c2, words[3][j] = c3;
     }
     float drawn[4 * blocks];

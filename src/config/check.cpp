@@ -1,20 +1,15 @@
 // Checks fields against each other and against the number of ranks. The range of a single field is in its row of the
 // table (fields.cpp).
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "check_router.h"
 #include "lancet/config/config.h"
+#include "refused.h"
 
 namespace lancet::config {
 namespace {
-
-template <class... Args>
-Error refused(fmt::format_string<Args...> text, Args&&... args) {
-  return config_error("config: " + fmt::format(text, std::forward<Args>(args)...));
-}
 
 constexpr std::int64_t most_experts = 65536;       // of a layer, over all ranks
 constexpr std::int64_t most_elements = 1LL << 40;  // of a tensor; also tokens of a step: byte sizes stay far below 2^63
@@ -26,9 +21,8 @@ constexpr std::int64_t most_routed =
 Status check_moe_layers(const Model& m) {
   if (m.moe_layer_freq == 0 || m.has_moe()) return {};
   return refused(
-      "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq = "
-      "{} "
-      "below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",
+      "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq "
+      "= {} below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",
       m.moe_layer_freq, m.n_layer, m.first_k_dense_replace);
 }
 
@@ -38,45 +32,6 @@ Status check_experts_given(const Model& m) {
   if (m.experts_per_rank.has_value() == m.num_local_experts.has_value())
     return refused("expected exactly one of model.experts_per_rank and model.num_local_experts, found {}",
                    m.experts_per_rank ? "both" : "neither");
-  return {};
-}
-
-// What only sigmoid scores have.
-Status check_sigmoid_only(const Model& m) {
-  if (!m.has_moe() || m.router == Router::sigmoid) return {};
-  if (m.router_groups != 1 || m.router_topk_groups)
-    return refused(
-        "model.router_groups: expected 1, and model.router_topk_groups null, with model.router \"{}\", found {} and "
-        "{}; "
-        "model.router=sigmoid limits a token to groups of experts",
-        name(m.router), m.router_groups, m.router_topk_groups ? std::to_string(*m.router_topk_groups) : "null");
-  if (m.routed_scaling_factor != 1)
-    return refused(
-        "model.routed_scaling_factor: expected 1 with model.router \"{}\", found {}; model.router=sigmoid scales "
-        "weights",
-        name(m.router), m.routed_scaling_factor);
-  if (m.router_bias_update_rate != 0)
-    return refused(
-        "model.router_bias_update_rate: expected 0 with model.router \"{}\", found {}; model.router=sigmoid has a "
-        "bias, "
-        "and model.router_aux_loss_coef balances any router",
-        name(m.router), m.router_bias_update_rate);
-  return {};
-}
-
-Status check_expert_groups(const Model& m, std::int64_t experts) {
-  if (experts % m.router_groups != 0)
-    return refused("model.router_groups: expected a divisor of the layer's {} experts, found {}", experts,
-                   m.router_groups);
-  if (m.topk_groups() > m.router_groups)
-    return refused("model.router_topk_groups: expected at most model.router_groups = {}, found {}", m.router_groups,
-                   m.topk_groups());
-  if (const std::int64_t open = m.topk_groups() * (experts / m.router_groups); m.num_experts_per_tok > open)
-    return refused(
-        "model.router_topk_groups: expected groups with at least model.num_experts_per_tok = {} experts, found {} of "
-        "{} "
-        "groups, which have {}",
-        m.num_experts_per_tok, m.topk_groups(), m.router_groups, open);
   return {};
 }
 
@@ -90,32 +45,6 @@ Status check_experts(const Model& m, const mesh::Mesh& mesh) {
   if (m.num_experts_per_tok > experts)
     return refused("model.num_experts_per_tok: expected at most the layer's {} experts, found {}", experts,
                    m.num_experts_per_tok);
-  if (m.num_experts_per_tok != 1 && m.router == Router::switch_top1)
-    return refused(
-        "model.num_experts_per_tok: expected 1 with model.router \"switch\", found {}; model.router=top_k takes "
-        "several",
-        m.num_experts_per_tok);
-  return m.router == Router::sigmoid ? check_expert_groups(m, experts) : Status();
-}
-
-Status check_expert_choice(const Config& config) {
-  const Model& m = config.model;
-  if (!m.has_moe() || !m.experts_choose()) return {};
-  if (m.num_experts_per_tok != 1)
-    return refused(
-        "model.num_experts_per_tok: expected 1 with model.router \"expert_choice\", found {}; model.capacity_factor is "
-        "the mean number of experts per token",
-        m.num_experts_per_tok);
-  if (m.norm_topk_prob)
-    return refused(
-        "model.norm_topk_prob: expected false with model.router \"expert_choice\", whose weights are the scores, found "
-        "true");
-  if (config.train.sample_tokens > 0)
-    return refused(
-        "train.sample_tokens: expected 0 with model.router \"expert_choice\", by which a token's experts depend on "
-        "later "
-        "tokens, found {}; model.router=top_k generates",
-        config.train.sample_tokens);
   return {};
 }
 
@@ -231,8 +160,7 @@ Status check(const Config& config, int ranks) {
   LANCET_TRY(check_experts_given(m));
   LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));
-  LANCET_TRY(check_sigmoid_only(m));
-  LANCET_TRY(check_expert_choice(config));
+  LANCET_TRY(check_router(config, mesh));
   if (m.has_moe()) LANCET_TRY(check_groups(config));
   LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)

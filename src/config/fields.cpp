@@ -13,8 +13,11 @@ namespace {
 
 using Words = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 5> router_words = {"switch", "batch_prioritized", "top_k", "sigmoid",
-                                                          "expert_choice"};
+constexpr std::array<std::string_view, 8> router_words = {
+    "switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice"};
+constexpr std::array<std::string_view, 2> second_expert_words = {"random", "always"};
+constexpr std::array<std::string_view, 2> skipped_slots_words = {"kept", "free"};
+constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};
 constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
@@ -26,6 +29,9 @@ constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
 static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
 
 Words words_of(Router) { return router_words; }
+Words words_of(SecondExpert) { return second_expert_words; }
+Words words_of(SkippedSlots) { return skipped_slots_words; }
+Words words_of(AuxLossForm) { return form_words; }
 Words words_of(AuxLossScope) { return scope_words; }
 Words words_of(Optimizer) { return optimizer_words; }
 Words words_of(OnNonFinite) { return non_finite_words; }
@@ -93,13 +99,24 @@ constexpr Field table[] = {
         "experts of a layer that every token passes besides those that the router chooses; their results are added "
         "without a weight"),
     ROW(model.num_experts_per_tok, between(1, most_experts_per_layer),
-        "experts per token; routers switch and expert_choice need 1"),
+        "experts per token; routers switch, hash, random and expert_choice need 1, gshard 2"),
     ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
-        "tokens that a full expert keeps. switch, top_k: the first ones; batch_prioritized: first choices before "
-        "second ones, each by falling probability of the token's first choice; sigmoid: scores are sigmoids "
-        "(DeepSeek-V3), the first tokens are kept; expert_choice: each expert takes the tokens with its largest "
-        "scores, which is not causal: a token's experts depend on later tokens of its group, in evaluation, too"),
+        "how tokens choose experts, and which a full expert keeps. switch, top_k: by score; the first tokens; "
+        "batch_prioritized: by score; first choices before second ones, each by falling probability of the token's "
+        "first choice; gshard: by score, with normalised weights; first choices before second ones, each in token "
+        "order; hash: by the token's id, without scores; random: at random, evenly in each sequence; both keep the "
+        "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes the "
+        "tokens with its largest scores, which is not causal: a token's experts depend on later tokens of its group, in "
+        "evaluation, too"),
+    ROW(model.router_second_expert, any(),
+        "gshard: a token is sent to its second expert in training. random: with probability min(1, 2 * its weight), as "
+        "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it"),
+    ROW(model.router_skipped_slots, any(),
+        "gshard: second choices that were not sent. kept: they count towards the expert's capacity, as in the paper; "
+        "free: they do not, as in Lingvo's code"),
+    ROW(model.router_jitter_noise, below_one(),
+        "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off"),
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
         "experts per token"),
@@ -107,6 +124,10 @@ constexpr Field table[] = {
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
         "micro batches; null: micro_batch_size"),
     ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
+    ROW(model.router_aux_loss_form, any(),
+        "gshard: its load-balancing loss counts first choices. switch: E * sum of f P over the E experts, as in "
+        "Lingvo's code; gshard: the mean of f P over the experts, as in the paper: 1/E^2 of the former; records hold "
+        "the former"),
     ROW(model.router_aux_loss_scope, any(),
         "tokens that the load-balancing loss counts: those of each rank, of all, or of each group of "
         "router_group_size sequences"),
@@ -276,6 +297,9 @@ std::string escaped(std::string_view doc) {
 }  // namespace
 
 std::string_view name(Router value) { return router_words[std::size_t(value)]; }
+std::string_view name(SecondExpert value) { return second_expert_words[std::size_t(value)]; }
+std::string_view name(SkippedSlots value) { return skipped_slots_words[std::size_t(value)]; }
+std::string_view name(AuxLossForm value) { return form_words[std::size_t(value)]; }
 std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value)]; }
 std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
 std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(value)]; }

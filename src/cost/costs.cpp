@@ -19,14 +19,15 @@ bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
 
 }  // namespace
 
-// Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time, nor has the seed by
-// which an update rounds. Attributes that decide sizes, layouts and loop counts are integers or words.
+// Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time, nor have the seeds by
+// which updates round and routers draw. Attributes that decide sizes, layouts and loop counts are integers or words.
 std::string op_key(const ir::Program& program, const ir::Instruction& instruction) {
   std::vector<std::string> types, attributes;
   for (ir::TensorId id : instruction.operands) types.push_back(ir::to_string(program.type(id)));
   for (const auto& [name, value] : instruction.attributes.items()) {
     const auto& skipped = ops::part_attributes;  // parts cost the same; types hold their size
-    if (name == "rounding_seed" || std::find(skipped.begin(), skipped.end(), name) != skipped.end()) continue;
+    if (name == "rounding_seed" || name == "seed" || std::find(skipped.begin(), skipped.end(), name) != skipped.end())
+      continue;
     if (const auto* integer = std::get_if<std::int64_t>(&value))
       attributes.push_back(fmt::format("{}={}", name, *integer));
     if (const auto* text = std::get_if<std::string>(&value)) attributes.push_back(fmt::format("{}={}", name, *text));

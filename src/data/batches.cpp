@@ -90,6 +90,25 @@ Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& t
 
 }  // namespace
 
+void SequenceOrder::fill(std::int64_t step, int micro, std::span<std::int32_t> numbers) const {
+  const auto rows = std::int64_t(numbers.size());
+  const std::int64_t first = ((step * places + place) * micro_batches + micro) * rows + offset;
+  for (std::int64_t row = 0; row < rows; ++row)
+    numbers[std::size_t(row)] = static_cast<std::int32_t>(static_cast<std::uint32_t>(first + row));
+}
+
+SequenceOrder evaluation_order(const config::Config& config, int rank, int ranks) {
+  const mesh::Mesh mesh = config::mesh_of(config, ranks);
+  return {mesh.place(rank, mesh::batch_axes), mesh.size(mesh::batch_axes)};
+}
+
+SequenceOrder training_order(const config::Config& config, int rank, int ranks, std::int64_t sample_offset) {
+  SequenceOrder order = evaluation_order(config, rank, ranks);
+  order.micro_batches = config.train.gradient_accumulation_steps;
+  order.offset = sample_offset;
+  return order;
+}
+
 Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config) {
   const std::string& folder = config.data.tokenizer;
   if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0)) return std::optional<Tokenizer>();

@@ -31,8 +31,8 @@ constexpr Row every_block[] = {
     {"h.{}.ln_2", Form::plain},
 };
 constexpr Row dense_block[] = {{"h.{}.mlp.c_fc", Form::conv1d}, {"h.{}.mlp.c_proj", Form::conv1d}};
+constexpr Row router[] = {{"h.{}.moe.gate", Form::plain, Bias::of_some}};  // where experts are chosen by scores
 constexpr Row moe_block[] = {
-    {"h.{}.moe.gate", Form::plain, Bias::of_some},
     {"h.{}.moe.experts.c_fc", Form::conv1d},
     {"h.{}.moe.experts.c_proj", Form::conv1d},
 };
@@ -52,6 +52,7 @@ class Listing {
     LANCET_TRY(add(first, 0));
     for (std::int64_t block = 0; block < model_.n_layer; ++block) {
       LANCET_TRY(add(every_block, block));
+      if (model_.is_moe(block) && model_.has_scores()) LANCET_TRY(add(router, block));
       LANCET_TRY(model_.is_moe(block) ? add(moe_block, block) : add(dense_block, block));
       if (model_.is_moe(block) && model_.n_shared_experts > 0) LANCET_TRY(add(shared_experts, block));
     }

@@ -118,6 +118,8 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
     const ops::TensorView view = executor->input(name);
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
   };
+  const bool draws = plan.program.find("sequence").valid();
+  const data::SequenceOrder order = data::evaluation_order(config, world.rank(), world.size());
   const float* loss = executor->output("loss").as<float>();
   // A plan's loss is divided by the tokens of a full batch.
   const double batch =
@@ -125,6 +127,7 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   double sum = 0;
   for (std::int64_t i = 0; i < evaluation.count; ++i) {
     LANCET_TRY(world::agree(world, evaluation.batches->fill(i, 0, ids("tokens"), ids("targets"))));
+    if (draws) order.fill(i, 0, ids("sequence"));
     LANCET_TRY(executor->run());
     sum += double(*loss) * batch;
   }

@@ -25,6 +25,17 @@ void Builder::annotate(TensorId id, std::vector<Split> dimensions) {
   program[id].sharding = mesh::Sharding{std::move(dimensions), {}};
 }
 
+TensorId Builder::input(const std::string& name, Shape shape) {
+  const TensorId id = program.add_named(TensorKind::input, name, {DType::i32, shape});
+  if (!gives_logits()) annotate(id, {over_batch, whole});
+  return id;
+}
+
+TensorId Builder::sequence_numbers() {
+  const TensorId id = program.find("sequence");
+  return id.valid() ? id : input("sequence", {options_.batch, 1});
+}
+
 void Builder::split_sequence(TensorId id) {
   if (splits_sequence()) annotate(id, {over_batch, over_tensor, whole});
 }

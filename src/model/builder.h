@@ -37,6 +37,11 @@ class Builder {
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
                              std::string label);
   void annotate(TensorId id, std::vector<Split> dimensions);
+  // An input i32 about the sequences of the batch, its first dimension. All ranks read those that are generated.
+  TensorId input(const std::string& name, Shape shape);
+  // The input with the number of each sequence i32[B,1], which ops draw random numbers by. The Program has it from the
+  // first call on.
+  TensorId sequence_numbers();
   // Under sequence parallelism: what lies between the pairs of products [B,S,D] is split along the sequence, and what a
   // pair has in its middle along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
   void split_sequence(TensorId id);
@@ -58,6 +63,7 @@ class Builder {
   // GPT-2's deviations: of weights, and of those whose product is added to the residual stream.
   const float deviation, residual_deviation;
   ir::Program program;
+  TensorId tokens_input{};  // @tokens
   std::vector<Parameter> parameters;
 
  private:

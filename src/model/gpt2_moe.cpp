@@ -23,15 +23,15 @@ class Gpt2 : private Builder {
 
   ir::Program build() {
     const std::int64_t d = model().n_embd, batch = options().batch, sequence = options().sequence;
-    tokens_ = input("tokens", {batch, sequence});
+    tokens_input = input("tokens", {batch, sequence});
     const std::int64_t rows = model().padded_vocab(options().vocabulary_shards);
     const TensorId wte = weight("wte.weight", {rows, d}, {over_tensor, whole}, deviation);
     parameters.back().unused = (rows - model().vocab_size) * d;
     parameters.back().extra_rows = rows - model().padded_vocab();
     const TensorId wpe = weight("wpe.weight", {model().n_positions, d}, {whole, whole}, deviation);
     if (decodes()) cursor_ = program.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
-    x_ = decodes() ? emit("embedding_at", {tokens_, wte, wpe, cursor_}, {}, "wte")[0]
-                   : emit("embedding", {tokens_, wte, wpe}, {}, "wte")[0];  // [B,S,D]
+    x_ = decodes() ? emit("embedding_at", {tokens_input, wte, wpe, cursor_}, {}, "wte")[0]
+                   : emit("embedding", {tokens_input, wte, wpe}, {}, "wte")[0];  // [B,S,D]
     split_sequence(x_);
     for (std::int64_t i = 0; i < model().n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
@@ -44,12 +44,6 @@ class Gpt2 : private Builder {
   }
 
  private:
-  // Sequences of the batch. All ranks read those that are generated.
-  TensorId input(const char* name, Shape shape) {
-    const TensorId id = program.add_named(TensorKind::input, name, {DType::i32, shape});
-    if (!gives_logits()) annotate(id, {over_batch, whole});
-    return id;
-  }
   // Layer norm of the residual x_, after adding the result of the last sublayer, delta_.
   TensorId norm(const std::string& name) {
     const TensorId gamma = constant(name + ".weight", {model().n_embd}, {whole}, 1);
@@ -72,7 +66,7 @@ class Gpt2 : private Builder {
         widen(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * model().n_embd, qkv_over_tensor);  // [B,S,3D]
     delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", qkv));
     const TensorId y = norm(name + ".ln_2");
-    delta_ = model().is_moe(i) ? moe_layer(*this, name, y) : mlp(name + ".mlp", y, model().inner());
+    delta_ = model().is_moe(i) ? moe_layer(*this, i, y) : mlp(name + ".mlp", y, model().inner());
   }
 
   TensorId attention(const std::string& name, TensorId qkv) {
@@ -93,7 +87,7 @@ class Gpt2 : private Builder {
       program.add_output("logits", logits);
       return;
     }
-    const TensorId targets = input("targets", program.type(tokens_).shape);
+    const TensorId targets = input("targets", program.type(tokens_input).shape);
     program.add_output("loss", loss(logits, targets));
     std::rotate(program.outputs.begin(), program.outputs.end() - 1, program.outputs.end());  // it comes first
   }
@@ -113,7 +107,7 @@ class Gpt2 : private Builder {
     return emit("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 
-  TensorId tokens_{}, cursor_{}, x_{}, delta_{};
+  TensorId cursor_{}, x_{}, delta_{};
 };
 
 }  // namespace

@@ -27,6 +27,10 @@ inline bool is_of_tokens(const TensorType& type) {
 inline bool is_of_tokens(const TensorType& type, std::int64_t tokens) {
   return is_of_tokens(type) && type.shape[0] == tokens;
 }
+// True for the numbers of sequences in the whole run, by which ops draw random numbers.
+inline bool is_of_sequences(const TensorType& type, std::int64_t batch) {
+  return type == TensorType{DType::i32, {batch, 1}};
+}
 // True for the slots of each expert that tokens fill.
 inline bool is_filled(const TensorType& type, std::int64_t experts) {
   return type == TensorType{DType::i32, {experts, 2}};
@@ -78,6 +82,9 @@ inline SampleOperand bf16(Shape shape, Fill fill = Fill::normal) { return {{DTyp
 inline SampleOperand i32(Shape shape, Fill fill) { return {{DType::i32, shape}, fill}; }
 inline SampleOperand expert_of(std::int64_t tokens, std::int64_t choices = 1) {
   return {{DType::i32, {tokens, choices}}, Fill::expert};
+}
+inline SampleOperand skipped_of(std::int64_t tokens, std::int64_t choices) {
+  return {{DType::i32, {tokens, choices}}, Fill::skipped};
 }
 inline SampleOperand slot_of(std::int64_t tokens, std::int64_t choices = 1) {
   return {{DType::i32, {tokens, choices}}, Fill::slot};

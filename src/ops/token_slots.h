@@ -9,6 +9,15 @@ namespace lancet::ops {
 
 inline constexpr std::int32_t dropped = -1;  // the slot of a choice that found none
 
+// A gate's operand `expert` may say of a choice that the token does not go there, by a negative number: such a skipped
+// choice gets no slot and counts in no load.
+LANCET_HD bool is_skipped(std::int32_t expert) { return expert < 0; }
+// A skipped choice of an expert counts towards the expert's capacity, like one that the expert keeps; one of `experts`,
+// which is the number of an expert that does not exist, counts nowhere.
+LANCET_HD std::int32_t skipped_choice(std::int32_t expert) { return ~expert; }
+// The expert towards whose capacity an entry counts; the number of experts: none.
+LANCET_HD std::int32_t counted_expert(std::int32_t expert) { return expert < 0 ? ~expert : expert; }
+
 // expert i32[T,K] and slot i32[T,K] of T tokens with K choices each, and the slots [E,C,D] of the experts: of all, or
 // of a rank's share, which are those from number E * place on.
 struct TokenSlots {

@@ -18,6 +18,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .dtype = config.train.dtype,
           .groups = generate ? 1 : shares * config.train.micro_batch_size / config.group_sequences(),
           .loads = shares,
+          .seed = config.train.seed,
           .accumulation = mode == model::Mode::train ? config.train.gradient_accumulation_steps : 1,
           .inspect = false,
           .keep_all = false,

@@ -214,7 +214,8 @@ Result<ops::KernelArgs> ReplayPlan::arguments(const ir::Instruction& instruction
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
-  if (ops::kind(instruction) == ops::Kind::choice) {
+  const bool reads_logits = args.operands[0].dtype() == DType::f32;  // not a hash of token ids, say
+  if (ops::kind(instruction) == ops::Kind::choice && reads_logits) {
     LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type, args.results[0].shape()[1]));
   }
   return args;

@@ -13,6 +13,7 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
   };
   bound.tokens = ids("tokens");
   bound.targets = ids("targets");
+  if (plan.program.find("sequence").valid()) bound.sequence = ids("sequence");
   bound.loss = executor.output("loss").as<float>();
   if (executor.has_output("grad_norm")) {
     bound.grad_norm = executor.output("grad_norm").as<float>();

@@ -12,6 +12,7 @@ namespace lancet::train {
 struct BoundStep {
   std::unique_ptr<runtime::Executor> executor;
   std::span<std::int32_t> tokens, targets;
+  std::span<std::int32_t> sequence;  // empty in a plan that draws no random numbers
   const float* loss = nullptr;
   // Null in a plan that updates nothing.
   const float* grad_norm = nullptr;

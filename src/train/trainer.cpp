@@ -72,6 +72,8 @@ class TrainerImpl final : public Trainer {
     resources_.emulated = emulated_.get();
     runtime::Accelerator* const accelerator = resources_.accelerator;
     LANCET_TRY(world::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
+    training_order_ = data::training_order(config_, world_.rank(), world_.size(), options_.sample_offset);
+    evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
     LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.size(), resources_)));
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator));
@@ -122,7 +124,7 @@ class TrainerImpl final : public Trainer {
     for (std::int64_t i = 0; i < evaluation->count; ++i) {
       LANCET_ASSIGN(const bool stop, interrupted());
       if (stop) return std::optional<double>();
-      LANCET_TRY(fill(*evaluation->batches, evaluate_, i, 0));
+      LANCET_TRY(fill(*evaluation->batches, evaluation_order_, evaluate_, i, 0));
       LANCET_TRY(evaluate_.executor->run());
       sum += double(*evaluate_.loss) * batch_tokens;
     }
@@ -245,7 +247,7 @@ class TrainerImpl final : public Trainer {
     const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
     for (int micro = 0; micro < accumulation; ++micro) {
       BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), plan, step, micro));
+      LANCET_TRY(fill(data_.batches(), training_order_, plan, step, micro));
       const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
       if (traced) plan.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
@@ -262,7 +264,7 @@ class TrainerImpl final : public Trainer {
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
     const auto cause = find_non_finite_cause(config_, world_, [&](int micro) -> Result<runtime::Executor*> {
       BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), plan, step, micro));
+      LANCET_TRY(fill(data_.batches(), training_order_, plan, step, micro));
       return plan.executor.get();
     });
     Error error = numerical_error(
@@ -341,7 +343,8 @@ class TrainerImpl final : public Trainer {
   }
 
   // A rank whose data cannot be read must not leave its own streams in a collective: it aborts them.
-  Status fill(data::Batches& batches, BoundStep& plan, std::int64_t step, int micro) {
+  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int micro) {
+    order.fill(step, micro, plan.sequence);
     Status status = batches.fill(step, micro, plan.tokens, plan.targets);
     if (!status.ok()) streams_.abort(status.error().message);
     return status;
@@ -364,6 +367,7 @@ class TrainerImpl final : public Trainer {
   std::unique_ptr<runtime::EmulatedDevice> emulated_;  // null: the ranks compute
   world::Streams streams_;
   TrainingData data_{options_.batches};
+  data::SequenceOrder training_order_, evaluation_order_;
   TrainerMemory memory_;
   Replanning replanning_;
   planning::RunPlanOptions planning_;

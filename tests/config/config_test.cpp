@@ -104,7 +104,9 @@ TEST_CASE("a printed config parses to the same config") {
     "model": {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 77, "vocab_size": 99, "n_inner": 70,
       "layer_norm_epsilon": 3e-7, "initializer_range": 0.1, "moe_layer_freq": 3, "num_local_experts": 6,
       "first_k_dense_replace": 2, "moe_intermediate_size": 35, "n_shared_experts": 2,
-      "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
+      "num_experts_per_tok": 2, "norm_topk_prob": true, "router": "batch_prioritized",
+      "router_second_expert": "always", "router_skipped_slots": "free", "router_jitter_noise": 0.25,
+      "router_aux_loss_form": "gshard", "capacity_factor": 0.3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "router_z_loss_coef": 0.001, "router_groups": 3, "router_topk_groups": 2, "routed_scaling_factor": 2.5, "router_bias_update_rate": 0.01, "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16",
@@ -312,6 +314,33 @@ TEST_CASE("fields must fit each other and the number of ranks") {
             .ok());  // dense: no experts to divide
 }
 
+TEST_CASE("a router takes the experts per token and the fields that it has a use for") {
+  const auto error = [](const std::vector<std::string>& overrides) { return fault(check(good("{}", overrides), 4)); };
+  CHECK(error({"model.router=gshard"}) ==
+        "config: model.num_experts_per_tok: expected 2 with model.router \"gshard\", found 1; model.router=top_k takes "
+        "any number");
+  for (const std::string router : {"hash", "random"}) {
+    CHECK(error({"model.router=" + router, "model.num_experts_per_tok=2"}) ==
+          "config: model.num_experts_per_tok: expected 1 with model.router \"" + router +
+              "\", found 2; model.router=top_k takes several");
+    CHECK(error({"model.router=" + router, "model.router_jitter_noise=0.01"}) ==
+          "config: model.router_jitter_noise: expected 0 with model.router \"" + router +
+              "\", which has no scores, found 0.01; model.router=switch takes it");
+    CHECK(check(good("{}", {"model.router=" + router}), 4).ok());
+  }
+  CHECK(error({"model.router_second_expert=always"}) ==
+        "config: model.router_second_expert: expected \"random\" with model.router \"switch\", found \"always\"; "
+        "model.router=gshard takes it");
+  const std::vector<std::string> of_gshard{"model.router_second_expert=always", "model.router_skipped_slots=free",
+                                           "model.router_aux_loss_form=gshard"};
+  for (const std::string& field : of_gshard) {
+    CHECK(error({"model.router=top_k", field}).find("model.router=gshard takes it") != std::string::npos);
+    CHECK(check(good("{}", {"model.router=gshard", "model.num_experts_per_tok=2", field}), 4).ok());
+    CHECK(check(good("{}", {"model.moe_layer_freq=0", field}), 4).ok());
+  }
+  CHECK(fault("{}", {"model.router_jitter_noise=1"}).find("router_jitter_noise") != std::string::npos);
+}
+
 TEST_CASE("the mesh gives expert what the experts can be split among, and data the rest") {
   const auto mesh = [](std::vector<std::string> overrides, int ranks) {
     const auto made = make_mesh(good("{}", overrides), ranks);
@@ -391,7 +420,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 70);
+  CHECK(bounded == 71);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 

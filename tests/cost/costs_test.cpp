@@ -85,10 +85,11 @@ TEST_CASE("equal layers share a key; layers with other token counts do not") {
   CHECK(op_key(program, part) == key(6));
 }
 
-TEST_CASE("updates that differ in the seed of their rounding share a key") {
+TEST_CASE("ops that differ in the seed of what they draw share a key") {
   const ir::Program program = parsed(moe);
   ir::Instruction seeded = program.instructions[6];
   seeded.attributes.set("rounding_seed", std::int64_t{7});
+  seeded.attributes.set("seed", std::int64_t{8});
   CHECK(op_key(program, seeded) == op_key(program, program.instructions[6]));
   seeded.attributes.set("rows", std::int64_t{7});
   CHECK(op_key(program, seeded) != op_key(program, program.instructions[6]));

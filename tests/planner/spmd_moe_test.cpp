@@ -132,10 +132,12 @@ std::vector<int> token_ranks(const Mesh& mesh) { return mesh.group(0, {Axis::dat
 
 int dropped_tokens(const DoubleTensor& slots) { return int(std::ranges::count(slots.values, -1.0)); }
 
-void check_route(const RankOutputs& whole, const RankOutputs& ranks, const Mesh& mesh, const std::string& layer) {
+void check_route(const RankOutputs& whole, const RankOutputs& ranks, const MoeCase& c, const std::string& layer) {
+  const Mesh& mesh = c.mesh;
   const auto slots = slots_on_one_rank(ranks, layer, token_ranks(mesh));
   CHECK(slots == whole.at("slot." + layer)[0].values);
-  CHECK(dropped_tokens(whole.at("slot." + layer)[0]) > 0);
+  const bool is_even = c.route.router == config::Router::random;
+  CHECK((dropped_tokens(whole.at("slot." + layer)[0]) > 0) == !is_even);
   std::vector<double> experts;
   for (const int rank : token_ranks(mesh)) {
     const auto& values = ranks.at("expert." + layer)[std::size_t(rank)].values;
@@ -166,7 +168,7 @@ void check_case(const MoeCase& c, bool route = true) {
                          output_sharding(logical, output, local, c.mesh), c.mesh, tolerance) == 0);
   }
   for (const char* layer : {"h.0", "h.2"})
-    if (route) check_route(whole, ranks, c.mesh, layer);
+    if (route) check_route(whole, ranks, c, layer);
 }
 
 int ops_named(const ir::Program& program, std::string_view op) {
@@ -243,11 +245,14 @@ TEST_CASE("mixtures of experts between norms whose sequences tensor splits") {
   check_case({.mesh = mesh_with(1, 1, 4), .sequence_parallel = true});
   check_case({.mesh = mesh_with(2, 1, 2), .sequence_parallel = true});
   check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true});
+  check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true, .route = {config::Router::top_k, 2, true, 0.1}});
 }
 
 TEST_CASE("mixtures of experts on meshes with other routers and losses") {
   for (const Route& route : routes) check_case({.mesh = mesh_with(2, 2, 1), .route = route});
   check_case({.mesh = mesh_with(1, 2, 2), .route = {config::Router::top_k, 2}});
+  for (const config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
+    check_case({.mesh = mesh_with(1, 2, 2), .route = {config::Router::gshard, 2}, .scope = scope});
   check_case({.mesh = mesh_with(2, 2, 1), .scope = config::AuxLossScope::global});
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "lancet/data/token_file.h"
@@ -66,6 +67,28 @@ std::map<std::int64_t, int> counted_windows(const config::Config& config, int ra
   return counted;
 }
 
+// The numbers of the sequences of `steps` steps of 24 rows, by what is in their row of the token file.
+std::map<std::int64_t, std::int64_t> numbers_of_run(config::Config config, int ranks, int micro_batches, int steps,
+                                                    std::int64_t offset) {
+  config.train.gradient_accumulation_steps = micro_batches;
+  config.train.micro_batch_size = 24 / ranks / micro_batches;
+  const auto rows = std::size_t(config.train.micro_batch_size);
+  std::map<std::int64_t, std::int64_t> numbers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto batches = data::training_batches(config, {}, rank, ranks, offset);
+    REQUIRE(batches.ok());
+    const data::SequenceOrder order = data::training_order(config, rank, ranks, offset);
+    std::vector<std::int32_t> inputs(rows * length), targets(rows * length), found(rows);
+    for (int step = 0; step < steps; ++step)
+      for (int micro = 0; micro < micro_batches; ++micro) {
+        REQUIRE((*batches)->fill(step, micro, inputs, targets).ok());
+        order.fill(step, micro, found);
+        for (std::size_t row = 0; row < rows; ++row) CHECK(numbers.emplace(inputs[row * length], found[row]).second);
+      }
+  }
+  return numbers;
+}
+
 data::Tokenizer byte_tokenizer(const std::string& folder) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
@@ -83,6 +106,24 @@ std::string message_of(const Error& error) {
 }
 
 }  // namespace
+
+TEST_CASE("a sequence has one number in the run, on any number of ranks and micro batches") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "tokens.bin";
+  write_counting_tokens(path, 800);
+  const config::Config config = evaluation_config(path, 1);
+  const auto alone = numbers_of_run(config, 1, 1, 3, 0);
+  std::set<std::int64_t> numbers;
+  for (const auto& [_, number] : alone) numbers.insert(number);
+  CHECK(numbers.size() == 72);
+  CHECK((*numbers.begin() == 0 && *numbers.rbegin() == 71));
+  for (const int ranks : {1, 2, 4})
+    for (const int micro_batches : {1, 2, 3}) CHECK(numbers_of_run(config, ranks, micro_batches, 3, 0) == alone);
+  // A run that resumes after the first 24 sequences with another step.
+  auto rest = alone;
+  for (const auto& [token, _] : numbers_of_run(config, 1, 1, 1, 0)) rest.erase(token);
+  CHECK(numbers_of_run(config, 2, 1, 2, 24) == rest);
+}
 
 TEST_CASE("an evaluation covers each sequence once at any number of ranks") {
   const TemporaryFolder folder;

@@ -175,6 +175,32 @@ TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
   for (const float value : again.store[name].memory.span<const float>()) CHECK(value == 0.25F);
 }
 
+TEST_CASE("what a gate draws is in an export's config") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2_moe"));
+  config::Model& config = model.config.model;
+  config.router = config::Router::gshard;
+  config.num_experts_per_tok = 2;
+  config.router_second_expert = config::SecondExpert::always;
+  config.router_skipped_slots = config::SkippedSlots::free;
+  config.router_aux_loss_form = config::AuxLossForm::gshard;
+  config.router_jitter_noise = 0.01;
+  REQUIRE(export_hugging_face(config, model.store, folder / "s", {}).ok());
+  CHECK(import_ok(folder / "s").config.model == config);
+}
+
+TEST_CASE("a model whose router has no scores is exported and imported without a gate") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2_moe"));
+  model.config.model.router = GENERATE(config::Router::hash, config::Router::random);
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  const HuggingFaceModel again = import_ok(folder / "s");
+  CHECK(again.config.model == model.config.model);
+  CHECK(model.store.find("h.0.moe.gate.weight") != nullptr);
+  CHECK(again.store.find("h.0.moe.gate.weight") == nullptr);
+  CHECK(again.store.find("h.0.moe.experts.c_fc.weight") != nullptr);
+}
+
 TEST_CASE("files with and without prefix, with old buffers, a tied head, and in half precision") {
   const File original = File::read(fixture("gpt2") / "model.safetensors");
   const auto reference = import_ok(fixture("gpt2"));

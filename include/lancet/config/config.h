@@ -16,7 +16,11 @@
 
 namespace lancet::config {
 
-enum class Router { switch_top1, batch_prioritized, top_k, sigmoid, expert_choice };
+// "switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice"
+enum class Router { switch_top1, batch_prioritized, top_k, gshard, hash, random, sigmoid, expert_choice };
+enum class SecondExpert { random, always };
+enum class SkippedSlots { kept, free };
+enum class AuxLossForm { switch_form, gshard };  // "switch", "gshard"
 enum class AuxLossScope { rank, global, group };
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
@@ -30,6 +34,9 @@ enum class DeviceAllToAll { automatic, windows, counted };
 
 // The word of the value in the JSON file.
 std::string_view name(Router value);
+std::string_view name(SecondExpert value);
+std::string_view name(SkippedSlots value);
+std::string_view name(AuxLossForm value);
 std::string_view name(AuxLossScope value);
 std::string_view name(Optimizer value);
 std::string_view name(LrSchedule value);
@@ -56,9 +63,13 @@ struct Model {
   std::optional<std::int64_t> moe_intermediate_size;  // DeepSeek's, of an expert; null: inner()
   std::int64_t n_shared_experts = 0;                  // DeepSeek's: experts that every token passes
   Router router = Router::switch_top1;
+  SecondExpert router_second_expert = SecondExpert::random;  // gshard
+  SkippedSlots router_skipped_slots = SkippedSlots::kept;    // gshard
+  double router_jitter_noise = 0;                            // Hugging Face's name (SwitchTransformersConfig)
   double capacity_factor = 1.25;
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
+  AuxLossForm router_aux_loss_form = AuxLossForm::switch_form;  // gshard
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
   double router_z_loss_coef = 0;
   // Router sigmoid: groups of neighbouring experts, and those of them that a token chooses from (null: all).
@@ -85,6 +96,8 @@ struct Model {
   bool has_dense_ffn() const { return moe_layers() < n_layer; }
   std::int64_t topk_groups() const { return router_topk_groups.value_or(router_groups); }
   bool experts_choose() const { return router == Router::expert_choice; }
+  // False if experts are chosen without the scores of a router, which then has no weights.
+  bool has_scores() const { return router != Router::hash && router != Router::random; }
   // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
   // dense model). check() ensures that they divide the experts.
   std::int64_t experts(int expert_coordinates) const;

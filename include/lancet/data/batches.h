@@ -21,6 +21,20 @@ class Batches {
                       std::span<std::int32_t> targets) = 0;
 };
 
+// The order of the sequences of a run or an evaluation, which gives each a number that no other one has, up to 2^32 of
+// them. Row i of the global batch of step s has number s * rows + offset + i, where `rows` is the number of rows of all
+// ranks and micro batches: the numbers depend on neither.
+struct SequenceOrder {
+  std::int64_t place = 0, places = 1;  // this rank's among those that the batch is split over
+  std::int64_t micro_batches = 1;      // of a step
+  std::int64_t offset = 0;             // SamplerOptions::offset
+  // The numbers of the sequences that Batches::fill() gives this rank, one for each, modulo 2^32.
+  void fill(std::int64_t step, int micro, std::span<std::int32_t> numbers) const;
+};
+// That of training_batches() and, of evaluation_batches(), with one micro batch and no offset.
+SequenceOrder training_order(const config::Config& config, int rank, int ranks, std::int64_t sample_offset = 0);
+SequenceOrder evaluation_order(const config::Config& config, int rank, int ranks);
+
 // The tokenizer in the folder data.tokenizer; empty if the config names none. Data errors: it cannot be read, its
 // vocabulary is not model.vocab_size, train.sample_prompt cannot be encoded.
 Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config);

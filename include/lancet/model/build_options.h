@@ -26,12 +26,13 @@ struct BuildOptions {
   // Runs of sequences, each with an auxiliary loss of its own where that has the scope rank: as many as ranks that the
   // batch is split over.
   std::int64_t loads = 1;
+  std::int64_t seed = 0;          // of the random numbers that training draws
   std::int64_t accumulation = 1;  // micro batches that make one step: the loss is the mean over all of them
-  bool inspect = false;           // adds outputs score.h.<i> (the router's), probability., expert., slot., filled.
-  bool keep_all = false;          // gates drop nothing in train and evaluate modes either; without effect where experts
-                                  // choose: what they do not take is not dropped
-  bool deterministic = true;      // false: attention gets the attribute of this name, with which kernels for a GPU may
-                                  // take a faster backward pass
+  bool inspect = false;   // adds outputs score.h.<i> (if a router has scores), probability., expert., slot., filled.
+  bool keep_all = false;  // gates drop nothing in train and evaluate modes either; without effect where experts choose:
+                          // what they do not take is not dropped
+  bool deterministic = true;  // false: attention gets the attribute of this name, with which kernels for a GPU may
+                              // take a faster backward pass
   // Ranks that split the vocabulary, the size of the mesh's axis `tensor`: V' is a multiple, and with more than one the
   // loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
   std::int64_t vocabulary_shards = 1;

@@ -129,6 +129,7 @@ enum class Fill : std::uint8_t {
   positive,  // uniform in [0.5, 1.5)
   tokens,    // i32, uniform in [0, vocabulary)
   expert,    // i32[T,K]: the experts that each token chose
+  skipped,   // the same, but some of the choices after the first are skipped (src/ops/token_slots.h)
   slot,      // i32[T,K]: their slots among each expert's `capacity` slots
   weight,    // f32[T,K]: the scores of its experts
   rows,      // i32[E,2]: the slots of each expert that are filled, on one rank the rows that it received
@@ -152,7 +153,7 @@ enum class Kind : std::uint8_t {
   other,
   product,              // a matrix product: MFU counts its flops
   attention,            // the products of attention: MFU counts their flops
-  choice,               // chooses each token's experts by their logits, operand 0
+  choice,               // chooses each token's experts; by their logits, if operand 0 is f32[B,S,E]
   gate,                 // gives slots to the choices of tokens, operand 0
   counts,               // finds how many rows the all-to-alls of a layer receive from each rank
   all_to_all,           // moves these rows to the experts' ranks, or back

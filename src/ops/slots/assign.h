@@ -2,7 +2,8 @@
 //
 // A gate differs from another in the order in which it serves the entries, the choices of the tokens: an expert keeps
 // the first `capacity` of its entries of each group and drops the others. Which entries are kept depends on the order,
-// but the kept ones always get their slots in token order. The GPU kernels (cuda.cu) decide the same in parallel.
+// but the kept ones always get their slots in token order. A skipped entry (token_slots.h) may be among the first ones,
+// but gets no slot. The GPU kernels (cuda.cu) decide the same in parallel.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -31,6 +32,24 @@ inline std::int64_t served(const Decision& d, Service service, std::span<const s
   return t * d.choices + i / tokens;
 }
 
+// Serves the entries: sets the slot of those that are dropped, and counts in load and, for each group and expert, the
+// entries among the first `capacity` in counts, which has those of the part before.
+inline void count_served(const Decision& d, Service service, std::span<const std::uint64_t> priority) {
+  for (std::int64_t n = 0; n < d.entries; ++n) {
+    const std::int64_t i = served(d, service, priority, n), g = d.group(i), e = counted_expert(d.expert[i]);
+    d.slot[i] = dropped;
+    if (e == d.experts) continue;
+    std::int32_t& first = d.counts[g * d.experts + e];
+    const bool fits = first < d.capacity;
+    first += fits;
+    if (is_skipped(d.expert[i])) continue;
+    if (fits || service != Service::by_weight) *d.chosen_load(g, e) += 1.f;  // exact up to 2^24
+    if (!fits) continue;
+    *d.kept_load(g, e) += 1.f;
+    d.slot[i] = 0;
+  }
+}
+
 // Serves the entries. A range of tokens fills a range of slots. Reads expert and sets slot, counts, filled and load.
 inline void assign_slots(const Decision& d, Service service, std::span<const std::uint64_t> priority) {
   std::fill_n(d.load, 2 * d.loads * d.experts, 0.f);
@@ -40,19 +59,14 @@ inline void assign_slots(const Decision& d, Service service, std::span<const std
       d.counts[g * d.experts + e] = d.kept_before(g, e);
       d.filled[2 * e] += d.kept_before(g, e);
     }
-  for (std::int64_t n = 0; n < d.entries; ++n) {
-    const std::int64_t i = served(d, service, priority, n);
-    const std::int32_t e = d.expert[i];
-    const std::int64_t g = d.group(i);
-    std::int32_t& kept = d.counts[g * d.experts + e];
-    const bool keeps = kept < d.capacity;
-    if (keeps || service != Service::by_weight) *d.chosen_load(g, e) += 1.f;  // exact up to 2^24
-    if (keeps) *d.kept_load(g, e) += 1.f;
-    d.slot[i] = keeps ? kept++ : dropped;
-  }
+  count_served(d, service, priority);
+  for (std::int64_t i = 0; i < d.groups * d.experts; ++i) d.counts[i] = d.before ? d.before[i] : 0;
   for (std::int64_t e = 0; e < d.experts; ++e) d.filled[2 * e + 1] = d.filled[2 * e];
-  for (std::int64_t i = 0; i < d.entries; ++i)
-    if (d.slot[i] != dropped) d.slot[i] = d.filled[2 * d.expert[i] + 1]++;
+  for (std::int64_t i = 0; i < d.entries; ++i) {
+    if (d.slot[i] == dropped) continue;
+    d.slot[i] = d.filled[2 * d.expert[i] + 1]++;
+    ++d.counts[d.group(i) * d.experts + d.expert[i]];
+  }
 }
 
 }  // namespace lancet::ops::routing

@@ -4,9 +4,10 @@
 // earlier entries with the same expert (ForEntries) is the sum over the chunks before plus a count within the chunk
 // (device/counting.h). Where tokens are served one after the other, that number, counted within the group, is the slot
 // after those of the groups and the part before (AssignSlots). Where first choices are served first, each expert's
-// entries are listed in token order (ListEntries); then a block per group and expert finds the key of the last entry
-// that is kept, by radix selection of 8 bits at a time, and gives slots to the entries with smaller keys (KeepFirst).
-// All counts are integers, so the result is that of the host.
+// entries, skipped ones included, are listed in token order (ListEntries); then a block per group and expert finds the
+// key of the last of its first `capacity` entries, by radix selection of 8 bits at a time, and counts those of them
+// that are not skipped (FindFirst), which get the slots after those of the groups before (GiveSlots). All counts are
+// integers, so the result is that of the host.
 #include "decision.h"
 #include "ops/device/counting.h"
 
@@ -31,6 +32,7 @@ struct Gate : routing::Decision {
         chunks(groups_here * chunks_per_group),
         in_chunks(nullptr) {}
 
+  LANCET_HD std::int32_t counted(std::int64_t entry) const { return counted_expert(expert[entry]); }
   LANCET_HD std::int64_t clamped(std::int64_t i) const { return i < 0 ? 0 : (i < entries ? i : entries); }
   // The chunk's first entry, and the one after its last.
   LANCET_HD std::int64_t chunk_begin(std::int64_t chunk) const {
@@ -56,7 +58,7 @@ struct Gate : routing::Decision {
   }
 };
 
-// A block per chunk: counts the entries of each expert.
+// A block per chunk: counts the entries that count towards each expert's capacity.
 struct Count {
   static constexpr int threads = 128;
   struct Shared {
@@ -69,7 +71,7 @@ struct Count {
     Shared& shared = block.template shared<Shared>();
     const std::int64_t first = gate.chunk_begin(block.index()), end = gate.chunk_end(block.index());
     if (block.thread() < chunk_entries)
-      shared.expert[block.thread()] = first + block.thread() < end ? gate.expert[first + block.thread()] : -1;
+      shared.expert[block.thread()] = first + block.thread() < end ? gate.counted(first + block.thread()) : -1;
     block.sync();
     for (std::int64_t e = block.thread(); e < gate.experts; e += threads)
       gate.in_chunks[e * gate.chunks + block.index()] = count_equal(shared.expert, chunk_entries, std::int32_t(e));
@@ -109,7 +111,8 @@ struct ScanExperts {
   }
 };
 
-// Calls f(entry, expert, group of the part, number of earlier entries with the same expert) for the block's entries.
+// Calls f(entry, expert, group of the part, number of earlier entries with the same expert) for those of the block's
+// entries that count towards an expert's capacity, and drops the others.
 struct ForEntries {
   static constexpr int threads = 256;
   static constexpr int chunks = threads / chunk_entries;
@@ -124,10 +127,14 @@ struct ForEntries {
     const std::int64_t chunk = block.index() * chunks + block.thread() / chunk_entries;
     std::int64_t entry = 0, end = 0;
     if (chunk < gate.chunks) entry = gate.chunk_begin(chunk) + in_chunk, end = gate.chunk_end(chunk);
-    const std::int32_t expert = entry < end ? gate.expert[entry] : -1;
+    const std::int32_t expert = entry < end ? gate.counted(entry) : -1;
     shared.expert[block.thread()] = expert;
     block.sync();
     if (entry >= end) return;
+    if (expert == gate.experts) {
+      gate.slot[entry] = dropped;
+      return;
+    }
     const std::int32_t rank = count_equal(shared.expert + block.thread() - in_chunk, in_chunk, expert);
     f(entry, expert, chunk / gate.chunks_per_group, gate.in_chunks[expert * gate.chunks + chunk] + rank);
   }
@@ -164,56 +171,30 @@ struct ListEntries {
   }
 };
 
-// A block per group and expert. An entry's key is the number of its choice and, if there are weights, the service_key
-// of its token; or, served by weight, that of its own weight alone.
-struct KeepFirst {
-  static constexpr int threads = 256;
-  struct Shared {
-    std::int32_t counts[256], digit, left;
-  };
+// What is found about the listed entries of a group and an expert.
+struct First {
+  std::uint64_t threshold;  // the key of the last of the first `capacity` entries
+  std::int32_t ties;        // the number of entries with this key that are among them, the lowest ones
+  std::int32_t chosen;      // the entries that are not skipped
+};
+
+// The entries that ListEntries has listed. An entry's key is the number of its choice and, if there are weights, the
+// service_key of its token; by_weight: the service_key of its own weight.
+struct Listed {
   Gate gate;
-  const std::int32_t *first, *last;  // [E]: the expert's range of the list
+  const std::int32_t *begins, *ends;  // [E]: the expert's range of the list
   const std::int32_t* list;
   const float* weight;  // [T, K], or null: no priorities
   bool by_weight;       // routing::Service::by_weight
+  First* first;         // [G, E]
 
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() % gate.experts, g = block.index() / gate.experts;
-    const std::int32_t* entries = list + first[e] + gate.before_group(e, g);
-    const std::int32_t n = chosen(e, g), kept = kept_of(n);
-    std::int32_t begin = 0;
-    for (std::int64_t i = 0; i < g; ++i) begin += kept_of(chosen(e, i));
-    std::uint64_t threshold = ~std::uint64_t{0};
-    std::int32_t ties = n;  // number of entries with the threshold's key that are kept, the lowest ones
-    if (kept < n) ties = find_last(block, entries, n, kept, threshold);
-    assign(block, entries, n, threshold, ties, begin);
-    if (block.thread() > 0) return;
-    gate.counts[g * gate.experts + e] = kept;
-    if (g + 1 == gate.groups || gate.chosen_load(g, e) != gate.chosen_load(g + 1, e)) write_load(e, g);
-    if (g + 1 < gate.groups) return;
-    gate.filled[2 * e] = 0;
-    gate.filled[2 * e + 1] = begin + kept;
+  // Those of expert e in group g, and their number.
+  LANCET_DEVICE const std::int32_t* entries(std::int64_t e, std::int64_t g) const {
+    return list + begins[e] + gate.before_group(e, g);
   }
-
-  // The load whose last group is g.
-  LANCET_DEVICE void write_load(std::int64_t e, std::int64_t g) const {
-    std::int32_t all = 0, kept = 0;
-    for (std::int64_t i = g; i >= 0 && gate.chosen_load(i, e) == gate.chosen_load(g, e); --i) {
-      kept += kept_of(chosen(e, i));
-      all += by_weight ? kept_of(chosen(e, i)) : chosen(e, i);
-    }
-    *gate.chosen_load(g, e) = float(all);
-    *gate.kept_load(g, e) = float(kept);
-  }
-
-  // The entries of group g that chose expert e.
-  LANCET_DEVICE std::int32_t chosen(std::int64_t e, std::int64_t g) const {
-    const std::int32_t after = g + 1 < gate.groups ? gate.before_group(e, g + 1) : last[e] - first[e];
+  LANCET_DEVICE std::int32_t count(std::int64_t e, std::int64_t g) const {
+    const std::int32_t after = g + 1 < gate.groups ? gate.before_group(e, g + 1) : ends[e] - begins[e];
     return after - gate.before_group(e, g);
-  }
-  LANCET_DEVICE std::int32_t kept_of(std::int32_t n) const {
-    return n < gate.capacity ? n : std::int32_t(gate.capacity);
   }
   LANCET_DEVICE std::uint64_t key(std::int32_t entry) const {
     if (by_weight) return routing::service_key(weight[entry]);
@@ -228,56 +209,122 @@ struct KeepFirst {
     return digits;
   }
 
-  // Sets threshold to the key of the last entry that is kept; returns how many entries with this key are kept.
+  // Calls f(entry, number of kept entries before it, or -1 if it is not kept) for the n entries of the expert and the
+  // group; returns how many are kept. An entry is kept if it is among the first and not skipped.
+  template <class Block, class F>
+  LANCET_DEVICE std::int32_t for_kept(Block& block, const std::int32_t* entries, std::int32_t n, const First& limit,
+                                      F f) const {
+    std::int32_t kept = 0, equal = 0;  // kept entries and ties found among the entries before
+    for (std::int32_t start = 0; start < n; start += Block::threads()) {
+      const std::int32_t i = start + block.thread();
+      const std::int32_t entry = i < n ? entries[i] : 0;
+      const std::uint64_t k = key(entry);
+      const bool tie = i < n && k == limit.threshold;
+      std::int32_t all_ties, all_kept;
+      const std::int32_t tie_rank = equal + block.exclusive_scan(std::int32_t(tie), all_ties);
+      const bool is_first = i < n && (k < limit.threshold || (tie && tie_rank < limit.ties));
+      const bool keep = is_first && !is_skipped(gate.expert[entry]);
+      const std::int32_t before = kept + block.exclusive_scan(std::int32_t(keep), all_kept);
+      if (i < n) f(entry, keep ? before : -1);
+      equal += all_ties;
+      kept += all_kept;
+    }
+    return kept;
+  }
+};
+
+// A block per group and expert: sets `first`, and the number of entries that the expert keeps.
+struct FindFirst {
+  static constexpr int threads = 256;
+  struct Shared {
+    std::int32_t counts[256], digit, left;
+  };
+  Listed listed;
+
   template <class Block>
-  LANCET_DEVICE std::int32_t find_last(Block& block, const std::int32_t* entries, std::int32_t n, std::int32_t kept,
-                                       std::uint64_t& threshold) const {
+  LANCET_DEVICE void operator()(Block& block) const {
+    const Gate& gate = listed.gate;
+    const std::int64_t e = block.index() % gate.experts, g = block.index() / gate.experts;
+    const std::int32_t* entries = listed.entries(e, g);
+    const std::int32_t n = listed.count(e, g);
+    First found{~std::uint64_t{0}, n, 0};
+    if (gate.capacity < n) find_last(block, entries, n, std::int32_t(gate.capacity), found);
+    std::int32_t own = 0;
+    const std::int32_t kept = listed.for_kept(
+        block, entries, n, found, [&](std::int32_t entry, std::int32_t) { own += !is_skipped(gate.expert[entry]); });
+    found.chosen = block.sum(own);
+    if (block.thread() > 0) return;
+    listed.first[block.index()] = found;
+    gate.counts[block.index()] = kept;
+  }
+
+  // Finds the key of entry number `capacity` in the order of keys, and how many entries with this key are not after it.
+  template <class Block>
+  LANCET_DEVICE void find_last(Block& block, const std::int32_t* entries, std::int32_t n, std::int32_t capacity,
+                               First& found) const {
     Shared& shared = block.template shared<Shared>();
     std::uint64_t known = 0, digits = 0;
-    for (int shift = 8 * last_digit() - 8; shift >= 8 * first_digit(); shift -= 8) {
+    for (int shift = 8 * listed.last_digit() - 8; shift >= 8 * listed.first_digit(); shift -= 8) {
       shared.counts[block.thread()] = 0;
       block.sync();
       for (std::int32_t i = block.thread(); i < n; i += threads)
-        if (const std::uint64_t k = key(entries[i]); (k & known) == digits)
+        if (const std::uint64_t k = listed.key(entries[i]); (k & known) == digits)
           block.atomic_add(&shared.counts[(k >> shift) & 255], 1);
       block.sync();
       std::int32_t total;
       const std::int32_t own = shared.counts[block.thread()], before = block.exclusive_scan(own, total);
-      if (before < kept && kept <= before + own) {  // true on exactly one thread
+      if (before < capacity && capacity <= before + own) {  // true on exactly one thread
         shared.digit = block.thread();
-        shared.left = kept - before;
+        shared.left = capacity - before;
       }
       block.sync();
       digits |= std::uint64_t(shared.digit) << shift;
-      kept = shared.left;
+      capacity = shared.left;
       known |= std::uint64_t{255} << shift;
     }
-    threshold = digits;
-    return kept;
+    found.threshold = digits;
+    found.ties = capacity;
   }
+};
+
+// A block per group and expert.
+struct GiveSlots {
+  static constexpr int threads = 256;
+  Listed listed;
 
   template <class Block>
-  LANCET_DEVICE void assign(Block& block, const std::int32_t* entries, std::int32_t n, std::uint64_t threshold,
-                            std::int32_t ties, std::int32_t begin) const {
-    std::int32_t slots = begin, equal = 0;  // slots given out and ties found among the entries before
-    for (std::int32_t start = 0; start < n; start += threads) {
-      const std::int32_t i = start + block.thread();
-      const std::int32_t entry = i < n ? entries[i] : 0;
-      const std::uint64_t k = key(entry);
-      const bool tie = i < n && k == threshold;
-      std::int32_t all_ties, all_kept;
-      const std::int32_t tie_rank = equal + block.exclusive_scan(std::int32_t(tie), all_ties);
-      const bool keep = i < n && (k < threshold || (tie && tie_rank < ties));
-      const std::int32_t slot = slots + block.exclusive_scan(std::int32_t(keep), all_kept);
-      if (i < n) gate.slot[entry] = keep ? slot : dropped;
-      equal += all_ties;
-      slots += all_kept;
+  LANCET_DEVICE void operator()(Block& block) const {
+    const Gate& gate = listed.gate;
+    const std::int64_t e = block.index() % gate.experts, g = block.index() / gate.experts;
+    std::int32_t begin = 0;
+    for (std::int64_t i = 0; i < g; ++i) begin += gate.counts[i * gate.experts + e];
+    const std::int32_t kept = listed.for_kept(
+        block, listed.entries(e, g), listed.count(e, g), listed.first[block.index()],
+        [&](std::int32_t entry, std::int32_t before) { gate.slot[entry] = before < 0 ? dropped : begin + before; });
+    if (block.thread() > 0) return;
+    if (g + 1 == gate.groups || gate.chosen_load(g, e) != gate.chosen_load(g + 1, e)) write_load(e, g);
+    if (g + 1 < gate.groups) return;
+    gate.filled[2 * e] = 0;
+    gate.filled[2 * e + 1] = begin + kept;
+  }
+
+  // The load whose last group is g.
+  LANCET_DEVICE void write_load(std::int64_t e, std::int64_t g) const {
+    const Gate& gate = listed.gate;
+    std::int32_t all = 0, kept = 0;
+    for (std::int64_t i = g; i >= 0 && gate.chosen_load(i, e) == gate.chosen_load(g, e); --i) {
+      const std::int32_t keeps = gate.counts[i * gate.experts + e];
+      kept += keeps;
+      all += listed.by_weight ? keeps : listed.first[i * gate.experts + e].chosen;
     }
+    *gate.chosen_load(g, e) = float(all);
+    *gate.kept_load(g, e) = float(kept);
   }
 };
 
 struct Workspace {
-  std::int32_t *in_chunks, *slots, *first, *last, *list;
+  std::int32_t *in_chunks, *slots, *begins, *ends, *list;
+  First* first;
   std::size_t bytes;
 
   Workspace(const KernelArgs& args, const Gate& gate, routing::Service service) {
@@ -285,9 +332,10 @@ struct Workspace {
     Scratch scratch(args.workspace);
     in_chunks = scratch.take<std::int32_t>(gate.experts * gate.chunks);
     slots = scratch.take<std::int32_t>(listed ? 0 : gate.experts * gate.groups_here);
-    first = scratch.take<std::int32_t>(listed ? gate.experts : 0);
-    last = scratch.take<std::int32_t>(listed ? gate.experts : 0);
+    begins = scratch.take<std::int32_t>(listed ? gate.experts : 0);
+    ends = scratch.take<std::int32_t>(listed ? gate.experts : 0);
     list = scratch.take<std::int32_t>(listed ? gate.entries : 0);
+    first = scratch.take<First>(listed ? gate.groups * gate.experts : 0);
     bytes = scratch.bytes();
   }
 };
@@ -312,12 +360,13 @@ Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight =
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  return run_steps(
-      args.stream, Step{gate.chunks, Count{gate}},
-      Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.first}},
-      Step{1, ScanBins{memory.first, memory.last, gate.experts}},
-      Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.first, memory.list}},
-      Step{gate.experts * gate.groups, KeepFirst{gate, memory.first, memory.last, memory.list, weight, by_weight}});
+  const Listed listed{gate, memory.begins, memory.ends, memory.list, weight, by_weight, memory.first};
+  return run_steps(args.stream, Step{gate.chunks, Count{gate}},
+                   Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.begins}},
+                   Step{1, ScanBins{memory.begins, memory.ends, gate.experts}},
+                   Step{divide_up(gate.chunks, ForEntries::chunks), ListEntries{gate, memory.begins, memory.list}},
+                   Step{gate.experts * gate.groups, FindFirst{listed}},
+                   Step{gate.experts * gate.groups, GiveSlots{listed}});
 }
 Kernel bind_by_choice(const KernelArgs& args) { return bind_listed(args, nullptr); }
 Kernel bind_by_priority(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>()); }

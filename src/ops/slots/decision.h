@@ -1,6 +1,7 @@
 // What a gate decides about the choices of a part of a batch, which host and device write alike.
 //
-// Entry i = t * K + k is the k-th choice of token t.
+// Entry i = t * K + k is the k-th choice of token t. Where first choices are served first, it may be a skipped one
+// (token_slots.h).
 #pragma once
 #include <cstdint>
 

@@ -7,7 +7,7 @@
 //       falling weight of their first choice (V-MoE's Batch Prioritized Routing, Riquelme et al., section 4 and
 //       algorithm 2, where the priority of a token is its largest weight). It looks at the whole batch.
 //   slots_by_choice(expert): all first choices before all second ones, and so forth; within each, tokens in their order
-//       (GShard, algorithm 1). It looks at the whole batch.
+//       (GShard, algorithm 1). It looks at the whole batch. Choices may be skipped (token_slots.h).
 //   slots_by_weight(expert, weight): the choices of all tokens by falling weight, equals by token (Zhou et al., Expert
 //       Choice Routing, section 3.2: with all experts as the choices of each token, every expert takes the tokens with
 //       its largest scores). Experts choose tokens, so a choice that is not kept is none: it is not in the load, and
@@ -60,10 +60,11 @@ Inferred infer_weighted(const OpInput& in) {
 Work work(const OpInput& in) { return {0, 3 * double(ir::bytes(in.operands[0]))}; }
 
 // The sort by priority comes on top: T keys of 8 bytes, each read and written log2 T times, as std::sort does on the
-// CPU. On a GPU it is two more kernels: one lists each expert's choices, one selects among them.
+// CPU. On a GPU there are three more kernels: one lists each expert's choices, one selects among them, and one gives
+// out the slots.
 Work work_by_choice(const OpInput& in) {
   Work all = work(in);
-  all.launches += 2;
+  all.launches += 3;
   return all;
 }
 Work work_by_priority(const OpInput& in) {
@@ -90,7 +91,7 @@ Sample sample_of(const SampleSize& size, bool weight) {
   return sample;
 }
 
-std::vector<Sample> samples(bool weight = false) {
+std::vector<Sample> samples(bool weight) {
   std::vector<Sample> all;
   for (const SampleSize& size : {SampleSize{16, 1, 4, 5, 1},
                                  {12, 1, 5, 1, 1},
@@ -106,6 +107,15 @@ std::vector<Sample> samples(bool weight = false) {
   return all;
 }
 
+std::vector<Sample> samples_by_choice() {
+  std::vector<Sample> all = samples(false);
+  for (const SampleSize& size : {SampleSize{16, 2, 4, 6, 1}, {12, 3, 5, 2, 1}, {24, 2, 4, 3, 4}}) {
+    all.push_back(sample_of(size, false));
+    all.back().operands[0] = skipped_of(size.tokens, size.choices);
+  }
+  return all;
+}
+
 // Shards have whole groups, and loads of their own, or summands of the one load.
 PartitionRow of_groups(ops::Axis load) { return {{0, 0}, {0, 0, partial, load}, SplitIn::space, {"groups"}}; }
 
@@ -118,7 +128,7 @@ const OpDef table[] = {
      .partition = {{{0, irregular}, {0, cumulative, irregular, partial}, SplitIn::time},
                    {{0}, {0, 0, partial, 0}, SplitIn::space, {"groups"}},
                    {{0}, {0, 0, partial, partial}, SplitIn::space, {"groups"}}},
-     .samples = samples(),
+     .samples = samples(false),
      .kind = Kind::gate,
      .continued = 1},
     {.name = "slots_by_choice",
@@ -126,7 +136,7 @@ const OpDef table[] = {
      .infer = infer,
      .work = work_by_choice,
      .partition = {of_groups(0), of_groups(partial)},
-     .samples = samples(),
+     .samples = samples_by_choice(),
      .kind = Kind::gate},
     {.name = "slots_by_priority",
      .required = 2,

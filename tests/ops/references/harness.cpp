@@ -306,7 +306,8 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 
 SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
   for (const ops::SampleOperand& operand : sample.operands) {
-    if (operand.fill == ops::Fill::expert) tokens_ = operand.type.shape[0], choices_ = operand.type.shape[1];
+    if (operand.fill == ops::Fill::expert || operand.fill == ops::Fill::skipped)
+      tokens_ = operand.type.shape[0], choices_ = operand.type.shape[1];
     if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
     if (operand.fill != ops::Fill::normal) groups_ = sample.attributes.integer("groups", 1);
@@ -376,6 +377,19 @@ const GuardedTensor& Decision::of(ops::Fill fill) const {
   }
 }
 
+namespace {
+
+// Skips about half of the choices after the first, of which every second one counts towards its expert's capacity.
+void skip_choices(GuardedTensor& expert, std::int32_t experts, const Philox& random) {
+  for (std::int64_t i = 0; i < elements(expert.type()); ++i) {
+    std::int32_t& e = expert.as<std::int32_t>()[i];
+    const std::uint64_t drawn = random.below(std::uint64_t(i), 4);
+    if (i % expert.shape()[1] != 0 && drawn < 2) e = drawn == 0 ? -1 - e : -1 - experts;
+  }
+}
+
+}  // namespace
+
 void fill_normal(GuardedTensor& tensor, std::uint64_t seed, std::uint64_t stream) {
   const Philox random(seed, stream);
   for (std::int64_t i = 0; i < elements(tensor.type()); ++i) store(tensor, i, random.normal(std::uint64_t(i)));
@@ -402,6 +416,10 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
         break;
       case ops::Fill::tokens:
         each([&](std::uint64_t j) { return random.below(j, std::uint64_t(sample.attributes.integer("vocabulary"))); });
+        break;
+      case ops::Fill::skipped:
+        tensor = route.whole().expert;
+        skip_choices(tensor, std::int32_t(route.experts()), random);
         break;
       default:
         tensor = route.whole().of(operand.fill);

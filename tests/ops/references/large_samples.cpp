@@ -80,6 +80,26 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
   });
 }
 
+void add_draws(std::multimap<std::string_view, Sample>& table) {
+  const ops::SampleOperand sequences{{i32, {4, 1}}, Fill::tokens};
+  const ir::Attributes draws{{"seed", 99}, {"eps", 0.5}, {"vocabulary", 1 << 30}, {"experts", 12}};
+  ir::Attributes second = draws, dealt = draws, counted = draws;
+  second.set("keep", std::int64_t(1)), second.set("capacity", std::int64_t(2000));
+  dealt.set("positions", std::int64_t(1000));
+  counted.set("load_tokens", std::int64_t(500)), counted.set("capacity", std::int64_t(2000));
+  table.insert({
+      {"jitter", {{{{f32, {4, 50, 203}}}, sequences}, draws}},
+      {"jitter", {{{{DType::bf16, {4, 51, 96}}}, sequences}, draws}},
+      {"skip_second", {{expert(2000, 2), {{f32, {2000, 2}}, Fill::weight}, sequences}, second}},
+      {"first_choices", {{expert(2000, 2)}, counted}},
+      {"hash_choice", {{{{i32, {4, 600}}, Fill::tokens}}, draws}},
+      {"random_choice", {{sequences}, dealt}},
+      {"slots_by_choice",
+       {{{{i32, {2000, 3}}, Fill::skipped}}, {{"capacity", 300}, {"groups", 4}, {"load_groups", 2}, {"experts", 8}}}},
+      {"slots_by_choice", {{{{i32, {2000, 2}}, Fill::skipped}}, {{"capacity", 300}, {"groups", 1}, {"experts", 12}}}},
+  });
+}
+
 std::multimap<std::string_view, Sample> make_large_samples() {
   std::multimap<std::string_view, Sample> table;
   for (DType t : {f32, DType::bf16}) {
@@ -120,6 +140,7 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       for (const char* gate : {"slots_by_priority", "slots_by_weight"})
         table.insert({gate, {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
     }
+  add_draws(table);
   return table;
 }
 

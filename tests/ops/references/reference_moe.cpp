@@ -83,15 +83,19 @@ void gate(ReferenceCall& c, Order rule) {
     return kept;
   };
   for (Index e = 0; e < E; ++e) filled[2 * e] = kept_of(e);
+  std::vector<double> served(counts.values);  // entries that have counted towards the capacity
   for (const Index i : service_order(c, rule)) {
-    const Index e = Index(expert[i]), group = (first + i) * G / (N * parts);
-    const Index row = 2 * (group / c.attributes.integer("load_groups", G));
-    if (rule != Order::by_weight) load[row * E + e] += 1;
+    const bool skipped = expert[i] < 0;  // -1 - e: an entry of e that gets no slot; -1 - E: one of no expert
+    const Index e = Index(skipped ? -1 - expert[i] : expert[i]), group = (first + i) * G / (N * parts);
     slot[i] = -1;
-    if (counts[group * E + e] >= double(c.attributes.integer("capacity"))) continue;
+    if (e == E) continue;
+    const Index row = 2 * (group / c.attributes.integer("load_groups", G));
+    const bool fits = served[std::size_t(group * E + e)]++ < double(c.attributes.integer("capacity"));
+    if (skipped) continue;
+    if (fits || rule != Order::by_weight) load[row * E + e] += 1;  // experts choose: what is not kept was no choice
+    if (!fits) continue;
     slot[i] = 0;  // kept
     counts[group * E + e] += 1;
-    if (rule == Order::by_weight) load[row * E + e] += 1;  // experts choose: what is not kept was never chosen
     load[(row + 1) * E + e] += 1;
   }
   for (Index e = 0; e < E; ++e) filled[2 * e + 1] = kept_of(e);
