@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <vector>
 
 #include "lancet/base/check.h"
 #include "lancet/config/config.h"
@@ -19,23 +18,26 @@ Status check_stage(const MeshSizes& sizes) {
       fmt::format("config: mesh.stage: expected 1 (pipeline stages are not supported), found {}", sizes.stage));
 }
 
-// What Program tensors the axis splits, and their extents.
+// What Program tensors the axis splits, their extents, and whether the config has them. Steps ask for their mesh, so
+// this allocates nothing.
 Status check_tensor(const Config& config) {
   const Model& model = config.model;
   const std::int64_t tensor = config.mesh.tensor;
   struct Dimension {
     const char *what, *tensors;
     std::int64_t extent;
+    bool there;
   };
-  std::vector<Dimension> split = {{"heads (model.n_head)", "h.*.attn.c_attn", model.n_head}};
-  if (model.has_moe() && model.moe_intermediate_size)
-    split.push_back({"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner()});
-  if (model.has_dense_ffn() || !model.moe_intermediate_size)
-    split.push_back({"features (model.n_inner)", "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner()});
-  if (config.train.sequence_parallel)
-    split.push_back({"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len});
+  const bool own_width = model.has_moe() && model.moe_intermediate_size;
+  const Dimension split[] = {
+      {"heads (model.n_head)", "h.*.attn.c_attn", model.n_head, true},
+      {"features (model.n_inner)", own_width ? "h.*.mlp.c_fc" : "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner(),
+       model.has_dense_ffn() || !own_width},
+      {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width},
+      {"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len,
+       config.train.sequence_parallel}};
   for (const Dimension& dimension : split)
-    if (dimension.extent % tensor != 0)
+    if (dimension.there && dimension.extent % tensor != 0)
       return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
                                       dimension.extent, dimension.what, dimension.tensors, tensor));
   return {};

@@ -120,7 +120,7 @@ TEST_CASE("import, generate, export and import again") {
   check_said(lancet("generate --ids --max-tokens 1000 --prompt 5 --from " + run), 0,
              {"the window of 32 tokens is full"});
 
-  REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf") + " --max-shard-gb 0.00005").code == 0);
+  REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf") + " --max-shard-gb 0.00003").code == 0);
   CHECK(fs::exists(folder / "hf/model.safetensors.index.json"));
   REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "one") + " --max-shard-gb 0").code == 0);
   CHECK(fs::exists(folder / "one/model.safetensors"));

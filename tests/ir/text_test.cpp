@@ -77,7 +77,8 @@ TEST_CASE("the words of a name say what a state or an output is") {
       "parameter @w.m : f32[1]\nstate @w.m.v : f32[1]\nstate @w.m.master : f32[1]\nstate @w.m.grad : f32[1]\n"
       "state @a.keys : f32[1]\nstate @a.values : f32[1]\nstate @m : f32[1]\nstate @w.moment : f32[1]\n"
       "output loss = @w.m\noutput aux.h.0 = @w.m\noutput load.h.0 = @w.m\noutput grad.w.m = @w.m\n"
-      "output grad_norm = @w.m\noutput lossy.a = @w.m\noutput grad.unknown = @w.m\noutput grad = @w.m\n");
+      "output grad_norm = @w.m\noutput lossy.a = @w.m\noutput grad.unknown = @w.m\noutput grad = @w.m\n"
+      "output z_loss.h.0 = @w.m\noutput bias.h.0 = @w.m\n");
   using State = ir::StateKind;
   std::vector<State> states;
   for (const ir::Tensor& tensor : p.tensors) states.push_back(tensor.state);
@@ -92,8 +93,8 @@ TEST_CASE("the words of a name say what a state or an output is") {
     CHECK(output.parameter.valid() == (output.kind == Output::gradient));
   }
   CHECK(outputs == std::vector<Output>{Output::loss, Output::aux, Output::load, Output::gradient, Output::other,
-                                       Output::other, Output::other, Output::other});
-  CHECK(shares == std::vector<bool>{true, true, true, false, false, false, false, false});
+                                       Output::other, Output::other, Output::other, Output::z_loss, Output::bias});
+  CHECK(shares == std::vector<bool>{true, true, true, false, false, false, false, false, true, false});
   CHECK(ir::state_name("w", State::master) == "w.master");
   CHECK(ir::output_name(Output::aux, "h.0") == "aux.h.0");
 }

@@ -38,7 +38,8 @@ def write_run(folder, name, steps, experts, layers=2, seed=0, trace=True, policy
                           step_ms=200 + 8 * wave + 20 * seed, tokens_per_s=2000 / (0.2 + 0.008 * wave + 0.02 * seed), mfu=70 + wave, compute_ms=180, a2a_ms=30,
                           allreduce_ms=20, exposed_ms=12 + wave, hidden_pct=75 + 5 * wave, predicted_ms=195, load_max_over_mean=1.6,
                           drop_pct=0.5, save_ms=12 if step % 100 == 0 else None, dead_experts=int(step > steps // 2), router_entropy=1.2 + 0.1 * wave, layer_expert_tokens=tokens,
-                          experts_per_token=2 - 0.5 * step / steps, z_loss=None, bias_spread=None, layer_experts_per_token=[1 + layer for layer in range(layers)],
+                          experts_per_token=2 - 0.5 * step / steps, z_loss=None, bias_spread=None,
+                          layer_experts_per_token=[1 + layer for layer in range(layers)],
                           layer_drop_pct=[0.25 + layer for layer in range(layers)], layer_z_loss=[])
             out.write(json.dumps(record) + "\n")
             if step % 50 == 0:

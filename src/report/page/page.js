@@ -192,11 +192,13 @@ function drawSection(id) {
 }
 
 // The numbers of a layer in the last record, as words.
-const layerWords = [["load_max_over_mean", "fullest expert ", " times the mean"], ["drop_pct", "dropped ", "%"], ["dead_experts", "dead experts ", ""],
-                    ["router_entropy", "entropy ", " nats"], ["experts_per_token", "experts of a token ", ""], ["z_loss", "z-loss ", ""],
+const layerWords = [["load_max_over_mean", "fullest expert ", " times the mean"], ["drop_pct", "dropped ", "%"],
+                    ["dead_experts", "dead experts ", ""], ["router_entropy", "entropy ", " nats"],
+                    ["experts_per_token", "experts of a token ", ""], ["z_loss", "z-loss ", ""],
                     ["bias_spread", "spread of biases ", ""]];
 function lastOfLayer({last}) {
-  return layerWords.filter(([key]) => typeof last[key] === "number").map(([key, before, after]) => before + brief(last[key]) + after).join(", ");
+  const given = layerWords.filter(([key]) => typeof last[key] === "number");
+  return given.map(([key, before, after]) => before + brief(last[key]) + after).join(", ");
 }
 
 function drawLoad() {
