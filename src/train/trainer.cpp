@@ -96,7 +96,7 @@ class TrainerImpl final : public Trainer {
     if (accelerator)
       LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
-    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), update_.load[0].size() / 2);
+    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), std::size_t(experts_of_layer()));
     if (emulated_) {
       LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
       return emulated_->try_links(world_, plans_.update);
@@ -297,6 +297,10 @@ class TrainerImpl final : public Trainer {
           faster ? "replaced" : "kept", record.step, departure.load.fullest,
           100 * (1 - departure.load.kept * even_share()), departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
     return {};
+  }
+
+  std::int64_t experts_of_layer() const {
+    return config_.model.experts(config::mesh_of(config_, world_.size())[mesh::Axis::expert]);
   }
 
   double even_share() const { return train::even_share(config_, std::int64_t(tally_.experts())); }

@@ -5,6 +5,7 @@
 
 #include "declared_costs.h"
 #include "declared_hardware.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
 #include "train/runs.h"
 #include "train/step_tally.h"

@@ -149,7 +149,8 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
                   .n_inner = {},
                   .experts_per_rank = {},
                   .num_local_experts = 128,
-                  .router_group_size = {}};
+                  .router_group_size = {},
+                  .router_topk_groups = {}};
   config.train.micro_batch_size = 8;
   config.train.seq_len = 512;
   const ir::Program program = whole_step(config, 64);
