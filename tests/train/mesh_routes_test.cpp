@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "lancet/model/capacity.h"
 #include "ops/slots/assign.h"
 #include "routers.h"
 #include "train/observed_steps.h"
