@@ -39,8 +39,8 @@ Algorithm1 algorithm_1(const GateSize& size, const std::vector<double>& logits, 
   Algorithm1 result;
   result.tokens.resize(std::size_t(size.tokens()));
   for (Index g = 0; g < size.groups; ++g) {
-    std::vector<double> mean(std::size_t(E)), first(std::size_t(E));
-    std::vector<Index> count(std::size_t(E));
+    std::vector<double> mean(static_cast<std::size_t>(E)), first(static_cast<std::size_t>(E));
+    std::vector<Index> count(static_cast<std::size_t>(E));
     for (Index t = g * S; t < (g + 1) * S; ++t) {
       const double* x = logits.data() + t * E;
       double sum = 0;
@@ -213,9 +213,9 @@ TEST_CASE("a random choice deals out each sequence evenly, and no expert gets mo
     const Index batch = 400;
     const GuardedTensor expert = results_of("random_choice", {sequence_numbers(batch)},
                                             {{"experts", experts}, {"positions", positions}, {"seed", draw_seed}})[0];
-    std::vector<double> more(std::size_t(experts)), at_first(std::size_t(experts));
+    std::vector<double> more(static_cast<std::size_t>(experts)), at_first(static_cast<std::size_t>(experts));
     for (Index b = 0; b < batch; ++b) {
-      std::vector<Index> counts(std::size_t(experts));
+      std::vector<Index> counts(static_cast<std::size_t>(experts));
       for (Index s = 0; s < positions; ++s) ++counts[std::size_t(expert.as<std::int32_t>()[b * positions + s])];
       ++at_first[std::size_t(expert.as<std::int32_t>()[b * positions])];
       const auto [least, most] = std::ranges::minmax(counts);
@@ -240,7 +240,7 @@ TEST_CASE("a hash gives an id one expert, whatever the layout, and spreads the i
   const auto found = results_of("hash_choice", {tokens}, attributes);
   const auto reversed = results_of("hash_choice", {turned}, attributes);
   const auto other = results_of("hash_choice", {tokens}, {{"experts", experts}, {"seed", draw_seed + 1}});
-  std::vector<double> counts(std::size_t(experts));
+  std::vector<double> counts(static_cast<std::size_t>(experts));
   Index same = 0, as_other = 0;
   for (Index i = 0; i < ids; ++i) {
     const std::int32_t expert = found[0].as<std::int32_t>()[i];
