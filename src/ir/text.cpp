@@ -135,6 +135,13 @@ std::string print(const Program& program, const Instruction& instruction) {
   if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
   text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
   if (!instruction.label.empty()) text += " " + instruction.label;
+  if (instruction.repeated > 0) text += fmt::format(" repeated {}", instruction.repeated);
+  return text;
+}
+
+std::string print_body(const Program& program, const Instruction& instruction) {
+  std::string text;
+  for (const Instruction& part : instruction.body) text += "body " + print(program, part) + "\n";
   return text;
 }
 
@@ -143,7 +150,7 @@ std::string print(const Program& program) {
   ViewPrinter views(program);
   for (const Instruction& instruction : program.instructions) {
     for (TensorId view : views.before(instruction)) text += views.line(view) + "\n";
-    text += print(program, instruction) + "\n";
+    text += print(program, instruction) + "\n" + print_body(program, instruction);
   }
   for (TensorId view : views.before_outputs()) text += views.line(view) + "\n";
   return text + print_outputs(program);
@@ -416,7 +423,9 @@ Status ProgramParser::operands(LineReader& line, Instruction& instruction) {
   return {};
 }
 
-Status ProgramParser::instruction(LineReader& line) {
+Status ProgramParser::instruction(LineReader& line) { return instruction(line, program_.instructions); }
+
+Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& into) {
   Instruction instruction;
   LANCET_TRY(results(line, instruction));
   instruction.op = line.word();
@@ -433,8 +442,21 @@ Status ProgramParser::instruction(LineReader& line) {
   instruction.stream = *stream;
   instruction.role = *role;
   instruction.label = line.word();
-  program_.instructions.push_back(std::move(instruction));
+  if (line.accept("repeated ")) {
+    before = line;
+    LANCET_ASSIGN(const std::int64_t number, line.integer());
+    if (number < 1 || number > (1 << 30)) return before.error("the number of a repeat, from 1 on");
+    instruction.repeated = static_cast<std::int32_t>(number);
+  }
+  into.push_back(std::move(instruction));
   return {};
+}
+
+Result<bool> ProgramParser::body(LineReader& line) {
+  if (!line.accept("body ")) return false;
+  if (program_.instructions.empty()) return line.error("an instruction before its body");
+  LANCET_TRY(instruction(line, program_.instructions.back().body));
+  return true;
 }
 
 Result<Program> parse(std::string_view text) {
@@ -442,7 +464,8 @@ Result<Program> parse(std::string_view text) {
   LANCET_TRY(for_each_line(text, [&](LineReader& line) -> Status {
     LANCET_ASSIGN(const TensorId view, parser.view(line));
     if (!view.valid()) {
-      LANCET_ASSIGN(const bool declared, parser.declaration(line));
+      LANCET_ASSIGN(const bool in_body, parser.body(line));
+      LANCET_ASSIGN(const bool declared, in_body ? Result<bool>(true) : parser.declaration(line));
       if (!declared) LANCET_TRY(parser.instruction(line));
     }
     if (!line.done()) return line.error("the end of the line");
