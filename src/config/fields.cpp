@@ -90,7 +90,10 @@ constexpr Field table[] = {
         "tokens that a full expert keeps. switch, top_k: the first ones; batch_prioritized: first choices before "
         "second ones, each by falling probability of the token's first choice"),
     ROW(model.capacity_factor, above_zero(most_factor),
-        "slots per expert, as a multiple of an even share of the tokens' choices"),
+        "slots per expert, as a multiple of an even share of the tokens' choices; null: no choice is dropped"),
+    ROW(model.dropless_imbalance, above_zero(most_factor),
+        "without a capacity_factor: slots per expert and rank that memory is planned for, as a multiple of an even "
+        "share; choices beyond them take further rounds"),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
         "micro batches; null: micro_batch_size"),

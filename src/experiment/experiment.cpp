@@ -189,7 +189,7 @@ class Reader {
     if (!mesh.ok()) return file_.fail(where, "a mesh that fits the ranks", mesh.error().message);
     const std::int64_t experts = point.config.model.experts((*mesh)[mesh::Axis::expert]);
     point.spread = {.imbalance = choice.imbalance,
-                    .capacity = std::min(point.config.model.capacity_factor,
+                    .capacity = std::min(point.config.model.kept_factor(),
                                          double(experts) / double(point.config.model.num_experts_per_tok)),
                     .padded = padded.get<bool>()};
     if (point.source == Source::simulated || (choice.imbalance == 1 && !padded.get<bool>())) return {};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "lancet/base/shown.h"
@@ -117,11 +118,14 @@ std::vector<TensorId> ViewPrinter::before_outputs() {
 
 std::string ViewPrinter::line(TensorId view) const { return "view " + print_made(program_, view); }
 
-std::string print(const Program& program, const Instruction& instruction) {
+namespace {
+
+// declared: tensors whose type a line before says.
+std::string print_line(const Program& program, const Instruction& instruction, const std::vector<TensorId>& declared) {
   std::string text;
   for (TensorId id : instruction.results) {
     if (!text.empty()) text += ", ";
-    text += print_made(program, id);
+    text += std::ranges::count(declared, id) > 0 ? program.display(id) : print_made(program, id);
   }
   if (!text.empty()) text += " = ";
   text += instruction.op + "(";
@@ -139,9 +143,16 @@ std::string print(const Program& program, const Instruction& instruction) {
   return text;
 }
 
+}  // namespace
+
+std::string print(const Program& program, const Instruction& instruction) {
+  return print_line(program, instruction, {});
+}
+
 std::string print_body(const Program& program, const Instruction& instruction) {
   std::string text;
-  for (const Instruction& part : instruction.body) text += "body " + print(program, part) + "\n";
+  for (const Instruction& part : instruction.body)
+    text += "body " + print_line(program, part, instruction.results) + "\n";
   return text;
 }
 
@@ -402,10 +413,13 @@ Result<TensorId> ProgramParser::view(LineReader& line) {
   return numbered(line, true);
 }
 
-Status ProgramParser::results(LineReader& line, Instruction& instruction) {
+Status ProgramParser::results(LineReader& line, Instruction& instruction, const std::vector<TensorId>& declared) {
   if (!line.rest().starts_with("%")) return {};
   do {
-    LANCET_ASSIGN(const TensorId id, numbered(line, false));
+    LineReader ahead = line;
+    const auto known = tensor(ahead);
+    const bool is_declared = known.ok() && std::ranges::count(declared, *known) > 0;
+    LANCET_ASSIGN(const TensorId id, is_declared ? tensor(line) : numbered(line, false));
     instruction.results.push_back(id);
   } while (line.accept(","));
   return line.expect("=");
@@ -423,11 +437,12 @@ Status ProgramParser::operands(LineReader& line, Instruction& instruction) {
   return {};
 }
 
-Status ProgramParser::instruction(LineReader& line) { return instruction(line, program_.instructions); }
+Status ProgramParser::instruction(LineReader& line) { return instruction(line, program_.instructions, {}); }
 
-Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& into) {
+Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& into,
+                                  const std::vector<TensorId>& declared) {
   Instruction instruction;
-  LANCET_TRY(results(line, instruction));
+  LANCET_TRY(results(line, instruction, declared));
   instruction.op = line.word();
   if (instruction.op.empty()) return line.error("an op's name");
   LANCET_TRY(operands(line, instruction));
@@ -455,7 +470,8 @@ Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& in
 Result<bool> ProgramParser::body(LineReader& line) {
   if (!line.accept("body ")) return false;
   if (program_.instructions.empty()) return line.error("an instruction before its body");
-  LANCET_TRY(instruction(line, program_.instructions.back().body));
+  Instruction& repeat = program_.instructions.back();
+  LANCET_TRY(instruction(line, repeat.body, repeat.results));
   return true;
 }
 

@@ -61,8 +61,9 @@ class ProgramParser {
   Result<TensorId> tensor(LineReader& line);
   Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
   Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing
-  Status instruction(LineReader& line, std::vector<Instruction>& into);
-  Status results(LineReader& line, Instruction& instruction);
+  // declared: the results that another line has declared.
+  Status instruction(LineReader& line, std::vector<Instruction>& into, const std::vector<TensorId>& declared);
+  Status results(LineReader& line, Instruction& instruction, const std::vector<TensorId>& declared);
   Status operands(LineReader& line, Instruction& instruction);
 
   Program program_;

@@ -21,6 +21,7 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
   for (const ir::Output& output : plan.program.outputs) {
     const ops::TensorView view = executor.output(output.name);
     if (output.kind == ir::OutputKind::aux) bound.aux.push_back(view.as<float>());
+    if (output.kind == ir::OutputKind::rounds) bound.rounds.push_back(view.as<std::int32_t>());
     if (output.kind == ir::OutputKind::load)
       bound.load.emplace_back(view.as<float>(), static_cast<std::size_t>(view.elements()));
   }

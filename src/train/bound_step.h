@@ -18,6 +18,7 @@ struct BoundStep {
   float* schedule = nullptr;
   std::vector<const float*> aux;             // per MoE layer: auxiliary loss, router entropy
   std::vector<std::span<const float>> load;  // per MoE layer: [2,E]
+  std::vector<const std::int32_t*> rounds;   // per MoE layer that drops nothing: rounds in which its choices are served
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

@@ -71,7 +71,7 @@ double even_share(const config::Config& config, std::int64_t experts) {
   const std::int64_t groups = config.train.micro_batch_size / config.group_sequences();
   const std::int64_t choices = config.model.num_experts_per_tok;
   const std::int64_t slots =
-      experts * groups * model::capacity(config.model.capacity_factor, tokens / groups, experts, choices);
+      experts * groups * model::capacity(config.model.kept_factor(), tokens / groups, experts, choices);
   return std::min(1.0, double(slots) / double(tokens * choices));
 }
 

@@ -10,11 +10,13 @@ StepTally::StepTally(std::size_t layers, std::size_t experts)
 
 void StepTally::clear() {
   times_ = {};
+  rounds_.reset();
   for (std::vector<double>* sums : {&chosen_, &kept_, &entropy_}) std::fill(sums->begin(), sums->end(), 0);
 }
 
 void StepTally::add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-                    const runtime::StepTimes& times) {
+                    std::span<const std::int32_t* const> rounds, const runtime::StepTimes& times) {
+  for (const std::int32_t* of_layer : rounds) rounds_ = std::max(rounds_.value_or(0), std::int64_t(*of_layer));
   for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
   for (std::size_t layer = 0; layer < load.size(); ++layer)
     for (std::size_t e = 0; e < experts_; ++e) {
@@ -84,6 +86,7 @@ void StepTally::fill(run::StepRecord& record, bool alone) {
   record.load_max_over_mean = unevenness / layers;
   record.drop_pct = 100 * (1 - kept() / std::accumulate(chosen_.begin(), chosen_.end(), 0.0));
   record.dead_experts = dead;
+  record.rounds = rounds_;
   record.router_entropy = entropy / layers;
 }
 

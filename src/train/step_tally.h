@@ -1,5 +1,6 @@
 // Sums over the micro batches of one step: times of the streams, and the distribution of tokens over experts.
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,9 +18,9 @@ class StepTally {
 
   void clear();
   // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2,E] per MoE layer, the
-  // tokens that chose each expert and those that it kept.
+  // tokens that chose each expert and those that it kept. rounds: of each MoE layer that drops nothing.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-           const runtime::StepTimes& times);
+           std::span<const std::int32_t* const> rounds, const runtime::StepTimes& times);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
   // copies, the exposed and hidden time.
   void fill(run::StepRecord& record, bool alone);
@@ -36,6 +37,7 @@ class StepTally {
 
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
+  std::optional<std::int64_t> rounds_;  // the most of a layer
   std::vector<double> chosen_, kept_;  // by layer and expert
   std::vector<double> entropy_;        // by layer
   std::vector<run::LayerLoad> layers_;

@@ -52,7 +52,7 @@ TEST_CASE("a record is one JSON object with every field, null if unknown") {
     CHECK(json.contains(key));
   for (const char* key :
        {"dead_experts", "router_entropy", "layer_load_max_over_mean", "layer_drop_pct", "layer_dead_experts",
-        "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps", "late_pct", "replan"})
+        "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps", "late_pct", "replan", "rounds"})
     CHECK(json.contains(key));
   CHECK(json.size() == 28);
   CHECK(json["step"] == 7);

@@ -54,7 +54,8 @@ struct Model {
   std::int64_t num_experts_per_tok = 1;
   bool norm_topk_prob = false;  // Mixtral's: the weights of a token's experts are divided by their sum
   Router router = Router::switch_top1;
-  double capacity_factor = 1.25;
+  std::optional<double> capacity_factor = 1.25;  // null: no choice is dropped
+  double dropless_imbalance = 2;                 // without a capacity factor: what the buffers are planned for
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;
@@ -67,6 +68,10 @@ struct Model {
     const std::int64_t multiple = std::lcm(vocab_pad_multiple, shards);
     return (vocab_size + multiple - 1) / multiple * multiple;
   }
+  // Slots that an expert keeps, and that its buffer has, as multiples of an even share of the tokens' choices. A gate
+  // that drops nothing keeps what is more than all tokens of any model.
+  double kept_factor() const { return capacity_factor.value_or(1e6); }
+  double buffer_factor() const { return capacity_factor.value_or(dropless_imbalance); }
   bool is_moe(std::int64_t block) const { return moe_layer_freq > 0 && block % moe_layer_freq == 0; }
   bool has_moe() const { return moe_layer_freq > 0; }
   std::int64_t moe_layers() const { return has_moe() ? (n_layer + moe_layer_freq - 1) / moe_layer_freq : 0; }

@@ -14,9 +14,10 @@
 //     %13 : f32[8,256] = multiply(%11, %12)  # compute forward h.0               waits for them, not for send
 // The one control flow: an instruction whose body runs again and again (repeat.h). Before that, in the Programs that
 // passes work on, the instructions of the body are ordinary ones with the number of their repeat:
-//     %14 : i32[1], %15 : i32[64], %16 : f32[8,256] in %10 = repeat(%9, %10)  # expert forward h.0.moe.rounds
-//     body %17 : f32[8,8] in %15 + 0 = gelu(%8)  # compute forward h.0.moe
-//     %17 : f32[8,8] = gelu(%8)  # compute forward h.0.moe repeated 1
+//     %14 : i32[1], %15 : i32[2048], %16 : f32[8,256] in %10 = repeat(%9, %10)  # expert forward h.0.moe.rounds
+//     body %17 : f32[8,256] in %15 + 0 = gelu(%8)  # compute forward h.0.moe
+//     body %16 = add_to(%10, %17)  # compute forward h.0.moe
+//     %17 : f32[8,256] = gelu(%8)  # compute forward h.0.moe repeated 1
 // Parts of one tensor (Lancet, section 5; `#` and what follows is left out):
 //     view %20 : bf16[8,128,256]                         memory that is filled part by part
 //     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       at byte 0 of %20
