@@ -97,6 +97,8 @@ const OpDef table[] = {
      .infer = infer_counts_windows,
      .work = work_counts,
      .partition = {{{irregular, cumulative, irregular}, {irregular, cumulative}, SplitIn::time}},
+     .samples = {{{filled_of(4), i32({1}, Fill::tokens)},
+                  {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}, {"vocabulary", 5}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::counts,
      .continued = 0},

@@ -42,7 +42,16 @@ Work work(const OpInput& in) { return {0, 2 * bytes_of(in)}; }
 Sample sample_of(std::int64_t tokens, std::int64_t choices, std::int64_t capacity, std::int64_t slots) {
   return {{slot_of(tokens, choices), filled_of(4)}, {{"capacity", capacity}, {"slots", slots}, {"experts", 4}}};
 }
+// A round from 0 to 2.
+Sample sample_of_round(std::int64_t tokens, std::int64_t choices, std::int64_t capacity, std::int64_t slots) {
+  Sample sample = sample_of(tokens, choices, capacity, slots);
+  sample.operands.push_back(i32({1}, Fill::tokens));
+  sample.attributes.set("vocabulary", std::int64_t(3));
+  return sample;
+}
 
+// In space a shard takes windows of its own slots, of which it has a share. So other choices are in a round than in the
+// whole, and all are in some round.
 const OpDef table[] = {
     {.name = "first_window",
      .required = 2,
@@ -57,6 +66,7 @@ const OpDef table[] = {
      .infer = infer_window,
      .work = work,
      .partition = {{{0, partial, none}, {0, partial}, SplitIn::space, {"slots"}}},
+     .samples = {sample_of_round(16, 1, 16, 3), sample_of_round(24, 2, 24, 5), sample_of_round(12, 3, 12, 1)},
      .ragged = Ragged{{}, {}, 1, 0}},
     {.name = "round", .required = 1, .infer = infer_round, .begins_repeat = true},
 };
