@@ -23,7 +23,8 @@ class BodyVerifier {
       return internal_error("expected a repeat of a count i32[1] with a round i32[1] and a scratch, found " +
                             print(program_, repeat_));
     for (std::size_t i = 2; i < results.size(); ++i)
-      if (!program_[results[i]].storage.valid()) return wrong(repeat_, results[i], "is not in the memory of an operand");
+      if (!program_[results[i]].storage.valid())
+        return wrong(repeat_, results[i], "is not in the memory of an operand");
     for (const Instruction& part : repeat_.body) LANCET_TRY(check(part));
     for (std::size_t i = 2; i < results.size(); ++i)
       if (!contains_id(updated_, results[i])) return wrong(repeat_, results[i], "is not made by its body");
@@ -38,8 +39,8 @@ class BodyVerifier {
 
   Status check(const Instruction& part) {
     if (is_repeat(part) || !part.writes.empty())
-      return internal_error(fmt::format("expected a body that updates its repeat's results alone, found {}",
-                                        print(program_, part)));
+      return internal_error(
+          fmt::format("expected a body that updates its repeat's results alone, found {}", print(program_, part)));
     for (const TensorId id : part.operands)
       if (!readable(id)) return wrong(part, id, "is read, and was neither made there nor is an operand of the repeat");
     for (const TensorId id : part.results) LANCET_TRY(make(part, id));

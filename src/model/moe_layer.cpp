@@ -67,8 +67,8 @@ class MoeLayer {
 
   // To the experts and back: [B,S,D] -> [B,S,D].
   TensorId through(TensorId x, const Route& to, const Experts& weights) {
-    const TensorId sent =
-        b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}}, name_ + ".dispatch")[0];  // [E,C,D]
+    const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}},
+                                  name_ + ".dispatch")[0];  // [E,C,D]
     return b_.emit("combine", {apply(weights, sent, to.filled), to.expert, to.slot, to.weight, to.filled},
                    {{"batch", b_.options().batch}}, name_ + ".combine")[0];
   }

@@ -4,10 +4,11 @@
 // gradient reaches, or whose operands depend on no parameter, are skipped. Losses start the process. Weight gradients
 // may add onto an accumulator: an earlier gradient of the same parameter, or with `accumulate` the state @p.grad.
 //
-// The body of a repeat (ir/repeat.h) keeps nothing of its rounds. Its backward pass is the body of another repeat, which
-// first computes the forward body again, all but what that updates, and then the gradients of one round. A gradient of
-// what is made outside is added onto zeros, or onto the accumulator of a weight gradient, so that it is right after any
-// number of rounds, none included; what the instructions outside of the body contribute is added after that.
+// The body of a repeat (ir/repeat.h) keeps nothing of its rounds. Its backward pass is the body of another repeat,
+// which first computes the forward body again, all but what that updates, and then the gradients of one round. A
+// gradient of what is made outside is added onto zeros, or onto the accumulator of a weight gradient, so that it is
+// right after any number of rounds, none included; what the instructions outside of the body contribute is added after
+// that.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -214,13 +215,14 @@ class Autodiff final : public ops::GradientContext {
   ir::Instruction current_;
   std::vector<bool> needed_;
   std::vector<TensorId> gradients_;  // by tensor; invalid: none yet
-  std::vector<bool> is_sum_;         // by tensor: its gradient is a sum of rounds, onto which more may be added in place
+  std::vector<bool> is_sum_;  // by tensor: its gradient is a sum of rounds, onto which more may be added in place
   std::vector<std::int32_t> inside_;  // by tensor: the backward repeat in whose body it is made, or 0
   std::int32_t repeats_ = 0;          // numbers of repeats in use
   std::int32_t forward_repeat_ = 0, backward_repeat_ = 0;  // that of the instruction at hand, and of its backward pass
   std::set<TensorId> made_by_forward_;                     // in the forward body
   std::map<TensorId, TensorId> renames_;                   // of these: what the backward body makes again
-  std::map<TensorId, TensorId> after_rounds_;  // gradients of tensors from outside that later instructions made, or none
+  std::map<TensorId, TensorId>
+      after_rounds_;  // gradients of tensors from outside that later instructions made, or none
 };
 
 }  // namespace

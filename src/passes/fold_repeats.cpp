@@ -1,7 +1,7 @@
-// Takes the instructions of each repeat out of the program and puts one instruction with them as its body where the last
-// of them was. Instructions between them that belong to no repeat, such as the zeros that gradients are added onto, then
-// come before it. What the body makes in memory of its own becomes a slice of the scratch: offsets are given from the
-// first tensor to the last, each the lowest at which it overlaps none that exists at the same time.
+// Takes the instructions of each repeat out of the program and puts one instruction with them as its body where the
+// last of them was. Instructions between them that belong to no repeat, such as the zeros that gradients are added
+// onto, then come before it. What the body makes in memory of its own becomes a slice of the scratch: offsets are given
+// from the first tensor to the last, each the lowest at which it overlaps none that exists at the same time.
 #include <fmt/format.h>
 
 #include <algorithm>

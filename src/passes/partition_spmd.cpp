@@ -299,8 +299,8 @@ class PartitionSpmd {
     }
     repeated_makers_.resize(result_.tensors.size());
     const std::int32_t made_in = repeated_makers_[from.id.index()];  // a body has the steps of what it makes alone
-    const auto results = ops::append(result_, op, std::move(operands), std::move(attributes), role,
-                                     fmt::format("{}.{}", place, way));
+    const auto results =
+        ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way));
     set_repeated(results, made_in == repeated_ ? made_in : 0);
     if (results.size() > 1) group_windows_[ragged_.windows_of_counts(id).value] = results[1];
     return results[0];
@@ -312,7 +312,8 @@ class PartitionSpmd {
     const TensorId counts = ragged_.counts_of_windows(windows);
     for (const TensorId buffer : ragged_.buffers(counts)) {
       const Sharding wanted = sharding_of_counts(sharding(buffer));
-      if (way_to(counts, wanted)) version(counts, wanted, makers_[counts.index()]->role, makers_[counts.index()]->label);
+      if (way_to(counts, wanted))
+        version(counts, wanted, makers_[counts.index()]->role, makers_[counts.index()]->label);
     }
     const auto found = group_windows_.find(windows.value);
     return found == group_windows_.end() ? from.id : found->second;
@@ -358,8 +359,8 @@ class PartitionSpmd {
   std::vector<const Instruction*> makers_;        // null for what has none
   std::vector<std::vector<Version>> versions_;
   bool is_backward_ = false;
-  std::int32_t repeated_ = 0;                   // of the instruction at hand: Instruction::repeated
-  std::vector<std::int32_t> repeated_makers_;   // by tensor of the rank's Program: that of its maker
+  std::int32_t repeated_ = 0;                       // of the instruction at hand: Instruction::repeated
+  std::vector<std::int32_t> repeated_makers_;       // by tensor of the rank's Program: that of its maker
   std::map<std::int32_t, TensorId> group_windows_;  // by windows of the logical Program: those of the group
 };
 

@@ -12,10 +12,26 @@
 namespace lancet::report {
 
 // The keys of a record that are drawn over steps; their values are numbers or null.
-inline constexpr auto series_keys = std::to_array<std::string_view>(
-    {"loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms", "allreduce_ms",
-     "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "drop_pct", "dead_experts", "load_max_over_mean",
-     "router_entropy", "save_ms", "rounds"});
+inline constexpr auto series_keys = std::to_array<std::string_view>({"loss",
+                                                                     "aux_loss",
+                                                                     "grad_norm",
+                                                                     "lr",
+                                                                     "step_ms",
+                                                                     "tokens_per_s",
+                                                                     "mfu",
+                                                                     "compute_ms",
+                                                                     "a2a_ms",
+                                                                     "allreduce_ms",
+                                                                     "exposed_ms",
+                                                                     "hidden_pct",
+                                                                     "predicted_ms",
+                                                                     "held_out_loss",
+                                                                     "drop_pct",
+                                                                     "dead_experts",
+                                                                     "load_max_over_mean",
+                                                                     "router_entropy",
+                                                                     "save_ms",
+                                                                     "rounds"});
 
 // The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};

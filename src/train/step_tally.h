@@ -38,8 +38,8 @@ class StepTally {
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
   std::optional<std::int64_t> rounds_;  // the most of a layer
-  std::vector<double> chosen_, kept_;  // by layer and expert
-  std::vector<double> entropy_;        // by layer
+  std::vector<double> chosen_, kept_;   // by layer and expert
+  std::vector<double> entropy_;         // by layer
   std::vector<run::LayerLoad> layers_;
 };
 

@@ -71,7 +71,8 @@ TEST_CASE("the body of a repeat is closed") {
   // It reads what the repeat does not.
   CHECK(broken("(@count, @x, %1)", "(@count, %1)").find("@x is read") == 0);
   // It reads what is made later, or was overwritten.
-  CHECK(broken("%4 + 128 = add(%6, @x)", "%4 + 64 = add(@x, @x)\nbody %9 : f32[4,8] in %4 + 128 = add(%6, @x)")
+  CHECK(broken("%4 + 128 = add(%6, @x)",
+               "%4 + 64 = add(@x, @x)  # compute forward a\nbody %9 : f32[4,8] in %4 + 128 = add(%6, @x)")
             .find("%6 is read") == 0);
   // It makes a tensor beyond the scratch, or in memory of its own.
   CHECK(broken("%4 + 128 = add", "%4 + 192 = add").find("%7 is neither in the scratch") == 0);

@@ -101,7 +101,7 @@ TEST_CASE("nothing is dropped, whatever the routing") {
     check_dropless(found.records, expected.records);
     CHECK(found.routes == expected.routes);
     if (route.experts_per_tok * imbalance >= 4) continue;  // all choices fit in any case
-    CHECK(found.repeats == 4);                              // two layers, forward and backward
+    CHECK(found.repeats == 4);                             // two layers, forward and backward
     CHECK(found.arena < expected.arena);
     CHECK(found.records[0].rounds.value() >= (imbalance < 1 ? 3 : 1));
   }

@@ -5,6 +5,7 @@
 
 #include "declared_costs.h"
 #include "declared_hardware.h"
+#include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
 #include "train/runs.h"
 #include "train/step_tally.h"
@@ -61,7 +62,7 @@ TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's k
   const float aux[] = {0, 0};
   const std::vector<const float*> auxes{aux, aux};
   const std::vector<std::span<const float>> load{first, second};
-  tally.add(auxes, load, {});
+  tally.add(auxes, load, {}, {});
   run::StepRecord record;
   tally.fill(record, false);
   // Layer 0: 35 of 80 tokens on either of two ranks; layer 1: 45 on the first.

@@ -54,8 +54,8 @@ struct Model {
   std::int64_t num_experts_per_tok = 1;
   bool norm_topk_prob = false;  // Mixtral's: the weights of a token's experts are divided by their sum
   Router router = Router::switch_top1;
-  std::optional<double> capacity_factor = 1.25;  // null: no choice is dropped
-  double dropless_imbalance = 2;                 // without a capacity factor: what the buffers are planned for
+  std::optional<double> capacity_factor = 1.25;   // null: no choice is dropped
+  double dropless_imbalance = 2;                  // without a capacity factor: what the buffers are planned for
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossScope router_aux_loss_scope = AuxLossScope::rank;

@@ -140,7 +140,7 @@ struct Instruction {
   Attributes attributes;
   Stream stream = Stream::compute;
   Role role = Role::forward;
-  std::string label;  // its module of the model: "h.1.attn.c_attn"
+  std::string label;          // its module of the model: "h.1.attn.c_attn"
   std::int32_t repeated = 0;  // 0, or the number of the repeat in whose body it will be (repeat.h); then it has a label
   std::vector<Instruction> body = {};  // of a repeat: what it runs, in order
   bool writes_operand(TensorId id) const;

@@ -16,7 +16,7 @@
 
 namespace lancet::ir {
 
-inline constexpr std::size_t repeat_count = 0;                  // operand
+inline constexpr std::size_t repeat_count = 0;                      // operand
 inline constexpr std::size_t repeat_round = 0, repeat_scratch = 1;  // results
 
 inline bool is_repeat(const Instruction& instruction) { return !instruction.body.empty(); }

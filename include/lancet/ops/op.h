@@ -206,7 +206,8 @@ struct OpDef {
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts
-  bool begins_repeat = false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
+  bool begins_repeat =
+      false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   std::optional<Fusion> fuses = {};

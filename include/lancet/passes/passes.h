@@ -39,9 +39,9 @@ Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh&
                                    const ReshardCost& cost = bytes_sent);
 
 // Makes one instruction of the instructions of each repeat (ir/repeat.h), which have its number and are closed: nothing
-// else reads what they make, except in the memory of tensors from outside. It is where the last of them was. Its scratch
-// has the tensors of the body, which share memory where they do not exist at the same time. Runs after all passes that
-// change single instructions. InternalError: instructions that are not closed.
+// else reads what they make, except in the memory of tensors from outside. It is where the last of them was. Its
+// scratch has the tensors of the body, which share memory where they do not exist at the same time. Runs after all
+// passes that change single instructions. InternalError: instructions that are not closed.
 ir::Program fold_repeats(const ir::Program& program, const mesh::Mesh& mesh);
 
 // True if the program has instructions of a repeat that are not folded.

@@ -65,8 +65,7 @@ struct Counts : AllToAllState {
   Status run() {
     for (std::int64_t e = 0; e < experts; ++e)
       mine[std::size_t(e / local * words + e % local)] = filled[2 * e + 1] - filled[2 * e];
-    for (std::int64_t rank = 0; has_windows && rank < ranks; ++rank)
-      mine[std::size_t(rank * words + local)] = *windows;
+    for (std::int64_t rank = 0; has_windows && rank < ranks; ++rank) mine[std::size_t(rank * words + local)] = *windows;
     LANCET_TRY(comm->send_receive(sends, receives));
     for (std::int64_t e = 0; e < local; ++e) {
       std::int32_t* row = rows + e * (ranks + 1);

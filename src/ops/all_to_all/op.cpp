@@ -3,7 +3,8 @@
 //   all_to_all_counts(filled i32[E,2] [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the
 //       rows of each source rank begin in its buffer; the last entry is their end. A part begins where the part before
 //       ended.
-//   all_to_all_counts_windows(filled, windows i32[1] [, rows before]) -> rows, windows i32[1]: likewise, and the largest
+//   all_to_all_counts_windows(filled, windows i32[1] [, rows before]) -> rows, windows i32[1]: likewise, and the
+//   largest
 //       number of windows of a rank of the group (ops/window), one more word in each message
 //   all_to_all(slots [E,C,D], filled, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], filled, rows) -> slots [E,C,D], the inverse

@@ -8,8 +8,8 @@
 
 namespace lancet::ops {
 
-// Window r has the slots [r * C, (r + 1) * C) of every expert, which it numbers from 0 on. r is read from `round`, or is
-// 0 without it.
+// Window r has the slots [r * C, (r + 1) * C) of every expert, which it numbers from 0 on. r is read from `round`, or
+// is 0 without it.
 struct SlotWindow {
   std::int64_t choices, experts, capacity;  // T * K; E; C
   const std::int32_t *slot, *filled;        // [T*K]; [E, 2]
