@@ -56,6 +56,7 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
   if (instruction.stream != op->stream)
     return at(fmt::format("expected it on the stream {}, found {}", name(op->stream), name(instruction.stream)));
   if (ir::is_repeat(instruction)) {
+    if (instruction.op != "repeat") return at("expected a body of a repeat alone");
     for (const ir::Instruction& part : instruction.body) LANCET_TRY(check(program, part));
     return {};
   }
