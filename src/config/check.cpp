@@ -83,7 +83,7 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
     const int coordinates = mesh[mesh::Axis::expert];
     const double experts = double(m.experts(coordinates)), group = double(config.group_sequences()) * sequence,
                  expert_inner = double(m.expert_inner()), shared_inner = double(m.shared_inner()),
-                 share = m.capacity_factor * double(m.num_experts_per_tok) * group / experts;
+                 share = m.buffer_factor() * double(m.num_experts_per_tok) * group / experts;
     const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
     const double slots = std::max(tokens / group * of_group, t.sample_tokens > 0 ? sequence : 0.0);
@@ -132,6 +132,9 @@ Status check_emulated(const Config& config) {
   if (config.comm.transport == Transport::mirrored)
     return refused(
         "comm.transport: expected \"auto\", \"mpi\" or \"self\" for device \"emulated\", found \"mirrored\"");
+  if (config.model.has_moe() && !config.model.capacity_factor)
+    return refused(
+        "model.capacity_factor: expected a number for device \"emulated\", which runs no further rounds, found null");
   return {};
 }
 

@@ -85,6 +85,10 @@ Status check_expert_choice(const Config& config) {
         "model.num_experts_per_tok: expected 1 with model.router \"expert_choice\", found {}; model.capacity_factor is "
         "the mean number of experts per token",
         m.num_experts_per_tok);
+  if (!m.capacity_factor)
+    return refused(
+        "model.capacity_factor: expected a number with model.router \"expert_choice\", the mean number of experts per "
+        "token, found null");
   if (m.norm_topk_prob)
     return refused(
         "model.norm_topk_prob: expected false with model.router \"expert_choice\", whose weights are the scores, found "

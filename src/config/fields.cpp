@@ -119,7 +119,10 @@ constexpr Field table[] = {
         "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off"),
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
-        "experts per token"),
+        "experts per token; null: no choice is dropped"),
+    ROW(model.dropless_imbalance, above_zero(most_factor),
+        "without a capacity_factor: slots per expert and rank that memory is planned for, as a multiple of an even "
+        "share; choices beyond them take further rounds"),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
         "micro batches; null: micro_batch_size"),

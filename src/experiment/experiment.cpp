@@ -190,7 +190,7 @@ class Reader {
     const std::int64_t experts = point.config.model.experts((*mesh)[mesh::Axis::expert]);
     const config::Model& model = point.config.model;
     // Experts that choose fill all their slots.
-    const double slots = model.experts_choose() ? 1 : model.capacity_factor;
+    const double slots = model.experts_choose() ? 1 : model.kept_factor();
     point.spread = {.imbalance = choice.imbalance,
                     .capacity = std::min(slots, double(experts) / double(model.num_experts_per_tok)),
                     .padded = padded.get<bool>()};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lancet/ir/repeat.h"
+
 namespace lancet::ir {
 
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) {
@@ -35,9 +37,14 @@ bool has_sound_axes(const Instruction& instruction) {
 
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program) {
   std::array<std::set<mesh::Axes>, stream_count> used;
-  for (const Instruction& instruction : program.instructions)
+  const auto add = [&](const Instruction& instruction) {
     if (const std::string_view text = axes_text(instruction); !text.empty())
       used[static_cast<std::size_t>(instruction.stream)].insert(mesh::parse_axes(text).value());
+  };
+  for (const Instruction& instruction : program.instructions) {
+    if (!is_repeat(instruction)) add(instruction);  // a repeat goes over the groups of its body
+    std::ranges::for_each(instruction.body, add);
+  }
   return used;
 }
 

@@ -189,7 +189,7 @@ std::string print(const Plan& plan) {
   ViewPrinter views(plan.program);
   for (std::size_t i = 0; i < plan.program.instructions.size(); ++i) {
     for (TensorId view : views.before(plan.program.instructions[i])) text += print_view(plan, views, view) + "\n";
-    text += print_line(plan, i) + "\n";
+    text += print_line(plan, i) + "\n" + print_body(plan.program, plan.program.instructions[i]);
   }
   for (TensorId view : views.before_outputs()) text += print_view(plan, views, view) + "\n";
   return text + print_outputs(plan.program);
@@ -209,7 +209,8 @@ Result<Plan> parse_plan(std::string_view text) {
       LANCET_ASSIGN(const TensorId view, parser.view(line));
       LANCET_TRY(parse_view(line, view, plan));
     } else {
-      LANCET_ASSIGN(const bool declared, parser.declaration(line));
+      LANCET_ASSIGN(const bool in_body, parser.body(line));
+      LANCET_ASSIGN(const bool declared, in_body ? Result<bool>(true) : parser.declaration(line));
       if (!declared) LANCET_TRY(parse_instruction(line, parser, plan));
     }
     if (!line.done()) return line.error("the end of the line");

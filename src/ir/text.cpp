@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "lancet/base/shown.h"
@@ -117,11 +118,14 @@ std::vector<TensorId> ViewPrinter::before_outputs() {
 
 std::string ViewPrinter::line(TensorId view) const { return "view " + print_made(program_, view); }
 
-std::string print(const Program& program, const Instruction& instruction) {
+namespace {
+
+// declared: tensors whose type a line before says.
+std::string print_line(const Program& program, const Instruction& instruction, const std::vector<TensorId>& declared) {
   std::string text;
   for (TensorId id : instruction.results) {
     if (!text.empty()) text += ", ";
-    text += print_made(program, id);
+    text += std::ranges::count(declared, id) > 0 ? program.display(id) : print_made(program, id);
   }
   if (!text.empty()) text += " = ";
   text += instruction.op + "(";
@@ -135,6 +139,20 @@ std::string print(const Program& program, const Instruction& instruction) {
   if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
   text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
   if (!instruction.label.empty()) text += " " + instruction.label;
+  if (instruction.repeated > 0) text += fmt::format(" repeated {}", instruction.repeated);
+  return text;
+}
+
+}  // namespace
+
+std::string print(const Program& program, const Instruction& instruction) {
+  return print_line(program, instruction, {});
+}
+
+std::string print_body(const Program& program, const Instruction& instruction) {
+  std::string text;
+  for (const Instruction& part : instruction.body)
+    text += "body " + print_line(program, part, instruction.results) + "\n";
   return text;
 }
 
@@ -143,7 +161,7 @@ std::string print(const Program& program) {
   ViewPrinter views(program);
   for (const Instruction& instruction : program.instructions) {
     for (TensorId view : views.before(instruction)) text += views.line(view) + "\n";
-    text += print(program, instruction) + "\n";
+    text += print(program, instruction) + "\n" + print_body(program, instruction);
   }
   for (TensorId view : views.before_outputs()) text += views.line(view) + "\n";
   return text + print_outputs(program);
@@ -395,10 +413,13 @@ Result<TensorId> ProgramParser::view(LineReader& line) {
   return numbered(line, true);
 }
 
-Status ProgramParser::results(LineReader& line, Instruction& instruction) {
+Status ProgramParser::results(LineReader& line, Instruction& instruction, const std::vector<TensorId>& declared) {
   if (!line.rest().starts_with("%")) return {};
   do {
-    LANCET_ASSIGN(const TensorId id, numbered(line, false));
+    LineReader ahead = line;
+    const auto known = tensor(ahead);
+    const bool is_declared = known.ok() && std::ranges::count(declared, *known) > 0;
+    LANCET_ASSIGN(const TensorId id, is_declared ? tensor(line) : numbered(line, false));
     instruction.results.push_back(id);
   } while (line.accept(","));
   return line.expect("=");
@@ -416,9 +437,12 @@ Status ProgramParser::operands(LineReader& line, Instruction& instruction) {
   return {};
 }
 
-Status ProgramParser::instruction(LineReader& line) {
+Status ProgramParser::instruction(LineReader& line) { return instruction(line, program_.instructions, {}); }
+
+Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& into,
+                                  const std::vector<TensorId>& declared) {
   Instruction instruction;
-  LANCET_TRY(results(line, instruction));
+  LANCET_TRY(results(line, instruction, declared));
   instruction.op = line.word();
   if (instruction.op.empty()) return line.error("an op's name");
   LANCET_TRY(operands(line, instruction));
@@ -433,8 +457,22 @@ Status ProgramParser::instruction(LineReader& line) {
   instruction.stream = *stream;
   instruction.role = *role;
   instruction.label = line.word();
-  program_.instructions.push_back(std::move(instruction));
+  if (line.accept("repeated ")) {
+    before = line;
+    LANCET_ASSIGN(const std::int64_t number, line.integer());
+    if (number < 1 || number > (1 << 30)) return before.error("the number of a repeat, from 1 on");
+    instruction.repeated = static_cast<std::int32_t>(number);
+  }
+  into.push_back(std::move(instruction));
   return {};
+}
+
+Result<bool> ProgramParser::body(LineReader& line) {
+  if (!line.accept("body ")) return false;
+  if (program_.instructions.empty()) return line.error("an instruction before its body");
+  Instruction& repeat = program_.instructions.back();
+  LANCET_TRY(instruction(line, repeat.body, repeat.results));
+  return true;
 }
 
 Result<Program> parse(std::string_view text) {
@@ -442,7 +480,8 @@ Result<Program> parse(std::string_view text) {
   LANCET_TRY(for_each_line(text, [&](LineReader& line) -> Status {
     LANCET_ASSIGN(const TensorId view, parser.view(line));
     if (!view.valid()) {
-      LANCET_ASSIGN(const bool declared, parser.declaration(line));
+      LANCET_ASSIGN(const bool in_body, parser.body(line));
+      LANCET_ASSIGN(const bool declared, in_body ? Result<bool>(true) : parser.declaration(line));
       if (!declared) LANCET_TRY(parser.instruction(line));
     }
     if (!line.done()) return line.error("the end of the line");

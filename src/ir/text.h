@@ -14,6 +14,7 @@ std::string print_real(double value);  // shortest text that reads back to the s
 std::string print(const Attributes& attributes);   // "{a=1, b=0.5, c=text}" or ""
 std::string print_header(const Program& program);  // program line and named tensors
 std::string print_outputs(const Program& program);
+std::string print_body(const Program& program, const Instruction& instruction);  // its "body" lines; most have none
 
 class LineReader {
  public:
@@ -46,6 +47,8 @@ class ProgramParser {
   Result<TensorId> view(LineReader& line);
   // An instruction up to its label; the rest of the line stays in the reader.
   Status instruction(LineReader& line);
+  // A "body" line: one more instruction of the last instruction's body; false if the line is of another kind.
+  Result<bool> body(LineReader& line);
   Program take() { return std::move(program_); }
   const Program& program() const { return program_; }
 
@@ -58,7 +61,9 @@ class ProgramParser {
   Result<TensorId> tensor(LineReader& line);
   Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
   Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing
-  Status results(LineReader& line, Instruction& instruction);
+  // declared: the results that another line has declared.
+  Status instruction(LineReader& line, std::vector<Instruction>& into, const std::vector<TensorId>& declared);
+  Status results(LineReader& line, Instruction& instruction, const std::vector<TensorId>& declared);
   Status operands(LineReader& line, Instruction& instruction);
 
   Program program_;

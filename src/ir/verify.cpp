@@ -17,6 +17,7 @@
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/readiness.h"
+#include "lancet/ir/repeat.h"
 
 namespace lancet::ir {
 namespace {
@@ -119,7 +120,7 @@ class Verifier {
     }
     if (Status status = verify_readiness(program_, instruction); !status.ok()) return at(status.error().message);
     if (!has_sound_axes(instruction)) return at("expected axes of the mesh, outermost first, such as data,expert");
-    return {};
+    return verify_body(program_, instruction);
   }
 
   Status make(TensorId id) {

@@ -18,7 +18,10 @@ ops::Attributes Builder::product_of(std::int64_t rows) const {
 
 std::vector<TensorId> Builder::emit(std::string_view op, std::vector<TensorId> operands, ops::Attributes attributes,
                                     std::string label) {
-  return ops::append(program, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
+  auto results =
+      ops::append(program, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
+  program.instructions.back().repeated = repeated;
+  return results;
 }
 
 void Builder::annotate(TensorId id, std::vector<Split> dimensions) {

@@ -62,6 +62,7 @@ class Builder {
 
   // GPT-2's deviations: of weights, and of those whose product is added to the residual stream.
   const float deviation, residual_deviation;
+  std::int32_t repeated = 0;  // of the instructions that are emitted: ir::Instruction::repeated
   ir::Program program;
   TensorId tokens_input{};  // @tokens
   std::vector<Parameter> parameters;

@@ -123,7 +123,7 @@ std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocab
 
 ParameterCount count_parameters(const config::Model& model) {
   ParameterCount count;
-  const auto of_token = model.experts_choose() ? model.capacity_factor : double(model.num_experts_per_tok);
+  const auto of_token = model.experts_choose() ? model.kept_factor() : double(model.num_experts_per_tok);
   for (const Parameter& parameter : parameters(model)) {
     const std::int64_t elements = parameter.shape.elements() - parameter.unused;
     count.total += elements;

@@ -5,174 +5,70 @@
 #include <algorithm>
 #include <string>
 
-#include "lancet/base/check.h"
-#include "lancet/base/random.h"
 #include "lancet/model/capacity.h"
+#include "route.h"
 
 namespace lancet::model {
 namespace {
 
-// The experts that T tokens choose, K each.
-struct Choice {
-  TensorId expert, weight;      // [T,K]
-  TensorId logits{}, scores{};  // [B,S,E]; invalid without scores
+// The weights and biases of the experts' two products.
+struct Experts {
+  TensorId w1, b1, w2, b2;
 };
 
-// What a gate decides about T tokens with K choices each.
-struct Route {
-  TensorId expert, weight, slot;  // [T,K]
-  TensorId filled;                // i32[E,2]
-};
+// The last number of a repeat that the program uses.
+std::int32_t last_repeat(const ir::Program& program) {
+  std::int32_t last = 0;
+  for (const ir::Instruction& at : program.instructions) last = std::max(last, at.repeated);
+  return last;
+}
 
 class MoeLayer {
  public:
   MoeLayer(Builder& builder, std::int64_t block)
       : b_(builder), block_(block), layer_(fmt::format("h.{}", block)), name_(layer_ + ".moe") {
     const BuildOptions& options = b_.options();
+    const std::int64_t choices = model_.num_experts_per_tok;
     const bool keeps_all = (b_.gives_logits() || options.keep_all) && !model_.experts_choose();
     groups_ = keeps_all ? options.loads : options.groups;
     const std::int64_t tokens = b_.tokens() / groups_;
-    capacity_ = keeps_all ? tokens : capacity(model_.capacity_factor, tokens, experts_, model_.num_experts_per_tok);
+    capacity_ = keeps_all ? tokens : capacity(model_.kept_factor(), tokens, experts_, choices);
+    slots_ = groups_ * capacity_;
+    // Each run of tokens that will be on one rank has windows of its own.
+    if (!keeps_all && !model_.capacity_factor)
+      slots_ = options.loads * capacity(model_.dropless_imbalance, b_.tokens() / options.loads, experts_, choices);
   }
 
   TensorId build(TensorId x) {
-    const Route to = route(x);
-    const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", groups_ * capacity_}},
-                                  name_ + ".dispatch")[0];  // [E,C,D]
-    const TensorId routed = b_.emit("combine", {experts(sent, to.filled), to.expert, to.slot, to.weight, to.filled},
-                                    {{"batch", b_.options().batch}}, name_ + ".combine")[0];  // [B,S,D]
+    const Route all = route(b_, block_, x, groups_, capacity_);
+    const Experts weights = experts();
+    const TensorId routed = slots_ == groups_ * capacity_ ? through(x, all, weights) : in_windows(x, all, weights);
     return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
   }
 
  private:
-  Route route(TensorId x) {
-    const Choice chosen = model_.has_scores() ? choose_by_scores(x) : choose_without_scores();
-    const auto slots = gate_slots(sent(chosen), chosen.weight);
-    const Route route{chosen.expert, chosen.weight, slots[0], slots[2]};
-    if (b_.options().inspect) {
-      if (chosen.logits.valid()) b_.program.add_output("score." + layer_, chosen.logits);
-      b_.program.add_output("probability." + layer_, route.weight);
-      b_.program.add_output("expert." + layer_, route.expert);
-      b_.program.add_output("slot." + layer_, route.slot);
-      b_.program.add_output("filled." + layer_, route.filled);
-    }
-    if (b_.trains()) balance(chosen, slots[3]);
-    if (b_.trains() && model_.router_z_loss_coef > 0) limit_logits(chosen.logits);
-    return route;
+  // The first window of the slots (ops/window) is an MoE layer as any other. Further ones, where an expert has more
+  // choices than a window has slots, take a round each, in the body of a repeat.
+  TensorId in_windows(TensorId x, const Route& all, const Experts& weights) {
+    const ops::Attributes window{{"slots", slots_}};
+    const auto first = b_.emit("first_window", {all.expert, all.slot, all.filled}, window, name_ + ".gate");
+    b_.program.add_output(ir::output_name(ir::OutputKind::rounds, layer_), first[2]);
+    const TensorId y = through(x, {all.expert, all.weight, first[0], first[1]}, weights);
+    b_.repeated = last_repeat(b_.program) + 1;
+    const TensorId round = b_.emit("round", {first[2]}, {}, name_ + ".rounds")[0];
+    const auto next = b_.emit("window", {all.slot, all.filled, round}, window, name_ + ".rounds");
+    const TensorId more = through(x, {all.expert, all.weight, next[0], next[1]}, weights);
+    const TensorId sum = b_.emit("add_to", {y, more}, {}, name_ + ".rounds")[0];
+    b_.repeated = 0;
+    return sum;
   }
 
-  Choice choose_by_scores(TensorId x) {
-    const std::string gate = name_ + ".gate";
-    const TensorId weight =
-        b_.add({.name = gate + ".weight", .shape = {experts_, model_.n_embd}, .deviation = b_.deviation}, DType::f32,
-               {whole, whole});
-    const TensorId logits = b_.emit("router", {jittered(x), weight}, {}, gate)[0];  // f32[B,S,E]
-    const auto chosen = choose(logits, gate);
-    return {chosen[0], chosen[1], logits, chosen[2]};
-  }
-
-  // expert, weight [T,K] and scores [B,S,E] of logits [B,S,E].
-  std::vector<TensorId> choose(TensorId logits, const std::string& gate) {
-    if (model_.experts_choose()) return b_.emit("every_expert", {logits}, {}, gate);
-    ops::Attributes attributes{{"k", model_.num_experts_per_tok}};
-    if (model_.norm_topk_prob || is_gshard()) attributes.set("normalize", std::int64_t(1));
-    if (model_.router != config::Router::sigmoid) return b_.emit("top_k", {logits}, attributes, gate);
-    if (model_.topk_groups() < model_.router_groups) {
-      attributes.set("expert_groups", model_.router_groups);
-      attributes.set("top_groups", model_.topk_groups());
-    }
-    if (model_.routed_scaling_factor != 1) attributes.set("scale", model_.routed_scaling_factor);
-    std::vector<TensorId> operands{logits};
-    if (model_.router_bias_update_rate > 0) operands.push_back(b_.constant(gate + ".bias", {experts_}, {whole}, 0));
-    return b_.emit("sigmoid_top_k", operands, attributes, gate);
-  }
-
-  // Generated tokens have no sequence of a run. A random router then takes the hash: any expert will do, since all have
-  // been trained on tokens of all kinds.
-  Choice choose_without_scores() {
-    ops::Attributes attributes{{"experts", experts_}};
-    if (model_.router == config::Router::random && !b_.gives_logits()) {
-      attributes.set("positions", b_.options().sequence);
-      attributes.set("seed", seed("random"));
-      const auto chosen = b_.emit("random_choice", {b_.sequence_numbers()}, attributes, name_ + ".gate");
-      return {chosen[0], chosen[1]};
-    }
-    attributes.set("seed", block_);  // a hash belongs to the model: it is the same in runs of any seed
-    const auto chosen = b_.emit("hash_choice", {b_.tokens_input}, attributes, name_ + ".gate");
-    return {chosen[0], chosen[1]};
-  }
-
-  // The seed of what training draws in this layer for a purpose.
-  std::int64_t seed(const std::string& purpose) const {
-    const auto words = Philox(std::uint64_t(b_.options().seed), stream_of(name_ + "." + purpose)).block(0);
-    return std::int64_t((std::uint64_t{words[0]} << 32 | words[1]) >> 1);
-  }
-
-  TensorId jittered(TensorId x) {
-    if (!b_.trains() || model_.router_jitter_noise == 0) return x;
-    const ops::Attributes attributes{{"eps", model_.router_jitter_noise}, {"seed", seed("jitter")}};
-    return b_.emit("jitter", {x, b_.sequence_numbers()}, attributes, name_ + ".jitter")[0];
-  }
-
-  bool is_gshard() const { return model_.router == config::Router::gshard; }
-
-  // The choices for the gate, of which some may be skipped (ops/second_choice).
-  TensorId sent(const Choice& chosen) {
-    if (!b_.trains() || !is_gshard() || model_.router_second_expert == config::SecondExpert::always)
-      return chosen.expert;
-    const bool keep = model_.router_skipped_slots == config::SkippedSlots::kept;
-    const ops::Attributes attributes{{"seed", seed("second")}, {"experts", experts_}, {"keep", std::int64_t(keep)}};
-    return b_.emit("skip_second", {chosen.expert, chosen.weight, b_.sequence_numbers()}, attributes,
-                   name_ + ".gate")[0];
-  }
-
-  // The results of the gate's op (ops/slots).
-  std::vector<TensorId> gate_slots(TensorId expert, TensorId weight) {
-    ops::Attributes attributes{{"capacity", capacity_}, {"groups", groups_}, {"experts", experts_}};
-    if (const std::int64_t all = loads(); all > 1) attributes.set("load_groups", groups_ / all);
-    if (model_.experts_choose()) return b_.emit("slots_by_weight", {expert, weight}, attributes, name_ + ".gate");
-    if (model_.router == config::Router::batch_prioritized)
-      return b_.emit("slots_by_priority", {expert, weight}, attributes, name_ + ".gate");
-    if (is_gshard()) return b_.emit("slots_by_choice", {expert}, attributes, name_ + ".gate");
-    return b_.emit("slots", {expert}, attributes, name_ + ".gate");
-  }
-
-  // The loads of the layer.
-  std::int64_t loads() const {
-    const config::AuxLossScope scope = model_.router_aux_loss_scope;
-    if (!b_.trains() || scope == config::AuxLossScope::global) return 1;
-    if (scope == config::AuxLossScope::group) return groups_;
-    const std::int64_t all = b_.options().loads;
-    LANCET_CHECK(groups_ % all == 0, "{} groups have {} loads", groups_, all);
-    return all;
-  }
-
-  void balance(const Choice& chosen, TensorId load) {
-    if (chosen.scores.valid()) {
-      const std::int64_t of_load = b_.tokens() * 2 / b_.program.type(load).shape[0];
-      ops::Attributes counted{{"load_tokens", of_load},
-                              {"total_tokens", b_.tokens() * b_.options().accumulation},
-                              {"coefficient", aux_loss_coefficient()}};
-      if (model_.num_experts_per_tok > 1 && !is_gshard()) counted.set("choices", model_.num_experts_per_tok);
-      const TensorId fractions = is_gshard() ? first_choices(chosen.expert, of_load) : load;
-      const TensorId aux = b_.emit("aux_loss", {chosen.scores, fractions}, counted, name_ + ".aux_loss")[0];
-      b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);
-    }
-    b_.program.add_output(ir::output_name(ir::OutputKind::load, layer_), load);
-  }
-
-  // GShard's loss is (1/E) * sum over experts of f_e P_e (algorithm 1); that of the op is E * the sum.
-  // Where experts choose, their loads are even, and the loss is a constant without gradient.
-  double aux_loss_coefficient() const {
-    if (model_.experts_choose()) return 0;
-    const bool mean = model_.router_aux_loss_form == config::AuxLossForm::gshard;
-    return mean ? model_.router_aux_loss_coef / double(experts_ * experts_) : model_.router_aux_loss_coef;
-  }
-
-  TensorId first_choices(TensorId expert, std::int64_t of_load) {
-    ops::Attributes attributes{{"experts", experts_}};
-    if (of_load < b_.tokens()) attributes.set("load_tokens", of_load);
-    return b_.emit("first_choices", {expert}, attributes, name_ + ".aux_loss")[0];
+  // To the experts and back: [B,S,D] -> [B,S,D].
+  TensorId through(TensorId x, const Route& to, const Experts& weights) {
+    const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}},
+                                  name_ + ".dispatch")[0];  // [E,C,D]
+    return b_.emit("combine", {apply(weights, sent, to.filled), to.expert, to.slot, to.weight, to.filled},
+                   {{"batch", b_.options().batch}}, name_ + ".combine")[0];
   }
 
   // Adds the result of the shared experts, which read x and no route, so that they can run beside the all-to-alls.
@@ -181,30 +77,28 @@ class MoeLayer {
     return b_.emit("add", {routed, b_.mlp(name, x, model_.shared_inner())}, {}, name)[0];
   }
 
-  void limit_logits(TensorId logits) {
-    const ops::Attributes attributes{{"total_tokens", b_.tokens() * b_.options().accumulation},
-                                     {"coefficient", model_.router_z_loss_coef}};
-    const TensorId loss = b_.emit("z_loss", {logits}, attributes, name_ + ".z_loss")[0];
-    b_.program.add_output(ir::output_name(ir::OutputKind::z_loss, layer_), loss);
+  Experts experts() {
+    const std::string name = name_ + ".experts";
+    const std::int64_t d = model_.n_embd, f = model_.expert_inner();
+    Experts made;
+    made.w1 = b_.weight(name + ".c_fc.weight", {experts_, f, d}, {over_experts, over_tensor, whole}, b_.deviation);
+    made.b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
+    made.w2 =
+        b_.weight(name + ".c_proj.weight", {experts_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
+    made.b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);
+    return made;
   }
 
   // [E,C,D] -> [E,C,D]
-  TensorId experts(TensorId sent, TensorId filled) {
+  TensorId apply(const Experts& to, TensorId sent, TensorId filled) {
     const std::string name = name_ + ".experts";
-    const std::int64_t d = model_.n_embd, f = model_.expert_inner(), slots = experts_ * groups_ * capacity_;
-    const std::int64_t choices = choices_of(model_, b_.tokens(), slots);
-    const ops::Attributes rows{{"tokens", std::min(choices, slots)}};  // that the experts get
+    const std::int64_t slots = experts_ * slots_;
+    const ops::Attributes rows{{"tokens", std::min(choices_of(model_, b_.tokens(), slots), slots)}};  // that they get
     ops::Attributes product = b_.product_of(b_.tokens());
     product.set("tokens", rows.integer("tokens"));
-    const TensorId w1 =
-        b_.weight(name + ".c_fc.weight", {experts_, f, d}, {over_experts, over_tensor, whole}, b_.deviation);
-    const TensorId b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
-    const TensorId w2 =
-        b_.weight(name + ".c_proj.weight", {experts_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
-    const TensorId b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);
-    const TensorId hidden = b_.emit("expert_linear", {sent, w1, b1, filled}, product, name + ".c_fc")[0];
+    const TensorId hidden = b_.emit("expert_linear", {sent, to.w1, to.b1, filled}, product, name + ".c_fc")[0];
     const TensorId active = b_.emit("gelu", {hidden, filled}, rows, name + ".gelu")[0];
-    return b_.emit("expert_linear", {active, w2, b2, filled}, product, name + ".c_proj")[0];
+    return b_.emit("expert_linear", {active, to.w2, to.b2, filled}, product, name + ".c_proj")[0];
   }
 
   Builder& b_;
@@ -214,6 +108,7 @@ class MoeLayer {
   const std::int64_t experts_ = model_.num_local_experts.value();
   std::int64_t groups_ = 1;    // of neighbouring sequences; capacity is counted in each
   std::int64_t capacity_ = 1;  // slots of an expert for a group
+  std::int64_t slots_ = 1;     // of an expert's buffer
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/ir/print.h"
+#include "lancet/ir/repeat.h"
 #include "lancet/ir/verify.h"
 #include "tables.h"
 
@@ -54,6 +55,11 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
   if (!op) return at("no such op");
   if (instruction.stream != op->stream)
     return at(fmt::format("expected it on the stream {}, found {}", name(op->stream), name(instruction.stream)));
+  if (ir::is_repeat(instruction)) {
+    if (instruction.op != "repeat") return at("expected a body of a repeat alone");
+    for (const ir::Instruction& part : instruction.body) LANCET_TRY(check(program, part));
+    return {};
+  }
   for (int operand : op->writes)
     if (operand < int(instruction.operands.size()) &&
         !instruction.writes_operand(instruction.operands[std::size_t(operand)]))

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "choose_rows.h"
@@ -84,6 +85,8 @@ class PartitionSpmd {
       const std::size_t at = output.tensor.index();
       if (ir::is_share(output.kind)) {
         adds_up_[at] = true;
+      } else if (output.kind == ir::OutputKind::rounds) {
+        leaving_[at] = Sharding::whole(1);
       } else if (output.kind == ir::OutputKind::gradient) {
         leaving_[at] = sharding(output.parameter);
         const Sharding wanted = left_partial(*leaving_[at], shardings_[at].partial);
@@ -110,6 +113,7 @@ class PartitionSpmd {
   // The sharding in which an output leaves. The first version of a tensor is as it was made.
   Sharding leaving(TensorId id) const {
     const Sharding& made = versions_[id.index()][0].sharding;
+    if (ragged_.use(id).kind == SlotUse::Kind::windows) return *leaving_[id.index()];
     if (leaving_[id.index()]) return left_partial(*leaving_[id.index()], made.partial);
     return adds_up_[id.index()] || is_of_slots(id) ? made : sharding(id);
   }
@@ -178,12 +182,14 @@ class PartitionSpmd {
   }
 
   void emit(const Instruction& instruction, const Share& share) {
+    repeated_ = instruction.repeated;
     for (const TensorId id : instruction.operands) send_counts(id, instruction);
     std::vector<TensorId> operands;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i)
       operands.push_back(version(instruction.operands[i], share.operands[i], instruction.role, instruction.label));
     const auto results =
         ops::append(result_, instruction.op, operands, share.attributes, instruction.role, instruction.label);
+    set_repeated(results, repeated_);
     for (std::size_t i = 0; i < operands.size(); ++i)
       if (instruction.writes_operand(instruction.operands[i])) drop_copies(instruction.operands[i], operands[i]);
     for (std::size_t r = 0; r < results.size(); ++r) {
@@ -195,6 +201,13 @@ class PartitionSpmd {
         versions.push_back({sharding(id)});
       if (leaves(id)) version(id, leaving(id), instruction.role, instruction.label);
     }
+  }
+
+  // Notes of the last instruction, which made `results`, that it is in the body of a repeat; 0: in none.
+  void set_repeated(const std::vector<TensorId>& results, std::int32_t repeated) {
+    result_.instructions.back().repeated = repeated;
+    repeated_makers_.resize(result_.tensors.size());
+    for (const TensorId id : results) repeated_makers_[id.index()] = repeated;
   }
 
   // Keeps, of a tensor of the logical Program and of those in whose memory it is, the versions in the memory that
@@ -263,6 +276,12 @@ class PartitionSpmd {
       op = way = "all_to_all_counts";
       attributes = {{"ranks", std::int64_t(step.ranks)}};
       ir::set_group(attributes, mesh_, step.axes);
+      if (const TensorId windows = ragged_.windows_of_counts(id); windows.valid()) {
+        op = way = "all_to_all_counts_windows";
+        operands.push_back(versions_[windows.index()].front().id);
+      }
+    } else if (use == SlotUse::Kind::windows) {
+      return windows_of(id, from);
     } else if (use == SlotUse::Kind::buffer && step.kind == Reshard::Kind::swap_shards) {
       const bool there = step.to == 0;
       const bool returns = role != ir::Role::forward;
@@ -278,8 +297,26 @@ class PartitionSpmd {
       ir::set_group(attributes, mesh_, step.axes);
       if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
     }
-    return ops::append(result_, op, std::move(operands), std::move(attributes), role,
-                       fmt::format("{}.{}", place, way))[0];
+    repeated_makers_.resize(result_.tensors.size());
+    const std::int32_t made_in = repeated_makers_[from.id.index()];  // a body has the steps of what it makes alone
+    const auto results =
+        ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way));
+    set_repeated(results, made_in == repeated_ ? made_in : 0);
+    if (results.size() > 1) group_windows_[ragged_.windows_of_counts(id).value] = results[1];
+    return results[0];
+  }
+
+  // The largest number of windows of the ranks whose all-to-alls meet: it came with their counts. Without such
+  // all-to-alls it is the rank's own.
+  TensorId windows_of(TensorId windows, const Version& from) {
+    const TensorId counts = ragged_.counts_of_windows(windows);
+    for (const TensorId buffer : ragged_.buffers(counts)) {
+      const Sharding wanted = sharding_of_counts(sharding(buffer));
+      if (way_to(counts, wanted))
+        version(counts, wanted, makers_[counts.index()]->role, makers_[counts.index()]->label);
+    }
+    const auto found = group_windows_.find(windows.value);
+    return found == group_windows_.end() ? from.id : found->second;
   }
 
   bool is_of_slots(TensorId id) const { return ragged_.use(id).kind != SlotUse::Kind::none; }
@@ -317,11 +354,14 @@ class PartitionSpmd {
   ir::Program result_;
   std::vector<Sharding> shardings_;  // by tensor of the logical Program, as those below
   std::vector<bool> is_read_;
-  std::vector<std::optional<Sharding>> leaving_;  // of gradients: how they are split as outputs
+  std::vector<std::optional<Sharding>> leaving_;  // of gradients and rounds: how they are split as outputs
   std::vector<bool> adds_up_;                     // losses and loads, whose shards add up as well as their summands
   std::vector<const Instruction*> makers_;        // null for what has none
   std::vector<std::vector<Version>> versions_;
   bool is_backward_ = false;
+  std::int32_t repeated_ = 0;                       // of the instruction at hand: Instruction::repeated
+  std::vector<std::int32_t> repeated_makers_;       // by tensor of the rank's Program: that of its maker
+  std::map<std::int32_t, TensorId> group_windows_;  // by windows of the logical Program: those of the group
 };
 
 }  // namespace

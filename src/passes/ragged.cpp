@@ -40,6 +40,8 @@ double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cos
       return step.kind == Reshard::Kind::swap_shards ? use.filled * cost(step) : cost(step);
     case Use::counts:
       return may_change_counts(step) ? cost(step) : never;
+    case Use::windows:
+      return step.kind == Reshard::Kind::sum_shards ? 0 : never;
     case Use::slots:
       break;
   }
@@ -54,7 +56,8 @@ RaggedTensors::RaggedTensors(const ir::Program& program)
     : uses_(program.tensors.size()),
       counts_(program.tensors.size()),
       buffers_(program.tensors.size()),
-      tokens_(program.tensors.size()) {
+      tokens_(program.tensors.size()),
+      partners_(program.tensors.size()) {
   for (const ir::Instruction& instruction : program.instructions) add(program, instruction);
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     if (!counts_[i].valid() || tokens(counts_[i]) == 0) continue;
@@ -73,6 +76,13 @@ void RaggedTensors::add(const ir::Program& program, const ir::Instruction& at) {
     uses_[counts.index()].kind = Use::counts;
     tokens_[counts.index()] = std::max(tokens(counts), at.attributes.integer("tokens", 0));
   }
+  if (ragged->windows >= 0) {  // they come with the counts that the instruction makes beside them
+    const TensorId windows = at.results[std::size_t(ragged->windows)];
+    const TensorId made = at.results[std::size_t(ragged->windows - 1)];
+    uses_[windows.index()].kind = Use::windows;
+    partners_[windows.index()] = made;
+    partners_[made.index()] = windows;
+  }
   for (const int i : ragged->operands) add_buffer(at.operands[std::size_t(i)], counts);
   for (const int i : ragged->results) add_buffer(at.results[std::size_t(i)], counts);
 }
@@ -90,7 +100,8 @@ Result<Sharding> RaggedTensors::sharding_on(const ir::Program& program, TensorId
   if (const Status fits = check_sharding(type, *program[id].sharding, mesh); !fits.ok())
     return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
   Sharding sharding = restrict(*program[id].sharding, mesh.wide());
-  const bool has_sums = type.dtype == DType::f32 || type.dtype == DType::bf16 || use(id).kind == Use::counts;
+  const bool has_sums = type.dtype == DType::f32 || type.dtype == DType::bf16 || use(id).kind == Use::counts ||
+                        use(id).kind == Use::windows;
   if (sharding.partial.empty() || has_sums) return sharding;
   return config_error(fmt::format("{}: expected a tensor of f32 or bf16 where it is partial over {}, found {}",
                                   program.display(id), mesh::to_string(sharding.partial), name(type.dtype)));

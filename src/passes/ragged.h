@@ -24,7 +24,10 @@ struct SlotUse {
     none,
     buffer,  // [E,C,...]: dimension 1 has the slots
     counts,  // i32[E,2]: the slots that are filled
-    slots,   // i32[T,1]: the slots of the tokens
+    slots,   // i32[T,K]: the slots of the tokens
+    // i32[1]: the windows that a rank's choices take. It is partial like the counts that it comes with, and the whole
+    // is the largest number of the ranks that meet in the all-to-alls. Other ranks may have others.
+    windows,
   };
   Kind kind = Kind::none;
   double filled = 1;  // of a buffer: the share of its slots that is expected to be filled
@@ -46,6 +49,9 @@ class RaggedTensors {
   ir::TensorId counts(ir::TensorId buffer) const { return counts_[buffer.index()]; }
   // The buffers that a tensor counts the slots of; none of other tensors.
   const std::vector<ir::TensorId>& buffers(ir::TensorId counts) const { return buffers_[counts.index()]; }
+  // Of windows: the counts with which they travel; of these counts, their windows. Invalid if there are none.
+  ir::TensorId counts_of_windows(ir::TensorId windows) const { return partners_[windows.index()]; }
+  ir::TensorId windows_of_counts(ir::TensorId counts) const { return partners_[counts.index()]; }
   // The expected number of filled slots on all ranks; 0: all may be.
   std::int64_t tokens(ir::TensorId counts) const { return tokens_[counts.index()]; }
 
@@ -65,6 +71,7 @@ class RaggedTensors {
   std::vector<ir::TensorId> counts_;                // of buffers
   std::vector<std::vector<ir::TensorId>> buffers_;  // of counts
   std::vector<std::int64_t> tokens_;                // of counts
+  std::vector<ir::TensorId> partners_;              // of windows and their counts
 };
 
 }  // namespace lancet::passes

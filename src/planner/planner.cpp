@@ -47,6 +47,13 @@ Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline
                       [&](const ir::Program& p) { return passes::partition_spmd(p, mesh); });
 }
 
+// The last of the passes that change single instructions; plans without a repeat do not list it.
+ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline) {
+  if (!passes::has_unfolded_repeats(program)) return program;
+  return pipeline.run("fold_repeats", std::move(program),
+                      [&](const ir::Program& p) { return passes::fold_repeats(p, mesh); });
+}
+
 Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(logical);
   ir::Program whole =
@@ -56,14 +63,16 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
     return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update, request.gradient_sums);
   });
-  if (!request.update) return program;
+  if (!request.update) return folded(std::move(program), request.mesh, pipeline);
   passes::OptimizeOptions optimizer = request.optimizer;
   optimizer.bucket_bytes = request.overlap.bucket_bytes;
-  return pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
+  program = pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
+  return folded(std::move(program), request.mesh, pipeline);
 }
 
 // The passes that a plan cannot do without.
-constexpr std::string_view required[] = {"autodiff", "shard", "partition_spmd", "sync", "optimize", "plan_memory"};
+constexpr std::string_view required[] = {"autodiff", "shard",        "partition_spmd", "sync",
+                                         "optimize", "fold_repeats", "plan_memory"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
@@ -310,6 +319,7 @@ Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh&
   pipeline.begin(logical);
   LANCET_ASSIGN(ir::Program program, spread(logical, mesh, pipeline));
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
+  program = folded(std::move(program), mesh, pipeline);
   Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_header(plan, logical, sequential, mesh);

@@ -125,7 +125,7 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
       target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
       // A sum of shares may be a little over 1.
       100 * std::max(0.0, 1 - load.kept *
-                                  (config.model.experts_choose() ? 1.0 : std::min(config.model.capacity_factor, 1.0))));
+                                  (config.model.experts_choose() ? 1.0 : std::min(config.model.kept_factor(), 1.0))));
   result.available_gib = available_gib;
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include "lancet/backend/copy_list.h"
 #include "lancet/cost/costs.h"
+#include "lancet/ir/repeat.h"
 #include "replay.h"
 #include "replay_plan.h"
 
@@ -50,9 +51,13 @@ class DeviceReplay final : public Replay {
     LANCET_ASSIGN(replay_plan_, ReplayPlan::make(plan_, *memory_));
     std::size_t workspace = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
+      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
+      if (ir::is_repeat(instruction)) {  // under even routing its body does not run
+        arguments_.push_back(std::move(args));
+        continue;
+      }
       const ops::DeviceKernel* kernel = accelerator_.find_kernel(instruction.op);
       if (!kernel) return internal_error("op " + instruction.op + " has no kernel on " + device_.name());
-      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
       args.device = &device_;
       args.stream = stream_.get();
       args.instruction = &instruction;
@@ -65,7 +70,8 @@ class DeviceReplay final : public Replay {
     LANCET_ASSIGN(workspace_, runtime::Block::on_device(device_, workspace));
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       kernels_.emplace_back();
-      if (plan_.program.instructions[i].stream == Stream::reduce) continue;
+      if (plan_.program.instructions[i].stream == Stream::reduce || ir::is_repeat(plan_.program.instructions[i]))
+        continue;
       arguments_[i].workspace = workspace_.start();
       kernels_[i] = accelerator_.find_kernel(arguments_[i].op)->bind(arguments_[i]);
       LANCET_ASSIGN(timed_[i].start, device_.make_event());

@@ -12,6 +12,7 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/cost/costs.h"
+#include "lancet/ir/repeat.h"
 #include "replay_plan.h"
 
 namespace lancet::profiler {
@@ -63,9 +64,13 @@ class CpuReplay final : public Replay {
     std::vector<ops::KernelArgs> arguments;
     std::size_t workspace = 0;
     for (const ir::Instruction& instruction : plan_.program.instructions) {
+      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
+      if (ir::is_repeat(instruction)) {  // under even routing its body does not run
+        arguments.push_back(std::move(args));
+        continue;
+      }
       const ops::CpuKernel* kernel = ops::find_cpu_kernel(instruction.op);
       if (!kernel) return internal_error(fmt::format("op {} has no kernel on the CPU", instruction.op));
-      LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(instruction));
       if (instruction.stream == Stream::expert)
         args.group = comm::group_of(loopback(int(cost::all_to_all_ranks(plan_.program, instruction))));
       if (kernel->workspace) workspace = std::max(workspace, kernel->workspace(args));
@@ -73,7 +78,8 @@ class CpuReplay final : public Replay {
     }
     workspace_ = Buffer::raw(workspace);
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
-      if (plan_.program.instructions[i].stream == Stream::reduce) continue;
+      if (plan_.program.instructions[i].stream == Stream::reduce || ir::is_repeat(plan_.program.instructions[i]))
+        continue;
       arguments[i].workspace = workspace_.as<std::byte>();
       kernels_[i] = ops::find_cpu_kernel(arguments[i].op)->bind(arguments[i]);
     }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "lancet/base/random.h"
+#include "lancet/ir/repeat.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::profiler {
@@ -131,8 +133,12 @@ Status ReplayPlan::fill() {
   for (const auto& [_, tensor] : store_.all())  // second moments are under a square root: not negative
     LANCET_TRY(
         memory_.fill_normals({tensor.memory.start, tensor.type}, weight_scale, tensor.kind == TensorKind::state));
+  std::set<TensorId> of_repeats;  // which do not run
+  for (const ir::Instruction& instruction : plan_.program.instructions)
+    if (ir::is_repeat(instruction)) of_repeats.insert(instruction.results.begin(), instruction.results.end());
   for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i) {
     const ir::Tensor& tensor = plan_.program.tensors[i];
+    if (of_repeats.contains(TensorId{static_cast<std::int32_t>(i)})) continue;
     const bool value = tensor.number >= 0 && !tensor.storage.valid() && tensor.type.dtype == DType::i32;
     if (!value && tensor.kind != TensorKind::input) continue;
     LANCET_ASSIGN(outside_arena_[i], allocate_outside_arena(TensorId{static_cast<std::int32_t>(i)}));

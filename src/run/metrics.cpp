@@ -76,7 +76,7 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"("experts_per_token": {}, "z_loss": {}, "bias_spread": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
       R"("layer_experts_per_token": [{}], "layer_z_loss": [{}], "layer_bias_spread": [{}], )"
-      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}}})",
+      R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}, "rounds": {}}})",
       r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
@@ -86,7 +86,7 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       numbers(layers, &LayerLoad::router_entropy), numbers(layers, &LayerLoad::experts_per_token),
       numbers(layers, &LayerLoad::z_loss), numbers(layers, &LayerLoad::bias_spread),
       expert_tokens ? counts(layers) : "", number(r.save_ms), r.skipped_steps, number(r.late_pct),
-      replan_json(r.replan));
+      replan_json(r.replan), number(r.rounds));
 }
 
 std::string held_out_json(std::int64_t step, double loss) {
@@ -104,6 +104,7 @@ std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<dou
   else
     line += fmt::format(" | {:.0f} tok/s | MFU {}", r.tokens_per_s, r.mfu ? fmt::format("{:.0f}%", *r.mfu) : "n/a");
   if (r.drop_pct) line += fmt::format(" | drop {:.1f}%", *r.drop_pct);
+  if (r.rounds.value_or(1) > 1) line += fmt::format(" | rounds {}", *r.rounds);
   return line + " | ETA " + (seconds_left ? duration(*seconds_left) : "n/a");
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lancet/ir/plan.h"
+#include "lancet/ir/repeat.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"
@@ -70,15 +71,16 @@ template <class Arguments, class Find>
 Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
                                                                   const Find& find, backend::Device* device) {
   std::array<std::size_t, ir::stream_count> bytes{};
-  for (const ir::Instruction& instruction : plan.program.instructions) {
+  LANCET_TRY(ir::for_each_kernel(plan.program, [&](const ir::Instruction& instruction, ir::Stream stream) -> Status {
     const auto* kernel = find(instruction.op);
     if (!kernel)
       return internal_error("op " + instruction.op + " has no kernel on " + (device ? device->name() : "the CPU"));
     ops::KernelArgs args = addresses.arguments(instruction);
     args.device = device;
-    auto& most = bytes[static_cast<std::size_t>(instruction.stream)];
+    auto& most = bytes[static_cast<std::size_t>(stream)];
     if (kernel->workspace) most = std::max(most, kernel->workspace(args));
-  }
+    return {};
+  }));
   return bytes;
 }
 

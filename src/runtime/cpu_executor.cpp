@@ -11,6 +11,7 @@
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"
+#include "repeat.h"
 #include "stream_errors.h"
 #include "stream_threads.h"
 
@@ -62,10 +63,11 @@ class CpuExecutor final : public PlanExecutor {
     if (options_.emulated) LANCET_TRY(emulated_.emplace(plan_, *options_.emulated).find_costs());
     for (std::size_t i = 0; i < plan_.program.instructions.size(); ++i) {
       const ir::Instruction& instruction = plan_.program.instructions[i];
-      const auto stream = static_cast<std::size_t>(instruction.stream);
-      ops::KernelArgs args = addresses_.arguments(instruction);
-      LANCET_ASSIGN(args.group, find_group(options_, instruction));
-      args.workspace = workspaces_[stream].as<std::byte>();
+      if (ir::is_repeat(instruction)) {
+        LANCET_ASSIGN(kernels_.emplace_back(), bind_repeat(instruction));
+        continue;
+      }
+      LANCET_ASSIGN(const ops::KernelArgs args, arguments(instruction, instruction.stream));
       kernels_.push_back(emulated_ ? emulated_->bind(std::int32_t(i), args)
                                    : ops::find_cpu_kernel(instruction.op)->bind(args));
     }
@@ -104,6 +106,24 @@ class CpuExecutor final : public PlanExecutor {
   }
 
  private:
+  // stream: on which it runs.
+  Result<ops::KernelArgs> arguments(const ir::Instruction& instruction, ir::Stream stream) const {
+    ops::KernelArgs args = addresses_.arguments(instruction);
+    LANCET_ASSIGN(args.group, find_group(options_, instruction));
+    args.workspace = workspaces_[static_cast<std::size_t>(stream)].as<std::byte>();
+    return args;
+  }
+
+  Result<ops::Kernel> bind_repeat(const ir::Instruction& repeat) const {
+    if (emulated_) return internal_error("an emulated device has no kernel for " + repeat.op);
+    std::vector<ops::Kernel> body;
+    for (const ir::Instruction& part : repeat.body) {
+      LANCET_ASSIGN(const ops::KernelArgs args, arguments(part, repeat.stream));
+      body.push_back(ops::find_cpu_kernel(part.op)->bind(args));
+    }
+    return repeat_on_host(repeat, addresses_, std::move(body), options_.threads);
+  }
+
   void walk(std::size_t stream) {
     backend::cpu::set_threads(stream == 0 ? options_.threads : 1);  // the other streams compute nothing but copies
     std::int32_t done = 0;

@@ -10,6 +10,7 @@
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
+#include "repeat.h"
 
 namespace lancet::runtime {
 namespace {
@@ -31,12 +32,13 @@ std::size_t bytes_of_call(const ir::Program& program, const ir::Instruction& ins
 // Reserves in each communicator the memory of the largest of its calls.
 Status reserve_calls(const ir::Program& program, const ExecutorOptions& options) {
   std::map<comm::DeviceCommunicator*, std::size_t> most;
-  for (const ir::Instruction& instruction : program.instructions) {
+  LANCET_TRY(ir::for_each_kernel(program, [&](const ir::Instruction& instruction, ir::Stream) -> Status {
     LANCET_ASSIGN(const comm::Group group, find_group(options, instruction));
-    if (!group.device_comm) continue;
+    if (!group.device_comm) return {};
     std::size_t& bytes = most[group.device_comm];
     bytes = std::max(bytes, bytes_of_call(program, instruction));
-  }
+    return {};
+  }));
   for (const auto& [comm, bytes] : most) LANCET_TRY(comm->reserve(bytes));
   return {};
 }
@@ -124,18 +126,21 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   ops::BindNotes notes;
   std::set<std::string> remarks;
   const std::vector<ir::Instruction>& instructions = plan.program.instructions;
-  const auto arguments = [&](const ir::Instruction& instruction) {
-    const auto stream = static_cast<std::size_t>(instruction.stream);
+  const auto arguments_on = [&](const ir::Instruction& instruction, ir::Stream of_plan) {
+    const auto stream = static_cast<std::size_t>(of_plan);
     ops::KernelArgs args = addresses.arguments(instruction);
     args.workspace = workspaces[stream].start();
     args.device = device_;
     args.stream = queues[stream].get();
-    args.group = *find_group(options, instruction);  // reserve_calls() has found all groups
+    if (!ir::is_repeat(instruction)) args.group = *find_group(options, instruction);  // reserve_calls() has found all
     args.peers = windows ? windows->peers() : nullptr;
     args.step = step;
     args.notes = &notes;
     args.remarks = &remarks;
     return args;
+  };
+  const auto arguments = [&](const ir::Instruction& instruction) {
+    return arguments_on(instruction, instruction.stream);
   };
   kernels_.resize(instructions.size());
   for (const InstructionRun& run : runs) {
@@ -148,7 +153,13 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
     kernels_[last] = find(instructions[last].op)->bind_all(calls);
   }
   for (std::size_t i = 0; i < instructions.size(); ++i) {
-    if (!kernels_[i]) kernels_[i] = find(instructions[i].op)->bind(arguments(instructions[i]));
+    std::vector<ops::Kernel> body;
+    for (const ir::Instruction& part : instructions[i].body)
+      body.push_back(find(part.op)->bind(arguments_on(part, instructions[i].stream)));
+    if (!body.empty())
+      kernels_[i] = repeat_on_device(arguments(instructions[i]), std::move(body));
+    else if (!kernels_[i])
+      kernels_[i] = find(instructions[i].op)->bind(arguments(instructions[i]));
     names_.push_back(fmt::format("{} {}", instructions[i].op, instructions[i].label));
   }
   log_once(remarks);

@@ -21,13 +21,15 @@ struct Types {
 // Memory that the kernels allocate for themselves alone.
 std::int64_t own_memory(const ir::Program& program, const Types& types, Accelerator& accelerator) {
   std::int64_t sum = 0;
-  for (const ir::Instruction& instruction : program.instructions) {
+  const auto add = [&](const ir::Instruction& instruction, ir::Stream) -> Status {
     const ops::DeviceKernel* kernel = accelerator.find_kernel(instruction.op);
-    if (!kernel->own_memory) continue;
+    if (!kernel->own_memory) return {};
     ops::KernelArgs args = types.arguments(instruction);
     args.device = &accelerator.device();
     sum += static_cast<std::int64_t>(kernel->own_memory(args));
-  }
+    return {};
+  };
+  LANCET_CHECK(ir::for_each_kernel(program, add).ok(), "sizes of own memory have no errors");
   return sum;
 }
 

@@ -26,6 +26,7 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
     if (output.kind == ir::OutputKind::z_loss) bound.z_loss.push_back(view.as<float>());
     if (output.kind == ir::OutputKind::load) bound.load.emplace_back(values());
     if (output.kind == ir::OutputKind::bias) bound.bias.emplace_back(values());
+    if (output.kind == ir::OutputKind::rounds) bound.rounds.push_back(view.as<std::int32_t>());
   }
   return bound;
 }

@@ -21,6 +21,7 @@ struct BoundStep {
   std::vector<std::span<const float>> load;  // per MoE layer: [2L,E]
   std::vector<const float*> z_loss;          // per MoE layer, if its router has one
   std::vector<std::span<const float>> bias;  // per MoE layer, if its experts have them: [E]
+  std::vector<const std::int32_t*> rounds;   // per MoE layer that drops nothing: rounds in which its choices are served
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

@@ -79,7 +79,7 @@ std::int64_t slots_of(const config::Config& config, std::int64_t experts) {
   const std::int64_t tokens = tokens_of(config);
   const std::int64_t groups = config.train.micro_batch_size / config.group_sequences();
   return experts * groups *
-         model::capacity(config.model.capacity_factor, tokens / groups, experts, config.model.num_experts_per_tok);
+         model::capacity(config.model.kept_factor(), tokens / groups, experts, config.model.num_experts_per_tok);
 }
 
 }  // namespace

@@ -16,12 +16,15 @@ StepTally::StepTally(std::size_t layers, std::size_t experts)
 
 void StepTally::clear() {
   times_ = {};
+  rounds_.reset();
   for (std::vector<double>* sums : {&chosen_, &kept_, &entropy_}) std::fill(sums->begin(), sums->end(), 0);
   for (auto* numbers : {&z_loss_, &bias_spread_}) std::fill(numbers->begin(), numbers->end(), std::nullopt);
 }
 
 void StepTally::add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-                    std::span<const float* const> z_loss, const runtime::StepTimes& times) {
+                    std::span<const float* const> z_loss, std::span<const std::int32_t* const> rounds,
+                    const runtime::StepTimes& times) {
+  for (const std::int32_t* of_layer : rounds) rounds_ = std::max(rounds_.value_or(0), std::int64_t(*of_layer));
   for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
   for (std::size_t layer = 0; layer < z_loss.size(); ++layer)
     z_loss_[layer] = z_loss_[layer].value_or(0) + double(*z_loss[layer]);
@@ -109,6 +112,7 @@ void StepTally::fill(run::StepRecord& record, bool alone, double tokens) {
   record.load_max_over_mean = unevenness / layers;
   record.drop_pct = 100 * (1 - kept() / std::accumulate(chosen_.begin(), chosen_.end(), 0.0));
   record.dead_experts = dead;
+  record.rounds = rounds_;
   record.router_entropy = entropy / layers;
   record.experts_per_token = choices / layers;
 }

@@ -19,9 +19,10 @@ class StepTally {
   void clear();
   // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2L,E] per MoE layer, the
   // tokens of each of L runs of tokens that chose each expert and those that it kept.
-  // z_loss: per MoE layer, or empty.
+  // z_loss: per MoE layer, or empty. rounds: of each MoE layer that drops nothing.
   void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-           std::span<const float* const> z_loss, const runtime::StepTimes& times);
+           std::span<const float* const> z_loss, std::span<const std::int32_t* const> rounds,
+           const runtime::StepTimes& times);
   // The biases of a layer's experts as they are after the step.
   void set_bias(std::size_t layer, std::span<const float> bias);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
@@ -40,6 +41,7 @@ class StepTally {
 
   std::size_t experts_ = 0;
   runtime::StepTimes times_;
+  std::optional<std::int64_t> rounds_;                       // the most of a layer
   std::vector<double> chosen_, kept_;                        // by layer and expert
   std::vector<double> entropy_;                              // by layer
   std::vector<std::optional<double>> z_loss_, bias_spread_;  // by layer

@@ -357,7 +357,7 @@ class TrainerImpl final : public Trainer {
   void add_up(const BoundStep& plan, run::StepRecord& record) {
     record.loss += *plan.loss;
     for (const float* aux : plan.aux) record.aux_loss += aux[0];
-    tally_.add(plan.aux, plan.load, plan.z_loss, plan.executor->times());
+    tally_.add(plan.aux, plan.load, plan.z_loss, plan.rounds, plan.executor->times());
   }
 
   const config::Config config_;

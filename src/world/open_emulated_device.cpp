@@ -47,7 +47,7 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                                           .layers = static_cast<int>(model.moe_layers()),
                                           .experts = model.experts(layout.mesh[mesh::Axis::expert]),
                                           .choices = model.num_experts_per_tok,
-                                          .capacity = even ? 1 : model.capacity_factor,
+                                          .capacity = even ? 1 : model.kept_factor(),
                                           .micro_batches = int(config.train.gradient_accumulation_steps)});
 }
 

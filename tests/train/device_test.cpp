@@ -93,6 +93,14 @@ TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized ga
   check_same(config);
 }
 
+TEST_CASE("training on streams: rounds of layers that drop nothing") {
+  auto config = test::small_config();
+  config.overlap.policy = GENERATE("sequential", "lancet");
+  config.model.capacity_factor.reset();
+  config.model.dropless_imbalance = 0.5;
+  check_same(config);
+}
+
 TEST_CASE("training on streams: ZeRO-1, and gradients in bf16") {
   auto config = test::small_config();
   config.train.zero = GENERATE(0, 1);

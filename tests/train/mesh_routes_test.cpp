@@ -75,7 +75,7 @@ LayerRoute rule_of(const LayerRoute& route, const config::Config& config) {
   ops::routing::Decision d;
   d.entries = std::int64_t(route.tokens()), d.experts = std::int64_t(experts);
   d.group_entries = std::int64_t(tokens_of_group(config)), d.groups = d.entries / d.group_entries;
-  d.capacity = model::capacity(config.model.capacity_factor, d.group_entries, d.experts);
+  d.capacity = model::capacity(*config.model.capacity_factor, d.group_entries, d.experts);
   std::vector<std::int32_t> counts(std::size_t(d.groups) * experts);
   std::vector<float> load(2 * experts);
   d.expert = rule.expert.data(), d.slot = rule.slot.data(), d.filled = rule.filled.data();

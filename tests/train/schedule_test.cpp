@@ -52,10 +52,10 @@ TEST_CASE("a record is one JSON object with every field, null if unknown") {
     CHECK(json.contains(key));
   for (const char* key :
        {"dead_experts", "router_entropy", "layer_load_max_over_mean", "layer_drop_pct", "layer_dead_experts",
-        "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps", "late_pct", "replan",
+        "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps", "late_pct", "replan", "rounds",
         "experts_per_token", "z_loss", "bias_spread", "layer_experts_per_token", "layer_z_loss", "layer_bias_spread"})
     CHECK(json.contains(key));
-  CHECK(json.size() == 34);
+  CHECK(json.size() == 35);
   CHECK(json["z_loss"].is_null());
   CHECK(json["step"] == 7);
   CHECK(json["loss"] == 1.25);

@@ -66,7 +66,8 @@ struct Model {
   SecondExpert router_second_expert = SecondExpert::random;  // gshard
   SkippedSlots router_skipped_slots = SkippedSlots::kept;    // gshard
   double router_jitter_noise = 0;                            // Hugging Face's name (SwitchTransformersConfig)
-  double capacity_factor = 1.25;
+  std::optional<double> capacity_factor = 1.25;              // null: no choice is dropped
+  double dropless_imbalance = 2;                  // without a capacity factor: what the buffers are planned for
   std::optional<std::int64_t> router_group_size;  // sequences; null: train.micro_batch_size
   double router_aux_loss_coef = 0.01;
   AuxLossForm router_aux_loss_form = AuxLossForm::switch_form;  // gshard
@@ -88,6 +89,10 @@ struct Model {
     const std::int64_t multiple = std::lcm(vocab_pad_multiple, shards);
     return (vocab_size + multiple - 1) / multiple * multiple;
   }
+  // Slots that an expert keeps, and that its buffer has, as multiples of an even share of the tokens' choices. A gate
+  // that drops nothing keeps what is more than all tokens of any model.
+  double kept_factor() const { return capacity_factor.value_or(1e6); }
+  double buffer_factor() const { return capacity_factor.value_or(dropless_imbalance); }
   bool is_moe(std::int64_t block) const {
     return moe_layer_freq > 0 && block % moe_layer_freq == 0 && block >= first_k_dense_replace;
   }

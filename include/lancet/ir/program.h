@@ -12,6 +12,12 @@
 //     %11 : f32[8,256], %12 : signals[4] = send(%10) {readiness=rows/2}  # expert forward h.0
 //                                                                       one signal for two rows of %11 (readiness.h)
 //     %13 : f32[8,256] = multiply(%11, %12)  # compute forward h.0               waits for them, not for send
+// The one control flow: an instruction whose body runs again and again (repeat.h). Before that, in the Programs that
+// passes work on, the instructions of the body are ordinary ones with the number of their repeat:
+//     %14 : i32[1], %15 : i32[2048], %16 : f32[8,256] in %10 = repeat(%9, %10)  # expert forward h.0.moe.rounds
+//     body %17 : f32[8,256] in %15 + 0 = gelu(%8)  # compute forward h.0.moe
+//     body %16 = add_to(%10, %17)  # compute forward h.0.moe
+//     %17 : f32[8,256] = gelu(%8)  # compute forward h.0.moe repeated 1
 // Parts of one tensor (Lancet, section 5; `#` and what follows is left out):
 //     view %20 : bf16[8,128,256]                         memory that is filled part by part
 //     %21 : bf16[4,128,256] in %20 + 0 = gelu(%18)       at byte 0 of %20
@@ -134,7 +140,9 @@ struct Instruction {
   Attributes attributes;
   Stream stream = Stream::compute;
   Role role = Role::forward;
-  std::string label;  // its module of the model: "h.1.attn.c_attn"
+  std::string label;          // its module of the model: "h.1.attn.c_attn"
+  std::int32_t repeated = 0;  // 0, or the number of the repeat in whose body it will be (repeat.h); then it has a label
+  std::vector<Instruction> body = {};  // of a repeat: what it runs, in order
   bool writes_operand(TensorId id) const;
 };
 
@@ -150,9 +158,9 @@ bool overlap(const Region& a, const Region& b);
 bool contains(const Region& outer, const Region& inner);
 
 // The meaning of an output: the first word of its name, "aux" in aux.h.0. gradient ("grad"): of the parameter that the
-// rest names. aux, load, z_loss, bias: of the MoE layer that the rest names. other: a name that begins with no such
+// rest names. aux, load, z_loss, bias, rounds: of the MoE layer that the rest names. other: a name that begins with no such
 // word.
-enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient, z_loss, bias };
+enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient, z_loss, bias, rounds };
 std::string output_name(OutputKind kind, std::string_view subject);
 // True if each rank makes its share, and the value is the sum over the ranks.
 constexpr bool is_share(OutputKind kind) {

@@ -70,7 +70,8 @@ inline constexpr Axis partial = -3;
 // of the part before. The first part adds onto the instruction's own accumulator, if it has one. In space both are
 // partial: each shard adds onto its own share.
 inline constexpr Axis accumulated = -4;
-// Results only: each part's counts what the parts before count, too, so that the last part's result is the whole's.
+// Each part's counts what the parts before count, too, so that the last part's result is the whole's. Of operands, in
+// time only: a part reads what is counted up to it, or the whole, if that was made at once.
 inline constexpr Axis cumulative = -5;
 // Operands only: one part reads the operand and all others read zeros in its place, as a bias is added to one part of a
 // sum only.
@@ -179,6 +180,10 @@ struct Ragged {
   std::vector<int> operands = {}, results = {};  // the buffers
   int counts = -1;                               // the operand with the counts; -1: the op needs none
   int slots = -1;                                // the operand i32[T,K] with the tokens' slots in them, or -1
+  // The result i32[1] with the windows (ops/window) that the slots take, or -1; the result before it is the counts of
+  // the first window. In space a shard has the number of its
+  // own tokens, and the whole is the largest of them, which comes with the counts: `partial` names it.
+  int windows = -1;
 };
 
 // Attributes that tell the parts of an instruction apart.
@@ -206,6 +211,8 @@ struct OpDef {
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts
+  bool begins_repeat =
+      false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   std::optional<Fusion> fuses = {};

@@ -38,6 +38,15 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 
+// Makes one instruction of the instructions of each repeat (ir/repeat.h), which have its number and are closed: nothing
+// else reads what they make, except in the memory of tensors from outside. It is where the last of them was. Its
+// scratch has the tensors of the body, which share memory where they do not exist at the same time. Runs after all
+// passes that change single instructions. InternalError: instructions that are not closed.
+ir::Program fold_repeats(const ir::Program& program, const mesh::Mesh& mesh);
+
+// True if the program has instructions of a repeat that are not folded.
+bool has_unfolded_repeats(const ir::Program& program);
+
 // Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op (src/ops/linear_gelu),
 // for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
 ir::Program fuse(const ir::Program& program);

@@ -37,6 +37,9 @@ struct StepRecord {
   // experts, in the layer where that is most; empty if the router has no biases.
   std::optional<double> load_max_over_mean, drop_pct, router_entropy, experts_per_token, z_loss, bias_spread;
   std::optional<std::int64_t> dead_experts;
+  // Without a capacity factor: the most rounds in which this rank and those that it exchanges tokens with have served
+  // the choices of a layer's micro batch. 1 if all fit into the buffers.
+  std::optional<std::int64_t> rounds;
   // On an emulated device: by how much messages started later than ideal, in percent of the step, on the rank where it
   // is most. The losses and the norm are then NaN.
   std::optional<double> late_pct;

@@ -16,7 +16,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-const CpuKernel table[] = {{"add", bind}};
+const CpuKernel table[] = {{"add", bind}, {"add_to", bind}};
 
 }  // namespace
 

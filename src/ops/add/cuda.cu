@@ -14,7 +14,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"add", bind}};
+const DeviceKernel table[] = {{"add", bind}, {"add_to", bind}};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// y = a + b: the sum of two gradients of one tensor.
+// y = a + b: the sum of two gradients of one tensor. add_to(a, b) -> y makes it in the memory of a; in the body of a
+// repeat it adds what each round makes onto a, which is the sum before the first round.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -15,6 +16,12 @@ void gradient(GradientContext& g) {
     if (g.needs_gradient(operand)) g.add(operand, g.result_gradient(0));
 }
 
+// The gradient of the sum passes to `a` as it is, however often something was added.
+void gradient_to(GradientContext& g) {
+  if (g.needs_gradient(0)) g.replace(0, g.result_gradient(0));
+  if (g.needs_gradient(1)) g.add(1, g.result_gradient(0));
+}
+
 Work work(const OpInput& in) { return work_per_element(in, 1, 3); }
 
 const OpDef table[] = {
@@ -24,6 +31,17 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .partition = {{{0, 0}, {0}}, {{1, 1}, {1}}, {{2, 2}, {2}}},
+     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}}, {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}}}},
+    {.name = "add_to",
+     .required = 2,
+     .infer = infer,
+     .gradient = gradient_to,
+     .work = work,
+     .aliases = {{0, 0}},
+     .partition = {{{0, 0}, {0}},
+                   {{1, 1}, {1}, SplitIn::space},
+                   {{2, 2}, {2}, SplitIn::space},
+                   {{partial, partial}, {partial}, SplitIn::space}},
      .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}}, {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}}}},
 };
 

@@ -2,6 +2,7 @@
 // counts that arrive into rows: for each local expert the offset of each source rank's rows in the expert's buffer,
 // without gaps. all_to_all then sends the filled slots of each expert as one message to the rank of the
 // expert, which receives it at these rows; all_to_all_back swaps sends and receives.
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -30,23 +31,30 @@ struct AllToAllState {
   }
 };
 
+// A message has the counts of the receiver's experts and, if the op takes windows, the sender's number of them.
 struct Counts : AllToAllState {
+  const bool has_windows;
+  const std::int64_t words;    // of a message
   const std::int32_t* filled;  // [E, 2]
   std::vector<Segment> sends, receives;
-  const std::int32_t* before;              // rows of the part before, or null
-  std::int32_t* rows;                      // [E/W, W+1]
-  std::vector<std::int32_t> mine, theirs;  // [E] by expert; [W, E/W] by source rank
+  const std::int32_t *windows, *before;    // [1]; rows of the part before; null without them
+  std::int32_t *rows, *most_windows;       // [E/W, W+1]; [1], or null
+  std::vector<std::int32_t> mine, theirs;  // [W, words] by receiver; by sender
 
-  explicit Counts(const KernelArgs& args)
+  Counts(const KernelArgs& args, bool has_windows)
       : AllToAllState(args, args.attributes.integer("ranks"), args.operands[0].shape()[0]),
+        has_windows(has_windows),
+        words(local + has_windows),
         filled(args.operands[0].as<std::int32_t>()),
-        before(args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr),
+        windows(has_windows ? args.operands[1].as<std::int32_t>() : nullptr),
+        before(args.has(1 + has_windows) ? args.operands[std::size_t(1 + has_windows)].as<std::int32_t>() : nullptr),
         rows(args.results[0].as<std::int32_t>()),
-        mine(std::size_t(experts)),
-        theirs(std::size_t(experts)) {
+        most_windows(has_windows ? args.results[1].as<std::int32_t>() : nullptr),
+        mine(std::size_t(ranks * words)),
+        theirs(std::size_t(ranks * words)) {
     auto segment = [&](std::vector<std::int32_t>& counts, std::int64_t rank) {
-      return Segment{int(rank), reinterpret_cast<std::byte*>(counts.data() + rank * local),
-                     std::size_t(local) * sizeof(std::int32_t)};
+      return Segment{int(rank), reinterpret_cast<std::byte*>(counts.data() + rank * words),
+                     std::size_t(words) * sizeof(std::int32_t)};
     };
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       sends.push_back(segment(mine, rank));
@@ -55,13 +63,19 @@ struct Counts : AllToAllState {
   }
 
   Status run() {
-    for (std::int64_t e = 0; e < experts; ++e) mine[std::size_t(e)] = filled[2 * e + 1] - filled[2 * e];
+    for (std::int64_t e = 0; e < experts; ++e)
+      mine[std::size_t(e / local * words + e % local)] = filled[2 * e + 1] - filled[2 * e];
+    for (std::int64_t rank = 0; has_windows && rank < ranks; ++rank) mine[std::size_t(rank * words + local)] = *windows;
     LANCET_TRY(comm->send_receive(sends, receives));
     for (std::int64_t e = 0; e < local; ++e) {
       std::int32_t* row = rows + e * (ranks + 1);
       row[0] = before ? before[e * (ranks + 1) + ranks] : 0;
-      for (std::int64_t s = 0; s < ranks; ++s) row[s + 1] = row[s] + theirs[std::size_t(s * local + e)];
+      for (std::int64_t s = 0; s < ranks; ++s) row[s + 1] = row[s] + theirs[std::size_t(s * words + e)];
     }
+    if (!has_windows) return {};
+    std::int32_t most = 1;
+    for (std::int64_t s = 0; s < ranks; ++s) most = std::max(most, theirs[std::size_t(s * words + local)]);
+    *most_windows = most;
     return {};
   }
 };
@@ -83,8 +97,9 @@ struct Rows : AllToAllState {
   }
 };
 
+template <bool has_windows>
 Kernel bind_counts(const KernelArgs& args) {
-  return [state = std::make_shared<Counts>(args)] { return state->run(); };
+  return [state = std::make_shared<Counts>(args, has_windows)] { return state->run(); };
 }
 template <bool there>
 Kernel bind_rows(const KernelArgs& args) {
@@ -92,7 +107,8 @@ Kernel bind_rows(const KernelArgs& args) {
 }
 
 const CpuKernel table[] = {
-    {"all_to_all_counts", bind_counts},
+    {"all_to_all_counts", bind_counts<false>},
+    {"all_to_all_counts_windows", bind_counts<true>},
     {"all_to_all", bind_rows<true>},
     {"all_to_all_back", bind_rows<false>},
 };

@@ -67,17 +67,21 @@ Status send_receive(const KernelArgs& args, std::span<const Segment> sends, std:
   return args.stream->copy_all(copies);
 }
 
-// counts[e] = number of slots of expert e that are filled.
+// The words of the messages, [W, words] by receiving rank: for each of its experts the number of slots that are filled,
+// and then, if the op takes windows, this rank's number of them.
 struct CountSlots {
   static constexpr int threads = 256;
-  const std::int32_t* filled;  // [E, 2]
-  std::int64_t experts;
+  const std::int32_t *filled, *windows;  // [E, 2]; [1], or null
+  std::int64_t ranks, local, words;
   std::int32_t* counts;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = std::int64_t(block.index()) * threads + block.thread();
-    if (e < experts) counts[e] = filled[2 * e + 1] - filled[2 * e];
+    const std::int64_t i = std::int64_t(block.index()) * threads + block.thread();
+    if (i >= ranks * words) return;
+    const std::int32_t at = std::int32_t(i) % std::int32_t(words), rank = std::int32_t(i) / std::int32_t(words);
+    const std::int64_t e = rank * local + at;
+    counts[i] = at < local ? filled[2 * e + 1] - filled[2 * e] : *windows;
   }
 };
 
@@ -85,18 +89,23 @@ struct CountSlots {
 // part before ended, or 0.
 struct LayRows {
   static constexpr int threads = 64;
-  const std::int32_t *counts, *before;  // [W, E/W]; rows of the part before, or null
-  std::int64_t ranks, local;
-  std::int32_t* rows;  // [E/W, W+1]
+  const std::int32_t *counts, *before;  // [W, words]; rows of the part before, or null
+  std::int64_t ranks, local, words;
+  std::int32_t *rows, *windows;  // [E/W, W+1]; [1], the most of a rank, or null
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t e = std::int64_t(block.index()) * threads + block.thread();
+    if (e == 0 && windows) {
+      std::int32_t most = 1;
+      for (std::int64_t s = 0; s < ranks; ++s) most = device::Larger{}(most, counts[s * words + local]);
+      *windows = most;
+    }
     if (e >= local) return;
     std::int32_t* row = rows + e * (ranks + 1);
     std::int32_t at = before ? before[e * (ranks + 1) + ranks] : 0;
     row[0] = at;
-    for (std::int64_t s = 0; s < ranks; ++s) row[s + 1] = at += counts[s * local + e];
+    for (std::int64_t s = 0; s < ranks; ++s) row[s + 1] = at += counts[s * words + e];
   }
 };
 
@@ -106,32 +115,38 @@ std::int64_t ranks_of(const KernelArgs& args, std::int64_t planned) {
   return ranks;
 }
 
+template <bool has_windows>
 std::size_t counts_workspace(const KernelArgs& args) {
-  return 2 * std::size_t(args.operands[0].shape()[0]) * sizeof(std::int32_t);
+  const std::int64_t windows = has_windows ? args.attributes.integer("ranks") : 0;
+  return 2 * std::size_t(args.operands[0].shape()[0] + windows) * sizeof(std::int32_t);
 }
 
+template <bool has_windows>
 Kernel bind_counts(const KernelArgs& args) {
   const std::int64_t experts = args.operands[0].shape()[0], ranks = ranks_of(args, args.attributes.integer("ranks"));
-  const std::int64_t local = experts / ranks;
-  auto* mine = reinterpret_cast<std::int32_t*>(args.workspace);  // [E] by expert
-  std::int32_t* theirs = mine + experts;                         // [W, E/W] by source rank
+  const std::int64_t local = experts / ranks, words = local + has_windows;
+  auto* mine = reinterpret_cast<std::int32_t*>(args.workspace);  // [W, words] by receiving rank
+  std::int32_t* theirs = mine + ranks * words;                   // [W, words] by source rank
   std::vector<Segment> sends, receives;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    const std::size_t bytes = std::size_t(local) * sizeof(std::int32_t);
-    sends.push_back({int(rank), reinterpret_cast<std::byte*>(mine + rank * local), bytes});
-    receives.push_back({int(rank), reinterpret_cast<std::byte*>(theirs + rank * local), bytes});
+    const std::size_t bytes = std::size_t(words) * sizeof(std::int32_t);
+    sends.push_back({int(rank), reinterpret_cast<std::byte*>(mine + rank * words), bytes});
+    receives.push_back({int(rank), reinterpret_cast<std::byte*>(theirs + rank * words), bytes});
   }
+  constexpr int last = 1 + has_windows;  // the operand with the rows of the part before
   const std::int32_t* filled = args.operands[0].as<std::int32_t>();
-  const std::int32_t* before = args.has(1) ? args.operands[1].as<std::int32_t>() : nullptr;
+  const std::int32_t* windows = has_windows ? args.operands[1].as<std::int32_t>() : nullptr;
+  const std::int32_t* before = args.has(last) ? args.operands[last].as<std::int32_t>() : nullptr;
   std::int32_t* rows = args.results[0].as<std::int32_t>();
+  std::int32_t* most_windows = has_windows ? args.results[1].as<std::int32_t>() : nullptr;
   const auto host = std::make_shared<HostCounts>(*args.device, experts, args.results[0].elements());
   if (args.notes) (*args.notes)[args.instruction->results[0].value] = host;
   return [=]() -> Status {
-    LANCET_TRY(device::launch(*args.stream, device::divide_up(experts, CountSlots::threads),
-                              CountSlots{filled, experts, mine}));
+    LANCET_TRY(device::launch(*args.stream, device::divide_up(ranks * words, CountSlots::threads),
+                              CountSlots{filled, windows, ranks, local, words, mine}));
     LANCET_TRY(send_receive(args, sends, receives));
     LANCET_TRY(device::launch(*args.stream, device::divide_up(local, LayRows::threads),
-                              LayRows{theirs, before, ranks, local, rows}));
+                              LayRows{theirs, before, ranks, local, words, rows, most_windows}));
     return host->copy(*args.stream, filled, rows);
   };
 }
@@ -206,7 +221,8 @@ Kernel bind_rows(const KernelArgs& args) {
 }
 
 const DeviceKernel table[] = {
-    {"all_to_all_counts", bind_counts, counts_workspace, false},  // its call resets the flag of the copy
+    {"all_to_all_counts", bind_counts<false>, counts_workspace<false>, false},  // its call resets the copy's flag
+    {"all_to_all_counts_windows", bind_counts<true>, counts_workspace<true>, false},
     {"all_to_all", bind_rows<true>, nullptr, false},
     {"all_to_all_back", bind_rows<false>, nullptr, false},
 };

@@ -3,6 +3,9 @@
 //   all_to_all_counts(filled i32[E,2] [, rows before]) -> rows i32[E/W, W+1]: for each expert of this rank, where the
 //       rows of each source rank begin in its buffer; the last entry is their end. A part begins where the part before
 //       ended.
+//   all_to_all_counts_windows(filled, windows i32[1] [, rows before]) -> rows, windows i32[1]: likewise, and the
+//   largest
+//       number of windows of a rank of the group (ops/window), one more word in each message
 //   all_to_all(slots [E,C,D], filled, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], filled, rows) -> slots [E,C,D], the inverse
 // An unsplit all-to-all of a layer that was split in parts names the filled slots and rows of every part: (slots,
@@ -13,14 +16,26 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer_counts(const OpInput& in) {
+// before: the operand with the rows of the part before, if there is one.
+Result<TensorType> infer_rows(const OpInput& in, std::size_t before) {
   const TensorType& filled = in.operands[0];
   const std::int64_t experts = filled.shape[0], ranks = in.attributes.integer("ranks");
   if (!is_filled(filled, experts) || ranks < 1 || experts % ranks)
     return expected("filled i32[E,2] of experts that the ranks divide");
   const TensorType rows{DType::i32, {experts / ranks, ranks + 1}};
-  if (in.operands.size() > 1 && in.operands[1] != rows) return expected("the rows of the part before");
+  if (in.operands.size() > before && in.operands[before] != rows) return expected("the rows of the part before");
+  return rows;
+}
+
+Inferred infer_counts(const OpInput& in) {
+  LANCET_ASSIGN(const TensorType rows, infer_rows(in, 1));
   return Types{rows};
+}
+
+Inferred infer_counts_windows(const OpInput& in) {
+  LANCET_ASSIGN(const TensorType rows, infer_rows(in, 2));
+  if (in.operands[1] != TensorType{DType::i32, {1}}) return expected("windows i32[1]");
+  return Types{rows, in.operands[1]};
 }
 
 // Checks the operands: the buffer, and filled slots and rows for each part.
@@ -74,6 +89,17 @@ const OpDef table[] = {
      .work = work_counts,
      .partition = {{{irregular, irregular}, {irregular}, SplitIn::time}},
      .samples = {{{filled_of(4)}, {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}}}},
+     .stream = ir::Stream::expert,
+     .kind = Kind::counts,
+     .continued = 0},
+    {.name = "all_to_all_counts_windows",
+     .required = 2,
+     .most = 3,
+     .infer = infer_counts_windows,
+     .work = work_counts,
+     .partition = {{{irregular, cumulative, irregular}, {irregular, cumulative}, SplitIn::time}},
+     .samples = {{{filled_of(4), i32({1}, Fill::tokens)},
+                  {{"capacity", 4}, {"tokens", 16}, {"ranks", 1}, {"vocabulary", 5}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::counts,
      .continued = 0},

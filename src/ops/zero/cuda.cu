@@ -3,14 +3,16 @@
 namespace lancet::ops {
 namespace {
 
-Kernel bind(const KernelArgs& args) {
-  void* data = args.operands[0].data;
-  const std::size_t bytes = std::size_t(args.operands[0].elements()) * sizeof(float);
-  backend::Stream* stream = args.stream;
-  return [=]() -> Status { return stream->zero(data, bytes); };
+Kernel set_zero(const KernelArgs& args, const TensorView& view) {
+  return [stream = args.stream, data = view.data, bytes = std::size_t(ir::bytes(view.type))] {
+    return stream->zero(data, bytes);
+  };
 }
 
-const DeviceKernel table[] = {{"zero", bind}};
+Kernel bind(const KernelArgs& args) { return set_zero(args, args.operands[0]); }
+Kernel bind_zeros(const KernelArgs& args) { return set_zero(args, args.results[0]); }
+
+const DeviceKernel table[] = {{"zero", bind}, {"zeros", bind_zeros}};
 
 }  // namespace
 

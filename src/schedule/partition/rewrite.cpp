@@ -6,7 +6,7 @@
 // - filled slots and rows, irregular of i32: one tensor per part, joined by join_rows if something reads the whole.
 //   Filled slots that were made whole are split by split_filled, split_capacity or split_peers.
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
-//   cumulative: the last part's is the whole's.
+//   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
@@ -159,9 +159,12 @@ class Rewriter {
       previous_ = part.results;
       emit(std::move(part), origin_);
     }
-    for (std::size_t r = 0; r < whole.results.size(); ++r)
-      if (row.results[r] != ops::accumulated && row.results[r] != ops::cumulative)
+    for (std::size_t r = 0; r < whole.results.size(); ++r) {
+      if (row.results[r] == ops::cumulative)
+        parts_[whole.results[r].value] = made[r];
+      else if (row.results[r] != ops::accumulated)
         finish(whole, r, row.results[r], made[r], filled[r]);
+    }
   }
 
   // The operand that says which slots or rows of the buffer the part fills. A counts op has no buffer.
@@ -209,6 +212,7 @@ class Rewriter {
   TensorId operand(TensorId id, Axis axis, int p, int parts) {
     if (axis == ops::none || axis == ops::accumulated) return id;
     std::vector<TensorId>& known = parts_[id.value];
+    if (axis == ops::cumulative) return known.size() == std::size_t(parts) ? known[std::size_t(p)] : id;
     if (known.size() == std::size_t(parts) && in_this_pipeline(id)) return known[std::size_t(p)];
     LANCET_CHECK(!names_rows(id, axis), "filled rows in {} parts are needed in {}", known.size(), parts);
     // The whole exists: all its views are made at once.

@@ -352,6 +352,41 @@ void all_to_all_counts(ReferenceCall& c) {
   }
 }
 
+void all_to_all_counts_windows(ReferenceCall& c) {
+  const auto& filled = c.operands[0];
+  for (Index e = 0; e < filled.shape()[0]; ++e) {
+    c.results[0][2 * e] = c.has(2) ? c.operands[2][2 * e + 1] : 0;
+    c.results[0][2 * e + 1] = c.results[0][2 * e] + filled[2 * e + 1] - filled[2 * e];
+  }
+  c.results[1][0] = std::max(1.0, c.operands[1][0]);  // there is at least one
+}
+
+// Counts the slots one by one.
+void window_at(ReferenceCall& c, Index round) {
+  const Index C = c.attributes.integer("slots");
+  const auto &slot = c.operands[0], &filled = c.operands[1];
+  for (Index i = 0; i < Index(slot.values.size()); ++i) {
+    c.results[0][i] = -1;
+    for (Index at = 0; at < C; ++at)
+      if (slot[i] == double(round * C + at)) c.results[0][i] = double(at);
+  }
+  for (Index i = 0; i < Index(filled.values.size()); ++i) {
+    c.results[1][i] = 0;
+    for (Index at = 0; at < C; ++at) c.results[1][i] += filled[i] > double(round * C + at);
+  }
+}
+
+void first_window(ReferenceCall& c) {
+  window_at(c, 0);
+  const auto& filled = c.operands[1];
+  Index windows = 1;
+  for (Index e = 0; e < filled.shape()[0]; ++e)
+    while (double(windows * c.attributes.integer("slots")) < filled[2 * e + 1]) ++windows;
+  c.results[2][0] = double(windows);
+}
+
+void window(ReferenceCall& c) { window_at(c, Index(c.operands[2][0])); }
+
 // The filled slots of each part become rows [rows[e,0], rows[e,1]), or the reverse.
 void move_part(ReferenceCall& c, const DoubleTensor& filled, const DoubleTensor& rows, bool there) {
   const auto& in = c.operands[0];
@@ -457,11 +492,13 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"dispatch", dispatch},
                 {"dispatch_dx", dispatch_dx},
                 {"all_to_all_counts", all_to_all_counts},
+                {"all_to_all_counts_windows", all_to_all_counts_windows},
                 {"expert_linear", expert_linear},
                 {"expert_linear_dw", expert_linear_dw},
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
+                {"first_window", first_window},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},
@@ -477,7 +514,8 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"slots_by_weight", slots_by_weight},
                 {"sum", sum},
                 {"top_k", top_k},
-                {"top_k_dx", top_k_dx}});
+                {"top_k_dx", top_k_dx},
+                {"window", window}});
 }
 
 }  // namespace lancet::test

@@ -416,6 +416,8 @@ void clipped_schedule(ReferenceCall& c) {
 
 void zero(ReferenceCall& c) { std::fill(c.operands[0].values.begin(), c.operands[0].values.end(), 0.0); }
 
+void zeros(ReferenceCall& c) { std::fill(c.results[0].values.begin(), c.results[0].values.end(), 0.0); }
+
 void all_reduce(ReferenceCall& c) {  // of one rank
   for (std::size_t i = 0; i < c.operands.size(); ++i) c.results[i].values = c.operands[i].values;
 }
@@ -454,6 +456,7 @@ void take_shard(ReferenceCall& c) {
 std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
+                                              {"add_to", add},
                                               {"add_layer_norm", add_layer_norm},
                                               {"all_gather_flat", all_reduce},
                                               {"all_gather", of_one_rank},
@@ -487,7 +490,8 @@ std::map<std::string_view, Reference> make_references() {
                                               {"sum_shards", of_one_rank},
                                               {"swap_shards", of_one_rank},
                                               {"take_shard", take_shard},
-                                              {"zero", zero}};
+                                              {"zero", zero},
+                                              {"zeros", zeros}};
   add_moe_references(table);
   add_choice_references(table);
   add_decode_references(table);

@@ -1,0 +1,173 @@
+// Without a capacity factor no choice is dropped: training equals that with slots for all tokens, while buffers are as
+// large as planned for a smaller imbalance, in as many rounds as that takes.
+#include <catch2/catch.hpp>
+
+#include "declared_costs.h"
+#include "lancet/ir/repeat.h"
+#include "lancet/planner/planner.h"
+#include "routers.h"
+#include "temporary_folder.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+// Buffers of this many even shares of the tokens' choices, and no drops.
+config::Config dropless(config::Config config, double imbalance) {
+  config.model.capacity_factor.reset();
+  config.model.dropless_imbalance = imbalance;
+  return config;
+}
+
+config::Config with_slots_for_all(config::Config config) {
+  config.model.capacity_factor = double(*config.model.num_local_experts);
+  return config;
+}
+
+struct DroplessRun {
+  test::Records records;
+  std::vector<std::vector<std::int32_t>> routes;  // of rank 0, by step and layer: experts, slots and filled slots
+  std::string policy;
+  std::int64_t arena = 0;
+  int repeats = 0;
+};
+
+DroplessRun run_dropless(const config::Config& config, int ranks, int steps, const cost::Costs* costs = nullptr) {
+  DroplessRun run;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer,
+                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs, .inspect = true}));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+      if (world.rank() != 0) continue;
+      run.records.push_back(record);
+      for (const ir::Output& output : trainer->executor().plan().program.outputs)
+        for (const char* kind : {"expert.", "slot.", "filled."}) {
+          if (!output.name.starts_with(kind)) continue;
+          const ops::TensorView view = trainer->executor().output(output.name);
+          run.routes.emplace_back(view.as<std::int32_t>(), view.as<std::int32_t>() + view.elements());
+        }
+    }
+    if (world.rank() != 0) return {};
+    const ir::Plan& plan = trainer->executor().plan();
+    run.policy = plan.header.text("policy");
+    run.arena = plan.arena_bytes;
+    run.repeats = int(std::ranges::count_if(plan.program.instructions, ir::is_repeat));
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  return run;
+}
+
+void check_dropless(const test::Records& found, const test::Records& expected, double epsilon = 1e-6) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
+    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(epsilon));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
+    CHECK(found[i].drop_pct.value() == 0);
+  }
+}
+
+config::Config routed_config(const test::Route& route) {
+  config::Config config = test::small_config();
+  route.set(config.model);
+  config.model.router_aux_loss_coef = 0.02;
+  return config;
+}
+
+// All tokens choose expert 0 by far: the router sees the same sum of features in each token.
+void send_all_to_one_expert(train::Trainer& trainer) {
+  for (const auto& [name, tensor] : trainer.store().all()) {
+    const bool gate = name.ends_with("moe.gate.weight"), bias = name.ends_with("ln_2.bias");
+    if (!gate && !bias) continue;
+    auto* values = tensor.memory.as<float>();
+    const std::int64_t n = tensor.type.shape.elements(), width = tensor.type.shape.back();
+    for (std::int64_t i = 0; i < n; ++i) values[i] = bias || i < width ? 1.f : 0.f;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("nothing is dropped, whatever the routing") {
+  const auto route = GENERATE(from_range(test::routes));
+  const int ranks = GENERATE(1, 2, 4);
+  const config::Config config = routed_config(route);
+  const DroplessRun expected = run_dropless(with_slots_for_all(config), ranks, 8);
+  for (const double imbalance : {0.4, 1.0, 2.0}) {
+    const DroplessRun found = run_dropless(dropless(config, imbalance), ranks, 8);
+    INFO(ranks << " ranks, " << route.experts_per_tok << " experts a token, imbalance " << imbalance);
+    check_dropless(found.records, expected.records);
+    CHECK(found.routes == expected.routes);
+    if (route.experts_per_tok * imbalance >= 4) continue;  // all choices fit in any case
+    CHECK(found.repeats == 4);                             // two layers, forward and backward
+    CHECK(found.arena < expected.arena);
+    CHECK(found.records[0].rounds.value() >= (imbalance < 1 ? 3 : 1));
+  }
+  CHECK_FALSE(expected.records[0].rounds);
+  CHECK(expected.repeats == 0);
+}
+
+TEST_CASE("all tokens of four ranks may go to one expert") {
+  config::Config config = test::small_config();
+  config.train.lr = 1e-4;
+  const auto prepare = [](train::Trainer& trainer, int) { send_all_to_one_expert(trainer); };
+  const test::Records expected = test::run_steps(with_slots_for_all(config), 4, 6, prepare);
+  const test::Records found = test::run_steps(dropless(config, 0.5), 4, 6, prepare);
+  check_dropless(found, expected);
+  for (const run::StepRecord& record : found) {
+    CHECK(record.load_max_over_mean.value() == 4);  // of 4 experts
+    CHECK(record.rounds.value() == 8);              // of an eighth of the tokens each
+  }
+  CHECK(found.back().loss < found.front().loss);
+}
+
+TEST_CASE("every policy trains without drops like sequential") {
+  const auto route = GENERATE(from_range(test::routes));
+  config::Config config = dropless(routed_config(route), 0.5);
+  const test::DeclaredCosts costs;
+  const DroplessRun expected = run_dropless(config, 2, 6, &costs);
+  REQUIRE(expected.policy == "sequential");
+  CHECK(expected.records[0].rounds.value() > 1);
+  for (const auto& [policy, _] : planner::policies()) {
+    if (policy == "sequential") continue;
+    config.overlap.policy = policy;
+    const DroplessRun found = run_dropless(config, 2, 6, &costs);
+    INFO(policy << " ran " << found.policy);
+    check_dropless(found.records, expected.records);
+    CHECK(found.routes == expected.routes);
+    for (std::size_t i = 0; i < found.records.size(); ++i) CHECK(found.records[i].rounds == expected.records[i].rounds);
+  }
+}
+
+TEST_CASE("meshes train without drops like one rank") {
+  const config::Config one = with_slots_for_all(test::mesh_config(1));
+  const test::Records expected = test::run_steps(one, 1, 4);
+  for (const mesh::Mesh& mesh : test::meshes) {
+    INFO(to_string(mesh));
+    check_dropless(test::run_steps(dropless(test::config_on(mesh), 0.6), mesh.ranks(), 4), expected, 1e-5);
+  }
+}
+
+TEST_CASE("rounds accumulate gradients of micro batches and update sharded states") {
+  config::Config config = test::small_config();
+  config.model.num_experts_per_tok = 2;
+  config.model.router = config::Router::top_k;
+  SECTION("two micro batches") { config.train.gradient_accumulation_steps = 2; }
+  SECTION("ZeRO-1") { config.train.zero = 1; }
+  SECTION("groups of sequences") { config.model.router_group_size = 2; }
+  check_dropless(test::run_steps(dropless(config, 0.4), 2, 5), test::run_steps(with_slots_for_all(config), 2, 5));
+}
+
+TEST_CASE("a run without drops resumes bit for bit") {
+  config::Config config = dropless(test::small_config(), 0.5);
+  config.train.steps = 6;
+  config.train.save_buffer_mb = 8;
+  const test::TemporaryFolder folder;
+  const auto whole = test::losses_of_run(config, folder / "whole", 2, 0);
+  test::losses_of_run(config, folder / "stopped", 2, 3);
+  CHECK(test::losses_of_run(config, folder / "stopped", 2, 0) == whole);
+}
+
+}  // namespace lancet
