@@ -91,6 +91,7 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
   const auto [freq, route] = GENERATE(table<std::int64_t, test::Route>({{0, {config::Router::switch_top1}},
                                                                         {1, {config::Router::switch_top1}},
                                                                         {1, {config::Router::top_k, 2, true}},
+                                                                        {1, {config::Router::sigmoid, 2, true, 0.01}},
                                                                         {2, {config::Router::batch_prioritized}}}));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int threads = GENERATE(1, 2);
