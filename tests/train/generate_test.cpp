@@ -94,6 +94,7 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
                                                                         {1, {config::Router::gshard, 2}},
                                                                         {1, {config::Router::hash}},
                                                                         {1, {config::Router::random}},
+                                                                        {1, {config::Router::sigmoid, 2, true, 0.01}},
                                                                         {2, {config::Router::batch_prioritized}}}));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int threads = GENERATE(1, 2);

@@ -66,14 +66,14 @@ struct ChooseSigmoid {
   LANCET_DEVICE void choose(Block& block, std::int64_t t, bool exists, int member, std::uint64_t groups_open) const {
     const float* own = scores + t * experts;
     const std::int32_t size = std::int32_t(experts / groups);
-    std::uint64_t last = ~std::uint64_t{0};  // the key of the choice before; above all keys
-    float chosen = 0;                        // the sum of the chosen scores
+    std::uint64_t last = 0;  // the key of the choice before
+    float chosen = 0;        // the sum of the chosen scores
     for (std::int64_t k = 0; k < choices; ++k) {
       std::uint64_t best = 0;
       for (std::int32_t e = member; e < experts; e += width) {
         if ((groups_open >> (e / size) & 1) == 0) continue;
         const std::uint64_t key = routing::choice_key(rank(own, e), std::uint32_t(e));
-        if (key < last) best = Larger{}(key, best);
+        if (k == 0 || key < last) best = Larger{}(key, best);
       }
       last = block.warp_max(best, width);
       if (!exists || member != 0) continue;

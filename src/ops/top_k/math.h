@@ -46,10 +46,8 @@ struct ChosenGradient {
   }
   // The gradient of the score of choice k.
   LANCET_HD float of_choice(std::int64_t k) const { return normalized ? (dweight[k] - mean) / sum : dweight[k]; }
-  // The same of expert e; 0 if the token did not choose it. Where every expert is chosen, in order, nothing is
-  // searched.
+  // The same of expert e; 0 if the token did not choose it.
   LANCET_HD float of_expert(std::int64_t e) const {
-    if (e < choices && expert[e] == e) return of_choice(e);
     for (std::int64_t k = 0; k < choices; ++k)
       if (expert[k] == e) return of_choice(k);
     return 0.f;
