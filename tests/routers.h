@@ -28,7 +28,7 @@ struct Route {
 // Each router is there once, but for gshard, whose two ways to count skipped choices are both there.
 inline const std::vector<Route> routes{
     {config::Router::switch_top1},
-    {config::Router::top_k, 2, true, 0.1},
+    {config::Router::top_k, 2, true, 0.05},
     {config::Router::batch_prioritized, 2},
     {config::Router::gshard, 2},
     {config::Router::gshard, 2, false, 0.1, config::SkippedSlots::free, config::AuxLossForm::gshard},
