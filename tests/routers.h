@@ -39,7 +39,7 @@ struct Route {
 // Each router is there once, but for gshard, whose two ways to count skipped choices are both there.
 inline const std::vector<Route> routes{
     {.router = config::Router::switch_top1},
-    {.router = config::Router::top_k, .experts_per_tok = 2, .normalized = true, .z_loss = 0.01, .jitter = 0.1},
+    {.router = config::Router::top_k, .experts_per_tok = 2, .normalized = true, .z_loss = 0.01, .jitter = 0.05},
     {.router = config::Router::batch_prioritized, .experts_per_tok = 2},
     {.router = config::Router::gshard, .experts_per_tok = 2},
     {.router = config::Router::gshard,

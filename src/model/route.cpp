@@ -60,9 +60,9 @@ class Router {
       attributes.set("top_groups", model_.topk_groups());
     }
     if (model_.routed_scaling_factor != 1) attributes.set("scale", model_.routed_scaling_factor);
-    std::vector<TensorId> operands{logits};
-    if (model_.router_bias_update_rate > 0) operands.push_back(b_.constant(gate + ".bias", {experts_}, {whole}, 0));
-    return b_.emit("sigmoid_top_k", operands, attributes, gate);
+    const TensorId bias = b_.constant(gate + ".bias", {experts_}, {whole}, 0);
+    if (b_.trains()) b_.program.add_output(ir::output_name(ir::OutputKind::bias, layer_), bias);
+    return b_.emit("sigmoid_top_k", {logits, bias}, attributes, gate);
   }
 
   // Generated tokens have no sequence of a run. A random router then takes the hash: any expert will do, since all have

@@ -55,9 +55,10 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
 }
 
 // Trains and evaluates on files; the logits of tokens differ.
-config::Config on_files(const Mesh& mesh, const config::Config& files) {
+config::Config on_files(const Mesh& mesh, const config::Config& files, config::Router router) {
   config::Config config = test::config_on(mesh);
   config.data = files.data;
+  config.model.router = router;
   config.model.initializer_range = 0.2;
   return config;
 }
@@ -68,11 +69,12 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
   const test::InMemory place;
   const test::TemporaryFolder folder;
   const config::Config files = test::config_with_files(folder, "run");
-  const Inferred expected = infer(on_files({}, files), 1)[0];
+  const auto router = GENERATE(config::Router::switch_top1, config::Router::random);
+  const Inferred expected = infer(on_files({}, files, router), 1)[0];
   CHECK(expected.greedy.size() == 12);
   CHECK(expected.drawn.size() == prompt.size() + 12);
   const Mesh mesh = GENERATE(test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
-  config::Config config = on_files(mesh, files);
+  config::Config config = on_files(mesh, files, router);
   config.train.sequence_parallel = GENERATE(false, true);
   INFO(to_string(mesh) << ", sequences split " << config.train.sequence_parallel);
   for (const Inferred& found : infer(config, mesh.ranks())) {
@@ -85,7 +87,9 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
 TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its own mesh where that fits") {
   const test::InMemory place;
   const test::TemporaryFolder folder;
-  config::Config config = on_files(test::mesh_of(1, 2, 2), test::config_with_files(folder, "run"));
+  // The evaluation of a random router numbers its sequences alike in a run and after it.
+  const auto router = GENERATE(config::Router::switch_top1, config::Router::hash, config::Router::random);
+  config::Config config = on_files(test::mesh_of(1, 2, 2), test::config_with_files(folder, "run"), router);
   config.model.capacity_factor = 4;  // training drops no token, as evaluation of a saved model drops none
   config.train.save_interval = 100;
   config.train.steps = 2;

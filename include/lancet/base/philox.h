@@ -10,9 +10,7 @@ namespace lancet {
 // The ten rounds on the counter (c0, c1, c2, c3) under the key (k0, k1).
 LANCET_HD void philox_rounds(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3,
                              std::uint32_t k0, std::uint32_t k1) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#else
+#if !defined(__CUDACC__)  // nvcc unrolls so short a loop by itself
 #pragma GCC unroll 10
 #endif
   for (int round = 0; round < 10; ++round) {
