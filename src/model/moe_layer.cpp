@@ -53,7 +53,7 @@ class MoeLayer {
   // choices than a window has slots, take a round each, in the body of a repeat.
   TensorId in_windows(TensorId x, const Route& all, const Experts& weights) {
     const ops::Attributes window{{"slots", slots_}};
-    const auto first = b_.emit("first_window", {all.slot, all.filled}, window, name_ + ".gate");
+    const auto first = b_.emit("first_window", {all.expert, all.slot, all.filled}, window, name_ + ".gate");
     b_.program.add_output(ir::output_name(ir::OutputKind::rounds, layer_), first[2]);
     const TensorId y = through(x, {all.expert, all.weight, first[0], first[1]}, weights);
     b_.repeated = last_repeat(b_.program) + 1;
