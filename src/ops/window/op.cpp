@@ -46,9 +46,9 @@ Sample sample_of(std::int64_t tokens, std::int64_t choices, std::int64_t capacit
           {{"capacity", capacity}, {"slots", slots}, {"experts", 4}}};
 }
 // A round from 0 to 2.
-Sample sample_of_round(std::int64_t tokens, std::int64_t choices, std::int64_t capacity, std::int64_t slots) {
-  return {{slot_of(tokens, choices), filled_of(4), i32({1}, Fill::tokens)},
-          {{"capacity", capacity}, {"slots", slots}, {"experts", 4}, {"vocabulary", 3}}};
+Sample sample_of_round(std::int64_t tokens, std::int64_t capacity, std::int64_t slots) {
+  return {{slot_of(tokens), filled_of(4), i32({1}, Fill::tokens)},
+          {{"capacity", capacity}, {"slots", slots}, {"experts", 4}, {"tokens", tokens}, {"vocabulary", 3}}};
 }
 
 // In space a shard takes windows of its own slots, of which it has a share. So other choices are in a round than in the
@@ -67,7 +67,7 @@ const OpDef table[] = {
      .infer = infer_window,
      .work = work,
      .partition = {{{0, partial, none}, {0, partial}, SplitIn::space, {"slots"}}},
-     .samples = {sample_of_round(16, 1, 16, 3), sample_of_round(24, 2, 24, 5), sample_of_round(12, 3, 12, 1)},
+     .samples = {sample_of_round(16, 16, 3), sample_of_round(24, 24, 5), sample_of_round(12, 12, 1)},
      .ragged = Ragged{{}, {}, 1, 0}},
     {.name = "round", .required = 1, .infer = infer_round, .begins_repeat = true},
 };
