@@ -54,7 +54,7 @@ TEST_CASE("a record is one JSON object with every field, null if unknown") {
        {"dead_experts", "router_entropy", "layer_load_max_over_mean", "layer_drop_pct", "layer_dead_experts",
         "layer_router_entropy", "layer_expert_tokens", "save_ms", "skipped_steps", "late_pct", "replan", "rounds"})
     CHECK(json.contains(key));
-  CHECK(json.size() == 28);
+  CHECK(json.size() == 29);
   CHECK(json["step"] == 7);
   CHECK(json["loss"] == 1.25);
   CHECK(json["drop_pct"] == 2.5);
