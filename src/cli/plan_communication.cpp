@@ -13,6 +13,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
+#include "lancet/ir/repeat.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/reshard_steps.h"
 #include "lancet/schedule/schedule_report.h"
@@ -29,6 +30,7 @@ enum class Reason {
   counts,
   to_experts,
   from_experts,
+  rounds,
   shards_move,
   shard_of_sum,
   sum,
@@ -49,6 +51,7 @@ constexpr Words all_words[] = {
     {Reason::counts, "the ranks tell each other how many tokens their experts get"},
     {Reason::to_experts, "{rows} go to the ranks of the tokens' experts"},
     {Reason::from_experts, "{rows} return from the experts to the ranks of the tokens"},
+    {Reason::rounds, "choices beyond the slots of the experts' buffers take further rounds; none is expected"},
     {Reason::shards_move, "{value} is split along one dimension, {reader} reads it split along another"},
     {Reason::shard_of_sum, "the ranks have summands of {value}, {reader} reads a shard of the sum"},
     {Reason::sum, "the ranks have summands of {value}, {reader} reads the sum"},
@@ -99,6 +102,7 @@ class Reasons {
 
   Reason of(std::size_t instruction) const {
     const Instruction& at = program_.instructions[instruction];
+    if (ir::is_repeat(at)) return Reason::rounds;
     switch (const ops::Kind kind = ops::kind(at)) {
       case ops::Kind::counts:
         return Reason::counts;

@@ -103,7 +103,7 @@ constexpr Field table[] = {
     ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
     ROW(model.router, any(),
         "how tokens choose experts, and which a full expert keeps. switch, top_k: by score; the first tokens; "
-        "batch_prioritized: by score; first choices before second ones, each by falling probability of the token's "
+        "batch_prioritized: by score; first choices before second ones, each by falling weight of the token's "
         "first choice; gshard: by score, with normalised weights; first choices before second ones, each in token "
         "order; hash: by the token's id, without scores; random: at random, evenly in each sequence; both keep the "
         "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes the "
@@ -143,7 +143,7 @@ constexpr Field table[] = {
     ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights"),
     ROW(model.router_bias_update_rate, between(0, 1),
         "router sigmoid: after each step the bias by which experts are chosen grows by this for experts with less "
-        "than the mean load of the step, and falls for those with more; 0: no bias"),
+        "than the mean load of the step, and falls for those with more"),
     ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
     ROW(data.train, any(), "token file for training (lancet data tokenize writes it)"),
     ROW(data.eval, any(), "token file for evaluation; empty: no evaluation"),

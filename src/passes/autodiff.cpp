@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "lancet/base/check.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 
@@ -63,6 +64,11 @@ class Autodiff final : public ops::GradientContext {
   void add(int operand, TensorId gradient) override {
     const TensorId id = current_.operands[std::size_t(operand)];
     const TensorId before = gradient_of(id);
+    if (is_outside(id) && is_updated(id)) {  // the gradient passes through all rounds as it is
+      LANCET_CHECK(!before.valid(), "{} is updated at {} and read elsewhere", program_.display(id), current_.label);
+      gradients_[id.index()] = gradient;
+      return;
+    }
     if (is_outside(id)) return add_round(id, gradient);
     if (is_sum_[id.index()]) {
       gradients_[id.index()] = emit("add_to", {before, gradient}, {}, Role::dx)[0];
@@ -111,6 +117,11 @@ class Autodiff final : public ops::GradientContext {
 
   // True if the backward pass of a body is being made, and the tensor is not made in it.
   bool is_outside(TensorId id) const { return backward_repeat_ > 0 && inside_[id.index()] != backward_repeat_; }
+
+  // True if the instruction at hand makes a result in the tensor's memory.
+  bool is_updated(TensorId id) const {
+    return std::ranges::any_of(current_.results, [&](TensorId made) { return program_[made].storage == id; });
+  }
 
   // Computes the forward body that ends with instruction `last` again, in the body of a new repeat.
   void begin_repeat(std::size_t last) {

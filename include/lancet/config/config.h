@@ -76,7 +76,7 @@ struct Model {
   // Router sigmoid: groups of neighbouring experts, and those of them that a token chooses from (null: all).
   std::int64_t router_groups = 1;
   std::optional<std::int64_t> router_topk_groups;
-  double routed_scaling_factor = 1, router_bias_update_rate = 0;  // rate 0: no bias
+  double routed_scaling_factor = 1, router_bias_update_rate = 0;
   std::int64_t vocab_pad_multiple = 64;
 
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }

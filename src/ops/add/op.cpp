@@ -16,12 +16,6 @@ void gradient(GradientContext& g) {
     if (g.needs_gradient(operand)) g.add(operand, g.result_gradient(0));
 }
 
-// The gradient of the sum passes to `a` as it is, however often something was added.
-void gradient_to(GradientContext& g) {
-  if (g.needs_gradient(0)) g.replace(0, g.result_gradient(0));
-  if (g.needs_gradient(1)) g.add(1, g.result_gradient(0));
-}
-
 Work work(const OpInput& in) { return work_per_element(in, 1, 3); }
 
 const OpDef table[] = {
@@ -35,7 +29,7 @@ const OpDef table[] = {
     {.name = "add_to",
      .required = 2,
      .infer = infer,
-     .gradient = gradient_to,
+     .gradient = gradient,
      .work = work,
      .aliases = {{0, 0}},
      .partition = {{{0, 0}, {0}},

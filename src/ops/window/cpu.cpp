@@ -12,14 +12,14 @@ void set_window(const SlotWindow& window) {
 }
 
 Kernel bind(const KernelArgs& args) {
-  return [window = SlotWindow(args)]() -> Status {
+  return [window = SlotWindow::of_round(args)]() -> Status {
     set_window(window);
     return {};
   };
 }
 
 Kernel bind_first(const KernelArgs& args) {
-  return [window = SlotWindow(args), windows = args.results[2].as<std::int32_t>()]() -> Status {
+  return [window = SlotWindow::first(args), windows = args.results[2].as<std::int32_t>()]() -> Status {
     set_window(window);
     *windows = 1;
     for (std::int64_t e = 0; e < window.experts; ++e) *windows = std::max(*windows, window.windows(e));

@@ -39,12 +39,12 @@ std::int64_t blocks_of(const SlotWindow& window) {
 }
 
 Kernel bind(const KernelArgs& args) {
-  const SlotWindow window(args);
+  const SlotWindow window = SlotWindow::of_round(args);
   return run_steps(args.stream, Step{blocks_of(window), SetWindow{window}});
 }
 
 Kernel bind_first(const KernelArgs& args) {
-  const SlotWindow window(args);
+  const SlotWindow window = SlotWindow::first(args);
   return run_steps(args.stream, Step{blocks_of(window), SetWindow{window}},
                    Step{1, CountWindows{window, args.results[2].as<std::int32_t>()}});
 }

@@ -16,15 +16,21 @@ struct SlotWindow {
   const std::int32_t* round;                // of the window, or null: the first one
   std::int32_t *window_slot, *window_filled;
 
-  explicit SlotWindow(const KernelArgs& args)
-      : choices(args.operands[0].elements()),
-        experts(args.operands[1].shape()[0]),
+  // round_: null for the first window.
+  SlotWindow(const KernelArgs& args, const TensorView& slot_, const TensorView& filled_, const TensorView* round_)
+      : choices(slot_.elements()),
+        experts(filled_.shape()[0]),
         capacity(args.attributes.integer("slots")),
-        slot(args.operands[0].as<std::int32_t>()),
-        filled(args.operands[1].as<std::int32_t>()),
-        round(args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr),
+        slot(slot_.as<std::int32_t>()),
+        filled(filled_.as<std::int32_t>()),
+        round(round_ ? round_->as<std::int32_t>() : nullptr),
         window_slot(args.results[0].as<std::int32_t>()),
         window_filled(args.results[1].as<std::int32_t>()) {}
+
+  static SlotWindow first(const KernelArgs& args) { return {args, args.operands[1], args.operands[2], nullptr}; }
+  static SlotWindow of_round(const KernelArgs& args) {
+    return {args, args.operands[0], args.operands[1], &args.operands[2]};
+  }
 
   LANCET_HD std::int64_t begin() const { return round ? *round * capacity : 0; }
   // Sets the slot of choice i in the window that begins at slot `begin`.

@@ -362,9 +362,8 @@ void all_to_all_counts_windows(ReferenceCall& c) {
 }
 
 // Counts the slots one by one.
-void window_at(ReferenceCall& c, Index round) {
+void window_at(ReferenceCall& c, const DoubleTensor& slot, const DoubleTensor& filled, Index round) {
   const Index C = c.attributes.integer("slots");
-  const auto &slot = c.operands[0], &filled = c.operands[1];
   for (Index i = 0; i < Index(slot.values.size()); ++i) {
     c.results[0][i] = -1;
     for (Index at = 0; at < C; ++at)
@@ -377,15 +376,15 @@ void window_at(ReferenceCall& c, Index round) {
 }
 
 void first_window(ReferenceCall& c) {
-  window_at(c, 0);
-  const auto& filled = c.operands[1];
+  window_at(c, c.operands[1], c.operands[2], 0);
+  const auto& filled = c.operands[2];
   Index windows = 1;
   for (Index e = 0; e < filled.shape()[0]; ++e)
     while (double(windows * c.attributes.integer("slots")) < filled[2 * e + 1]) ++windows;
   c.results[2][0] = double(windows);
 }
 
-void window(ReferenceCall& c) { window_at(c, Index(c.operands[2][0])); }
+void window(ReferenceCall& c) { window_at(c, c.operands[0], c.operands[1], Index(c.operands[2][0])); }
 
 // The filled slots of each part become rows [rows[e,0], rows[e,1]), or the reverse.
 void move_part(ReferenceCall& c, const DoubleTensor& filled, const DoubleTensor& rows, bool there) {
