@@ -33,7 +33,7 @@ const OpDef table[] = {
                    {{1}, {1}, SplitIn::space},
                    {{2}, {2}, SplitIn::space},
                    {{none}, {partial}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 7})}, {}}, {{bf16({2, 4, 32})}, {}}, {{bf16({4, 8})}, {{"f32", 1}}}}},
+     .samples = {{{f32({2, 4, 7})}, {}}, {{bf16({2, 4, 32})}, {}}, {{bf16({2, 4, 8})}, {{"f32", 1}}}}},
 };
 
 }  // namespace

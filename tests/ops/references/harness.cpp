@@ -442,6 +442,7 @@ bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op) {
   const int counts = op.ragged->counts;
   if (counts >= 0 && (counts >= int(row.operands.size()) || row.operands[std::size_t(counts)] != ops::partial))
     return false;
+  if (op.ragged->operands.empty() && op.ragged->results.empty()) return row.in == ops::SplitIn::space;  // windows
   auto splits = [](const std::vector<int>& buffers, const std::vector<ops::Axis>& entries) {
     return std::ranges::any_of(buffers, [&](int i) { return entries[std::size_t(i)] == 1; });
   };
