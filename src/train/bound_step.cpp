@@ -22,11 +22,11 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
   for (const ir::Output& output : plan.program.outputs) {
     const ops::TensorView view = executor.output(output.name);
     const auto values = [&] { return std::span(view.as<float>(), static_cast<std::size_t>(view.elements())); };
-    if (output.kind == ir::OutputKind::aux) bound.aux.push_back(view.as<float>());
-    if (output.kind == ir::OutputKind::z_loss) bound.z_loss.push_back(view.as<float>());
-    if (output.kind == ir::OutputKind::load) bound.load.emplace_back(values());
-    if (output.kind == ir::OutputKind::bias) bound.bias.emplace_back(values());
-    if (output.kind == ir::OutputKind::rounds) bound.rounds.push_back(view.as<std::int32_t>());
+    if (output.kind == ir::OutputKind::aux) bound.layers.aux.push_back(view.as<float>());
+    if (output.kind == ir::OutputKind::z_loss) bound.layers.z_loss.push_back(view.as<float>());
+    if (output.kind == ir::OutputKind::load) bound.layers.load.emplace_back(values());
+    if (output.kind == ir::OutputKind::bias) bound.layers.bias.emplace_back(values());
+    if (output.kind == ir::OutputKind::rounds) bound.layers.rounds.push_back(view.as<std::int32_t>());
   }
   return bound;
 }

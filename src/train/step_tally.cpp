@@ -21,19 +21,23 @@ void StepTally::clear() {
   for (auto* numbers : {&z_loss_, &bias_spread_}) std::fill(numbers->begin(), numbers->end(), std::nullopt);
 }
 
-void StepTally::add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-                    std::span<const float* const> z_loss, std::span<const std::int32_t* const> rounds,
-                    const runtime::StepTimes& times) {
-  for (const std::int32_t* of_layer : rounds) rounds_ = std::max(rounds_.value_or(0), std::int64_t(*of_layer));
-  for (std::size_t layer = 0; layer < aux.size(); ++layer) entropy_[layer] += aux[layer][1];
-  for (std::size_t layer = 0; layer < z_loss.size(); ++layer)
-    z_loss_[layer] = z_loss_[layer].value_or(0) + double(*z_loss[layer]);
-  for (std::size_t layer = 0; layer < load.size(); ++layer)
-    for (std::size_t row = 0; row < load[layer].size(); row += 2 * experts_)
+void StepTally::add(const LayerOutputs& layers, const runtime::StepTimes& times) {
+  for (const std::int32_t* rounds : layers.rounds) rounds_ = std::max(rounds_.value_or(0), std::int64_t(*rounds));
+  for (std::size_t layer = 0; layer < layers.aux.size(); ++layer) entropy_[layer] += layers.aux[layer][1];
+  for (std::size_t layer = 0; layer < layers.z_loss.size(); ++layer)
+    z_loss_[layer] = z_loss_[layer].value_or(0) + double(*layers.z_loss[layer]);
+  for (std::size_t layer = 0; layer < layers.bias.size(); ++layer) {
+    const auto [least, most] = std::ranges::minmax(layers.bias[layer]);
+    bias_spread_[layer] = double(most) - double(least);
+  }
+  for (std::size_t layer = 0; layer < layers.load.size(); ++layer) {
+    const std::span load = layers.load[layer];
+    for (std::size_t row = 0; row < load.size(); row += 2 * experts_)
       for (std::size_t e = 0; e < experts_; ++e) {
-        chosen_[layer * experts_ + e] += load[layer][row + e];
-        kept_[layer * experts_ + e] += load[layer][row + experts_ + e];
+        chosen_[layer * experts_ + e] += load[row + e];
+        kept_[layer * experts_ + e] += load[row + experts_ + e];
       }
+  }
   times_.compute += times.compute;
   times_.all_to_all += times.all_to_all;
   times_.all_reduce += times.all_reduce;
@@ -43,11 +47,6 @@ void StepTally::add(std::span<const float* const> aux, std::span<const std::span
 }
 
 double StepTally::kept() const { return std::accumulate(kept_.begin(), kept_.end(), 0.0); }
-
-void StepTally::set_bias(std::size_t layer, std::span<const float> bias) {
-  const auto [least, most] = std::ranges::minmax(bias);
-  bias_spread_[layer] = double(most) - double(least);
-}
 
 run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
   double most = 0, sum = 0, fitted = 0;

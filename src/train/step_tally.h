@@ -7,6 +7,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/run/metrics.h"
 #include "lancet/runtime/executor.h"
+#include "layer_outputs.h"
 
 namespace lancet::train {
 
@@ -17,14 +18,8 @@ class StepTally {
   StepTally(std::size_t layers, std::size_t experts);
 
   void clear();
-  // Adds one run of a plan. aux: per MoE layer, auxiliary loss and router entropy. load: [2L,E] per MoE layer, the
-  // tokens of each of L runs of tokens that chose each expert and those that it kept.
-  // z_loss: per MoE layer, or empty. rounds: of each MoE layer that drops nothing.
-  void add(std::span<const float* const> aux, std::span<const std::span<const float>> load,
-           std::span<const float* const> z_loss, std::span<const std::int32_t* const> rounds,
-           const runtime::StepTimes& times);
-  // The biases of a layer's experts as they are after the step.
-  void set_bias(std::size_t layer, std::span<const float> bias);
+  // Adds one run of a plan. The biases are those of the last run.
+  void add(const LayerOutputs& layers, const runtime::StepTimes& times);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
   // copies, the exposed and hidden time. tokens: of the step, over all ranks.
   void fill(run::StepRecord& record, bool alone, double tokens);

@@ -96,7 +96,7 @@ class TrainerImpl final : public Trainer {
     if (accelerator)
       LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
-    if (!update_.load.empty()) tally_ = StepTally(update_.load.size(), std::size_t(experts_of_layer()));
+    if (!update_.layers.load.empty()) tally_ = StepTally(update_.layers.load.size(), std::size_t(experts_of_layer()));
     if (emulated_) {
       LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
       return emulated_->try_links(world_, plans_.update);
@@ -257,7 +257,6 @@ class TrainerImpl final : public Trainer {
     record.grad_norm = *update_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
-    for (std::size_t layer = 0; layer < update_.bias.size(); ++layer) tally_.set_bias(layer, update_.bias[layer]);
     tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
@@ -356,8 +355,8 @@ class TrainerImpl final : public Trainer {
 
   void add_up(const BoundStep& plan, run::StepRecord& record) {
     record.loss += *plan.loss;
-    for (const float* aux : plan.aux) record.aux_loss += aux[0];
-    tally_.add(plan.aux, plan.load, plan.z_loss, plan.rounds, plan.executor->times());
+    for (const float* aux : plan.layers.aux) record.aux_loss += aux[0];
+    tally_.add(plan.layers, plan.executor->times());
   }
 
   const config::Config config_;

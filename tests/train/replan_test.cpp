@@ -60,9 +60,10 @@ TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's k
   train::StepTally tally(2, 4);
   const std::vector<float> first{10, 30, 30, 10, 10, 25, 25, 10}, second{40, 20, 20, 0, 25, 20, 20, 0};
   const float aux[] = {0, 0};
-  const std::vector<const float*> auxes{aux, aux};
-  const std::vector<std::span<const float>> load{first, second};
-  tally.add(auxes, load, {}, {});
+  train::LayerOutputs layers;
+  layers.aux = {aux, aux};
+  layers.load = {first, second};
+  tally.add(layers, {});
   run::StepRecord record;
   tally.fill(record, false, 80);
   // Layer 0: 35 of 80 tokens on either of two ranks; layer 1: 45 on the first.

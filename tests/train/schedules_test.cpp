@@ -149,6 +149,7 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
                   .n_inner = {},
                   .experts_per_rank = {},
                   .num_local_experts = 128,
+                  .moe_intermediate_size = {},
                   .router_group_size = {},
                   .router_topk_groups = {}};
   config.train.micro_batch_size = 8;

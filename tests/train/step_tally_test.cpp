@@ -10,15 +10,15 @@ namespace {
 StepTally two_layers(bool z_loss, bool bias) {
   StepTally tally(2, 3);
   const std::vector<std::vector<float>> aux{{1, 0.25f}, {1, 0.5f}}, load{{4, 2, 0, 3, 2, 0}, {6, 3, 3, 6, 2, 1}};
-  const std::vector<const float*> aux_of{aux[0].data(), aux[1].data()};
-  const std::vector<std::span<const float>> load_of{load[0], load[1]};
   const float z[] = {1.5f, 0.5f};
-  const std::vector<const float*> z_of = z_loss ? std::vector<const float*>{&z[0], &z[1]} : std::vector<const float*>{};
+  const std::vector<float> biases[] = {{-0.25f, 0, 0.5f}, {2, 2, 2}};
+  LayerOutputs layers;
+  layers.aux = {aux[0].data(), aux[1].data()};
+  layers.load = {load[0], load[1]};
+  if (z_loss) layers.z_loss = {&z[0], &z[1]};
+  if (bias) layers.bias = {biases[0], biases[1]};
   tally.clear();
-  for (int micro = 0; micro < 2; ++micro) tally.add(aux_of, load_of, z_of, {});
-  if (!bias) return tally;
-  tally.set_bias(0, std::vector<float>{-0.25f, 0, 0.5f});
-  tally.set_bias(1, std::vector<float>{2, 2, 2});
+  for (int micro = 0; micro < 2; ++micro) tally.add(layers, {});
   return tally;
 }
 
