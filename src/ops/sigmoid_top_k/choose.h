@@ -23,17 +23,9 @@ inline void choose_sigmoid(const SigmoidChoice& c, const float* s, std::int32_t*
     for (std::int64_t g = 0; g < c.groups; ++g) keys[g] = group_key(rank, g * size, (g + 1) * size, std::uint32_t(g));
     open = open_groups(keys, c.groups, c.open);
   }
-  std::uint64_t last = 0;  // the key of the choice before
-  for (std::int64_t k = 0; k < c.choices; ++k) {
-    std::uint64_t best = 0;
-    for (std::int64_t g = 0; g < c.groups; ++g)
-      for (std::int64_t e = g * size; e < (g + 1) * size && (open >> g & 1) != 0; ++e) {
-        const std::uint64_t key = choice_key(rank(e), std::uint32_t(e));
-        if (key > best && (k == 0 || key < last)) best = key;
-      }
-    last = best;
-    expert[k] = std::int32_t(expert_of_key(best));
-  }
+  Largest largest([&](std::int64_t e) { return choice_key(rank(e), std::uint32_t(e)); }, c.choices, expert);
+  for (std::int64_t g = 0; g < c.groups; ++g)
+    for (std::int64_t e = g * size; e < (g + 1) * size && (open >> g & 1) != 0; ++e) largest.add(e);
 }
 
 // expert [K], weight [K] and scores [E] of a token's logits [E].

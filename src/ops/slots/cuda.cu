@@ -179,14 +179,16 @@ struct First {
 };
 
 // The entries that ListEntries has listed. An entry's key is the number of its choice and, if there are weights, the
-// service_key of its token; by_weight: the service_key of its own weight.
+// service_key of its token's first weight. Where entries are served by their own weights (Service::by_weight), they
+// count as the first choices of tokens with one choice.
 struct Listed {
   Gate gate;
   const std::int32_t *begins, *ends;  // [E]: the expert's range of the list
   const std::int32_t* list;
   const float* weight;  // [T, K], or null: no priorities
-  bool by_weight;       // routing::Service::by_weight
-  First* first;         // [G, E]
+  bool by_weight;
+  std::int32_t choices;  // of a token that has a key
+  First* first;          // [G, E]
 
   // Those of expert e in group g, and their number.
   LANCET_DEVICE const std::int32_t* entries(std::int64_t e, std::int64_t g) const {
@@ -197,15 +199,14 @@ struct Listed {
     return after - gate.before_group(e, g);
   }
   LANCET_DEVICE std::uint64_t key(std::int32_t entry) const {
-    if (by_weight) return routing::service_key(weight[entry]);
-    const std::int32_t choices = std::int32_t(gate.choices), k = entry % choices;
+    const std::int32_t k = entry % choices;
     return std::uint64_t(k) << 32 | (weight ? routing::service_key(weight[entry - k]) : 0u);
   }
   // The digits of keys that may differ, of 8 bits, from the lowest.
   LANCET_DEVICE int first_digit() const { return weight ? 0 : 4; }
   LANCET_DEVICE int last_digit() const {
     int digits = 4;
-    for (std::int64_t numbers = 1; numbers < gate.choices && !by_weight; numbers *= 256) ++digits;
+    for (std::int64_t most = 1; most < choices; most *= 256) ++digits;
     return digits;
   }
 
@@ -244,7 +245,8 @@ struct FindFirst {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const Gate& gate = listed.gate;
-    const std::int64_t e = block.index() % gate.experts, g = block.index() / gate.experts;
+    const std::int32_t experts = std::int32_t(gate.experts), index = std::int32_t(block.index());
+    const std::int32_t e = index % experts, g = index / experts;  // 64 bits would need a stack
     const std::int32_t* entries = listed.entries(e, g);
     const std::int32_t n = listed.count(e, g);
     First found{~std::uint64_t{0}, n, 0};
@@ -295,7 +297,8 @@ struct GiveSlots {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const Gate& gate = listed.gate;
-    const std::int64_t e = block.index() % gate.experts, g = block.index() / gate.experts;
+    const std::int32_t experts = std::int32_t(gate.experts), index = std::int32_t(block.index());
+    const std::int32_t e = index % experts, g = index / experts;  // 64 bits would need a stack
     std::int32_t begin = 0;
     for (std::int64_t i = 0; i < g; ++i) begin += gate.counts[i * gate.experts + e];
     const std::int32_t kept = listed.for_kept(
@@ -360,7 +363,14 @@ Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight =
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  const Listed listed{gate, memory.begins, memory.ends, memory.list, weight, by_weight, memory.first};
+  const Listed listed{gate,
+                      memory.begins,
+                      memory.ends,
+                      memory.list,
+                      weight,
+                      by_weight,
+                      by_weight ? 1 : std::int32_t(gate.choices),
+                      memory.first};
   return run_steps(args.stream, Step{gate.chunks, Count{gate}},
                    Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.begins}},
                    Step{1, ScanBins{memory.begins, memory.ends, gate.experts}},

@@ -8,19 +8,33 @@
 
 namespace lancet::ops::routing {
 
+// The experts with the largest keys of those that are added, in falling order. key(e): different for every expert.
+template <class Key>
+class Largest {
+ public:
+  Largest(Key key, std::int64_t choices, std::int32_t* expert) : key_(key), choices_(choices), expert_(expert) {}
+
+  void add(std::int64_t e) {
+    const std::uint64_t key = key_(e);
+    if (found_ == choices_ && key < least_) return;
+    std::int64_t at = found_ < choices_ ? found_++ : choices_ - 1;
+    for (; at > 0 && key_(expert_[at - 1]) < key; --at) expert_[at] = expert_[at - 1];
+    expert_[at] = std::int32_t(e);
+    least_ = key_(expert_[found_ - 1]);
+  }
+
+ private:
+  Key key_;
+  std::int64_t choices_, found_ = 0;
+  std::int32_t* expert_;     // [choices]
+  std::uint64_t least_ = 0;  // the key of the last one found
+};
+
 // Finds the `choices` experts with the largest logits [E], in falling order, equals by rising expert. The result is
 // always as many different experts, whatever the logits are.
 inline void choose(const float* logits, std::int64_t experts, std::int64_t choices, std::int32_t* expert) {
-  std::uint64_t last = 0;  // the key of the choice before
-  for (std::int64_t k = 0; k < choices; ++k) {
-    std::uint64_t best = 0;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const std::uint64_t key = choice_key(logits[e], std::uint32_t(e));
-      if (key > best && (k == 0 || key < last)) best = key;
-    }
-    last = best;
-    expert[k] = std::int32_t(expert_of_key(best));
-  }
+  Largest largest([=](std::int64_t e) { return choice_key(logits[e], std::uint32_t(e)); }, choices, expert);
+  for (std::int64_t e = 0; e < experts; ++e) largest.add(e);
 }
 
 // The sum of values [E], in the order of top_k/math.h.
