@@ -37,6 +37,9 @@ Status check_router_fields(const Model& m) {
         "model.{}: expected 0 with model.router \"{}\", which has no scores, found {}; model.router=switch takes it",
         field, name(m.router), found);
   };
+  if (m.norm_topk_prob && !m.has_scores())
+    return refused("model.norm_topk_prob: expected false with model.router \"{}\", whose weights are 1, found true",
+                   name(m.router));
   LANCET_TRY(needs_scores("router_jitter_noise", m.router_jitter_noise));
   return needs_scores("router_z_loss_coef", m.router_z_loss_coef);
 }

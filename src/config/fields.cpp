@@ -106,9 +106,9 @@ constexpr Field table[] = {
         "batch_prioritized: by score; first choices before second ones, each by falling weight of the token's "
         "first choice; gshard: by score, with normalised weights; first choices before second ones, each in token "
         "order; hash: by the token's id, without scores; random: at random, evenly in each sequence; both keep the "
-        "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes the "
-        "tokens with its largest scores, which is not causal: a token's experts depend on later tokens of its group, in "
-        "evaluation, too"),
+        "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes "
+        "the tokens with its largest scores, which is not causal: a token's experts depend on later tokens of its "
+        "group, in evaluation, too"),
     ROW(model.router_second_expert, any(),
         "gshard: a token is sent to its second expert in training. random: with probability min(1, 2 * its weight), as "
         "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it"),
@@ -207,8 +207,8 @@ constexpr Field table[] = {
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
     ROW(mesh.tensor, between(1, most_ranks),
-        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner and "
-        "of moe_intermediate_size"),
+        "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
+        "and of moe_intermediate_size"),
     ROW(mesh.stage, between(1, most_ranks), "pipeline stages; only 1 so far"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),

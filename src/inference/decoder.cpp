@@ -23,8 +23,7 @@ Status check_generates(const config::Model& model) {
   if (!model.has_moe() || !model.experts_choose()) return {};
   return config_error(
       "model.router: expected a router by which tokens choose, found \"expert_choice\", by which a token's experts "
-      "depend "
-      "on later tokens: lancet eval computes its loss, and a model trained with model.router=top_k generates");
+      "depend on later tokens: lancet eval computes its loss, and a model trained with model.router=top_k generates");
 }
 
 Decoder::Decoder(const config::Config& config, comm::Communicator& world, runtime::TensorStore& store,

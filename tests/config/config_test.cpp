@@ -326,6 +326,9 @@ TEST_CASE("a router takes the experts per token and the fields that it has a use
     CHECK(error({"model.router=" + router, "model.router_jitter_noise=0.01"}) ==
           "config: model.router_jitter_noise: expected 0 with model.router \"" + router +
               "\", which has no scores, found 0.01; model.router=switch takes it");
+    CHECK(error({"model.router=" + router, "model.norm_topk_prob=true"}) ==
+          "config: model.norm_topk_prob: expected false with model.router \"" + router +
+              "\", whose weights are 1, found true");
     CHECK(check(good("{}", {"model.router=" + router}), 4).ok());
   }
   CHECK(error({"model.router_second_expert=always"}) ==

@@ -181,8 +181,8 @@ struct Ragged {
   int counts = -1;                               // the operand with the counts; -1: the op needs none
   int slots = -1;                                // the operand i32[T,K] with the tokens' slots in them, or -1
   // The result i32[1] with the windows (ops/window) that the slots take, or -1; the result before it is the counts of
-  // the first window. In space a shard has the number of its
-  // own tokens, and the whole is the largest of them, which comes with the counts: `partial` names it.
+  // the first window. In space a shard has the number of its own tokens, and the whole is the largest of them, which
+  // comes with the counts: `partial` names it.
   int windows = -1;
 };
 

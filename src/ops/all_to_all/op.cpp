@@ -4,8 +4,7 @@
 //       rows of each source rank begin in its buffer; the last entry is their end. A part begins where the part before
 //       ended.
 //   all_to_all_counts_windows(filled, windows i32[1] [, rows before]) -> rows, windows i32[1]: likewise, and the
-//   largest
-//       number of windows of a rank of the group (ops/window), one more word in each message
+//       largest number of windows of a rank of the group (ops/window), one more word in each message
 //   all_to_all(slots [E,C,D], filled, rows) -> [E/W, W*C, D], rows packed without gaps
 //   all_to_all_back(buffer [E/W,W*C,D], filled, rows) -> slots [E,C,D], the inverse
 // An unsplit all-to-all of a layer that was split in parts names the filled slots and rows of every part: (slots,

@@ -1,9 +1,8 @@
 // The Switch Transformer's load-balancing loss: E * sum over experts of f_e * P_e, where f_e is the fraction of all
 // choices that are of e (load, without gradient) and P_e is the mean probability of e: 1 if all is even, whatever the
 // number K of a token's choices. (Mixtral's code sums the f_e up to K, so that its loss is K times as large.) The
-// second result is the entropy of the
-// router, the mean over tokens of -sum over experts of p log p, in nats: from 0 (certain) to log E (even), without
-// gradient. The result f32[2], loss and entropy, is this rank's share; the sum over ranks is that of the layer.
+// second result is the entropy of the router, the mean over tokens of -sum over experts of p log p, in nats: from 0
+// (certain) to log E (even), without gradient. The result f32[2], loss and entropy, is this rank's share; the sum over ranks is that of the layer.
 // Tokens may have several loads, f32[2L,E]: each of L runs of neighbouring tokens has its own f_e, and the loss is the
 // sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent);
 // total_tokens, the number of tokens of the whole batch; coefficient, the weight of the loss in the objective, which

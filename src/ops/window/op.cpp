@@ -6,9 +6,8 @@
 //       experts say which slots a part of the tokens fills (split_filled). The number of a group of ranks is the
 //       largest of theirs; it comes with the counts of their all-to-alls (all_to_all_counts_windows).
 //   window(slot, filled, round i32[1]) -> slot, filled: window `round`
-//   round(windows) -> round i32[1]: begins the body of a repeat (ir/repeat.h) that runs for the rounds 1 to windows
-//   - 1.
-//       The pass fold_repeats makes it the repeat's own result, so that it has no kernel.
+//   round(windows) -> round i32[1]: begins the body of a repeat (ir/repeat.h), which runs for the rounds from 1 to
+//       windows - 1. The pass fold_repeats makes it the repeat's own result, so that it has no kernel.
 #include "ops/describe.h"
 
 namespace lancet::ops {
