@@ -57,7 +57,7 @@ struct Chosen {
   Chosen(const Floats& logits, std::size_t choices, bool normalized = false)
       : expert(choices), scores(logits.size()), weight(choices) {
     const auto experts = std::int64_t(logits.size());
-    routing::choose(logits.data(), experts, std::int64_t(choices), expert.data());
+    routing::choose(logits.data(), scores.data(), experts, std::int64_t(choices), expert.data());
     routing::softmax(logits.data(), expert[0], scores.data(), experts);
     routing::weigh(scores.data(), expert.data(), std::int64_t(choices), normalized, weight.data());
   }
@@ -220,7 +220,7 @@ TEST_CASE("priority: falling weight of the first choice, ties by lower token; dr
 
 namespace {
 
-Ints sigmoid_choices(const Floats& scores, const routing::SigmoidChoice& of, std::int64_t choices) {
+Ints sigmoid_choices(Floats scores, const routing::SigmoidChoice& of, std::int64_t choices) {
   routing::SigmoidChoice choice = of;
   choice.experts = std::int64_t(scores.size());
   choice.choices = choices;

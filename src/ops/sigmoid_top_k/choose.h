@@ -13,19 +13,20 @@ struct SigmoidChoice {
   const float* bias = nullptr;  // [E], or null
 };
 
-// Chooses by s + bias, s [E], among the experts of the open groups.
-inline void choose_sigmoid(const SigmoidChoice& c, const float* s, std::int32_t* expert) {
+// Chooses by s + bias among the experts of the open groups. numbers [E]: s, for its own use.
+inline void choose_sigmoid(const SigmoidChoice& c, float* numbers, std::int32_t* expert) {
   const std::int64_t size = c.experts / c.groups;
-  const auto rank = [&](std::int64_t e) { return s[e] + (c.bias ? c.bias[e] : 0.f); };
+  const auto rank = [&](std::int64_t e) { return numbers[e] + (c.bias ? c.bias[e] : 0.f); };
   std::uint64_t open = ~std::uint64_t{0};
   if (c.open < c.groups) {
     std::uint64_t keys[most_expert_groups];
     for (std::int64_t g = 0; g < c.groups; ++g) keys[g] = group_key(rank, g * size, (g + 1) * size, std::uint32_t(g));
     open = open_groups(keys, c.groups, c.open);
   }
-  Largest largest([&](std::int64_t e) { return choice_key(rank(e), std::uint32_t(e)); }, c.choices, expert);
   for (std::int64_t g = 0; g < c.groups; ++g)
-    for (std::int64_t e = g * size; e < (g + 1) * size && (open >> g & 1) != 0; ++e) largest.add(e);
+    for (std::int64_t e = g * size; e < (g + 1) * size; ++e)
+      numbers[e] = (open >> g & 1) != 0 ? choice_number(rank(e), e) : never_chosen;
+  choose(numbers, c.experts, c.choices, expert);
 }
 
 // expert [K], weight [K] and scores [E] of a token's logits [E].
@@ -33,6 +34,7 @@ inline void route_sigmoid(const SigmoidChoice& c, const float* logits, std::int3
                           float* scores) {
   for (std::int64_t e = 0; e < c.experts; ++e) scores[e] = sigmoid_f32(logits[e]);
   choose_sigmoid(c, scores, expert);
+  for (std::int64_t e = 0; e < c.experts; ++e) scores[e] = sigmoid_f32(logits[e]);
   float sum = 0;
   for (std::int64_t k = 0; k < c.choices; ++k) sum += weight[k] = scores[expert[k]];
   for (std::int64_t k = 0; k < c.choices; ++k)

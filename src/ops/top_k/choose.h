@@ -8,39 +8,47 @@
 
 namespace lancet::ops::routing {
 
-// The experts with the largest keys of those that are added, in falling order. key(e): different for every expert.
-template <class Key>
-class Largest {
- public:
-  Largest(Key key, std::int64_t choices, std::int32_t* expert) : key_(key), choices_(choices), expert_(expert) {}
+// The logit by which an expert is chosen, in the order of choice_key: equals by rising expert.
+inline float choice_number(float logit, std::int64_t expert) {
+  if (logit == logit) return logit;
+  return expert == 0 ? __builtin_huge_valf() : -__builtin_huge_valf();
+}
+inline constexpr float never_chosen = __builtin_nanf("");
 
-  void add(std::int64_t e) {
-    const std::uint64_t key = key_(e);
-    if (found_ == choices_ && key < least_) return;
-    std::int64_t at = found_ < choices_ ? found_++ : choices_ - 1;
-    for (; at > 0 && key_(expert_[at - 1]) < key; --at) expert_[at] = expert_[at - 1];
-    expert_[at] = std::int32_t(e);
-    least_ = key_(expert_[found_ - 1]);
+// Finds the `choices` experts with the largest numbers [E], in falling order, equals by rising expert, and leaves
+// never_chosen in their places. A search of the largest number, and one of its place, are loops without branches.
+inline void choose(float* numbers, std::int64_t experts, std::int64_t choices, std::int32_t* expert) {
+  const auto end = std::int32_t(experts);
+  for (std::int64_t k = 0; k < choices; ++k) {
+    float best = -__builtin_huge_valf();
+#pragma omp simd reduction(max : best)
+    for (std::int32_t e = 0; e < end; ++e) best = numbers[e] > best ? numbers[e] : best;
+    std::int32_t first = end;
+#pragma omp simd reduction(min : first)
+    for (std::int32_t e = 0; e < end; ++e) {
+      const std::int32_t here = numbers[e] == best ? e : end;
+      first = here < first ? here : first;
+    }
+    expert[k] = first;
+    numbers[first] = never_chosen;
   }
+}
 
- private:
-  Key key_;
-  std::int64_t choices_, found_ = 0;
-  std::int32_t* expert_;     // [choices]
-  std::uint64_t least_ = 0;  // the key of the last one found
-};
-
-// Finds the `choices` experts with the largest logits [E], in falling order, equals by rising expert. The result is
-// always as many different experts, whatever the logits are.
-inline void choose(const float* logits, std::int64_t experts, std::int64_t choices, std::int32_t* expert) {
-  Largest largest([=](std::int64_t e) { return choice_key(logits[e], std::uint32_t(e)); }, choices, expert);
-  for (std::int64_t e = 0; e < experts; ++e) largest.add(e);
+// Finds the experts with a token's largest logits [E]: always as many different ones, whatever the logits are. numbers:
+// [E], for its own use.
+inline void choose(const float* logits, float* numbers, std::int64_t experts, std::int64_t choices,
+                   std::int32_t* expert) {
+  for (std::int64_t e = 0; e < experts; ++e) numbers[e] = choice_number(logits[e], e);
+  choose(numbers, experts, choices, expert);
 }
 
 // The sum of values [E], in the order of top_k/math.h.
 inline float ordered_sum(const float* values, std::int64_t experts) {
   float sums[partial_sum_count] = {};
-  for (std::int64_t e = 0; e < experts; ++e) sums[e % partial_sum_count] += values[e];
+  const std::int64_t whole = experts / partial_sum_count * partial_sum_count;
+  for (std::int64_t e = 0; e < whole; e += partial_sum_count)
+    for (int l = 0; l < partial_sum_count; ++l) sums[l] += values[e + l];
+  for (std::int64_t e = whole; e < experts; ++e) sums[e - whole] += values[e];
   for (int half = partial_sum_count / 2; half > 0; half /= 2)
     for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
   return sums[0];

@@ -24,7 +24,7 @@ Kernel bind(const KernelArgs& args) {
   return [=]() -> Status {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
-        routing::choose(logits + t * experts, experts, choices, expert + t * choices);
+        routing::choose(logits + t * experts, scores + t * experts, experts, choices, expert + t * choices);
         routing::softmax(logits + t * experts, expert[t * choices], scores + t * experts, experts);
         routing::weigh(scores + t * experts, expert + t * choices, choices, normalized, weight + t * choices);
       }
@@ -43,7 +43,7 @@ Kernel bind_every(const KernelArgs& args) {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
         std::int32_t* own = expert + t * experts;
-        routing::choose(logits + t * experts, experts, 1, own);
+        routing::choose(logits + t * experts, scores + t * experts, experts, 1, own);
         routing::softmax(logits + t * experts, own[0], scores + t * experts, experts);
         std::copy_n(scores + t * experts, experts, weight + t * experts);
         std::iota(own, own + experts, 0);
