@@ -16,6 +16,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "imbalance": ("step time and gain by the imbalance of the routing, simulated and emulated", PLOTS),
     "capacity": ("loss against wall-clock by the capacity factor", PLOTS),
     "routers": ("losses of the routers at equal time", PLOTS),
+    "route": ("the cost of routes to several experts, on one rank", None),
     "overlap": ("every policy on an emulated cluster, measured against predicted", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
