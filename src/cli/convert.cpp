@@ -44,7 +44,8 @@ Status export_model(const ExportArguments& arguments) {
                                 {tokenizer.hash(), folder.tokenizer->string()}));
     if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
   }
-  LANCET_TRY(hugging_face::export_hugging_face(folder.config.model, store, arguments.out, options));
+  LANCET_TRY(
+      hugging_face::export_hugging_face(hugging_face::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() ? "format (model_type gpt2_moe, which transformers does not know)"
                                           : "GPT2LMHeadModel");

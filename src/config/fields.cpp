@@ -120,7 +120,7 @@ constexpr Field table[] = {
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
         "experts per token; null: no choice is dropped"),
-    ROW(model.dropless_imbalance, above_zero(most_factor),
+    ROW(model.dropless_imbalance, between(1, most_factor),
         "without a capacity_factor: slots per expert and rank that memory is planned for, as a multiple of an even "
         "share; choices beyond them take further rounds"),
     ROW(model.router_group_size, between(1, most_width),

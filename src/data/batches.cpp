@@ -88,6 +88,16 @@ Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& t
   return file;
 }
 
+// The sequences that make whole groups. Experts that choose would compare the tokens of an incomplete group with
+// filler.
+Result<std::int64_t> whole_groups(const config::Config& config, std::int64_t sequences) {
+  const std::int64_t group = config.group_sequences();
+  if (sequences >= group) return sequences - sequences % group;
+  return data_error(
+      fmt::format("{}: expected at least the {} sequences of one group of model.router \"expert_choice\", found {}",
+                  config.data.eval, group, sequences));
+}
+
 }  // namespace
 
 void SequenceOrder::fill(std::int64_t step, int micro, std::span<std::int32_t> numbers) const {
@@ -157,6 +167,9 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
                 Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
   Evaluation evaluation;
   evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
+  if (config.model.has_moe() && config.model.experts_choose()) {
+    LANCET_ASSIGN(evaluation.sequences, whole_groups(config, evaluation.sequences));
+  }
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
   evaluation.batches =
       std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, place, shares);

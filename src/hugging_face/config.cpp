@@ -21,10 +21,10 @@ constexpr const char* of_experts[] = {"moe_layer_freq",  "num_local_experts",   
                                       "capacity_factor", "router_aux_loss_coef", "router_aux_loss_scope"};
 // These are written, and may be missing where they are read.
 constexpr const char* optional_of_experts[] = {
-    "norm_topk_prob",         "moe_intermediate_size", "n_shared_experts",     "first_k_dense_replace",
-    "router_second_expert",   "router_skipped_slots",  "router_aux_loss_form", "router_jitter_noise",
-    "router_z_loss_coef",     "router_groups",         "router_topk_groups",   "routed_scaling_factor",
-    "router_bias_update_rate"};
+    "norm_topk_prob",          "moe_intermediate_size", "n_shared_experts",     "first_k_dense_replace",
+    "router_second_expert",    "router_skipped_slots",  "router_aux_loss_form", "router_jitter_noise",
+    "router_z_loss_coef",      "router_groups",         "router_topk_groups",   "routed_scaling_factor",
+    "router_bias_update_rate", "router_group_size"};
 
 // Fields that would make another model of the same tensors, with the only value that is supported, which is also the
 // default of a missing field.
@@ -104,6 +104,7 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
   }
   const json whole{{"model", model}, {"train", {{"micro_batch_size", 1}}}};
   LANCET_ASSIGN(config::Config config, config::parse(json_text(whole), file.string()));
+  config.train.micro_batch_size = config.model.router_group_size.value_or(1);  // a multiple of it
   if (const Status status = config::check(config, 1); !status.ok())
     return config_error(fmt::format("{}: {}", file.string(), status.error().message));
   return config;

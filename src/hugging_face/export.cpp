@@ -100,6 +100,12 @@ class Export {
 
 }  // namespace
 
+config::Model exported_model(const config::Config& config) {
+  config::Model model = config.model;
+  if (model.has_moe() && model.experts_choose()) model.router_group_size = config.group_sequences();
+  return model;
+}
+
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
   Export files(model, store, options);

@@ -104,12 +104,13 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   // Groups of the size that the model was trained with, since experts may choose among the tokens of a group.
   const std::int64_t group = config.model.experts_choose() ? config.group_sequences() : 1;
   config.train.micro_batch_size = group * std::max<std::int64_t>(1, batch_tokens / config.train.seq_len / group);
+  config.model.router_group_size.reset();
   if (config.model.experts_choose()) config.model.router_group_size = group;
   auto batches = data::evaluation_batches(config, model.tokenizer_id(), world.rank(), world.size());
   LANCET_TRY(world::agree(world, batches.ok() ? Status() : Status(batches.error())));
   data::Evaluation& evaluation = **batches;
   model::BuildOptions build = planning::build_options(config, model::Mode::evaluate, world.size());
-  build.keep_all = true;
+  build.keep_all = config.model.capacity_factor.has_value();  // rounds keep all choices in smaller buffers
   LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world, planning::plan_forward(config, build, world.size())));
   LANCET_TRY(model.streams().open_groups(config::mesh_of(config, world.size()), plan.program));
   LANCET_ASSIGN(const auto executor,

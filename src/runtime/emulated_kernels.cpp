@@ -1,5 +1,6 @@
-// A tensor is known if the host has its numbers: inputs of integers, routers' scores, which are drawn, and the results
-// of an instruction whose operands are all known (choices of experts, gates, counts, statistics of the load). A part of
+// A tensor is known if the host has its numbers: inputs of integers, routers' scores, which are drawn, the biases that
+// balance the load (ops::OpDef::counted), which stay zero, and the results of an instruction whose operands are all
+// known (choices of experts, gates, counts, statistics of the load). A part of
 // a tensor is known if the whole is, and the other way round. An all-reduce is computed if any of its vectors is known,
 // since it sums each by itself. All other tensors are unknown, and their memory is never used. Messages of unknown
 // tensors are scaled; the filled slots and the rows that tell their sizes are known.
@@ -18,13 +19,14 @@ namespace {
 bool is_router(const ir::Instruction& at) { return ops::op(at.op).is_router; }
 
 std::vector<bool> find_computed(const ir::Program& program) {
-  std::vector<bool> known(program.tensors.size()), computed(program.instructions.size());
+  std::vector<bool> known = ops::find_counted(program), computed(program.instructions.size());
   const auto whole_of = [&](ir::TensorId id) {
     while (program.tensors[id.index()].slice) id = program.tensors[id.index()].storage;
     return id.index();
   };
   for (std::size_t i = 0; i < known.size(); ++i)
-    known[i] = program.tensors[i].kind == ir::TensorKind::input && program.tensors[i].type.dtype == DType::i32;
+    if (program.tensors[i].kind == ir::TensorKind::input && program.tensors[i].type.dtype == DType::i32)
+      known[i] = true;
   for (std::size_t i = 0; i < computed.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     const auto is_known = [&](ir::TensorId id) { return known[whole_of(id)]; };

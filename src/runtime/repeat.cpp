@@ -33,7 +33,8 @@ Status run_round(const std::vector<Part>& parts, std::int64_t round) {
 // The count of a repeat, read from the device, and the numbers of rounds, written to it, by way of page-locked memory.
 class DeviceRounds {
  public:
-  static constexpr std::int32_t at_once = 256;  // rounds whose numbers are on the way to the device at the same time
+  // Rounds whose numbers have words of their own. Fewer rounds find the same numbers in their words in each repeat.
+  static constexpr std::int32_t at_once = 256;
 
   explicit DeviceRounds(backend::Device& device) : device_(device) {
     auto memory = device.allocate_host(64 + (1 + std::size_t(at_once)) * sizeof(std::int32_t));
@@ -50,12 +51,14 @@ class DeviceRounds {
     return wait(stream);
   }
   std::int32_t count() const { return *values(); }  // as last read
+  // number: 1 in the first round of a repeat.
   Status set_round(backend::Stream& stream, std::int32_t number, std::int32_t* round) {
-    if (number % at_once == 0) {
+    const std::int32_t word = (number - 1) % at_once;
+    if (word == 0 && count() > at_once) {  // copies of the words' last numbers may be under way
       __atomic_store_n(ready(), 0, __ATOMIC_RELAXED);
       LANCET_TRY(wait(stream));
     }
-    std::int32_t& from = values()[1 + number % at_once];
+    std::int32_t& from = values()[1 + word];
     from = number;
     return stream.copy(round, &from, sizeof(std::int32_t));
   }

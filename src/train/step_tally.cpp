@@ -4,6 +4,12 @@
 #include <numeric>
 
 namespace lancet::train {
+namespace {
+
+// 0 of an empty whole: a tally without tokens has neither drops nor uneven loads.
+double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+}  // namespace
 
 StepTally::StepTally(std::size_t layers, std::size_t experts)
     : experts_(experts),
@@ -57,8 +63,8 @@ run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
     fitted += kept_[e];
     unused += chosen_[e] == 0;
   }
-  return {.max_over_mean = most * double(experts_) / sum,
-          .drop_pct = 100 * (1 - fitted / sum),
+  return {.max_over_mean = share(most * double(experts_), sum),
+          .drop_pct = 100 * share(sum - fitted, sum),
           .router_entropy = entropy_[layer],
           .dead_experts = unused,
           .expert_tokens = std::span(chosen_).subspan(layer * experts_, experts_),
@@ -109,7 +115,8 @@ void StepTally::fill(run::StepRecord& record, bool alone, double tokens) {
   }
   const auto layers = double(layers_.size());
   record.load_max_over_mean = unevenness / layers;
-  record.drop_pct = 100 * (1 - kept() / std::accumulate(chosen_.begin(), chosen_.end(), 0.0));
+  const double chosen = std::accumulate(chosen_.begin(), chosen_.end(), 0.0);
+  record.drop_pct = 100 * share(chosen - kept(), chosen);
   record.dead_experts = dead;
   record.rounds = rounds_;
   record.router_entropy = entropy / layers;

@@ -142,6 +142,23 @@ TEST_CASE("an evaluation covers each sequence once at any number of ranks") {
   }
 }
 
+TEST_CASE("an evaluation in which experts choose covers whole groups of sequences") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "eval.bin";
+  write_counting_tokens(path, 30 * length + 1);  // 30 windows
+  config::Config config = evaluation_config(path, 30);
+  config.model.num_local_experts = 4;
+  config.model.router = config::Router::expert_choice;
+  for (const int ranks : {1, 2, 4}) CHECK(counted_windows(config, ranks, 24).size() == 24);
+  config.model.router_group_size = 4;
+  for (const int ranks : {1, 2, 4}) CHECK(counted_windows(config, ranks, 28).size() == 28);
+  config.data.eval_sequences = 3;
+  const auto refused = data::evaluation_batches(config, {}, 0, 1);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(message_of(refused.error()) ==
+        path + ": expected at least the 4 sequences of one group of model.router \"expert_choice\", found 3");
+}
+
 TEST_CASE("a tokenizer of another vocabulary is refused for every source of tokens") {
   const TemporaryFolder folder;
   const std::string tok = folder / "tok";

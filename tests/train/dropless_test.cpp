@@ -1,6 +1,8 @@
 // Without a capacity factor no choice is dropped: training equals that with slots for all tokens, while buffers are as
 // large as planned for a smaller imbalance, in as many rounds as that takes.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <iterator>
 
 #include "declared_costs.h"
 #include "lancet/ir/repeat.h"
@@ -12,7 +14,8 @@
 namespace lancet {
 namespace {
 
-// Buffers of this many even shares of the tokens' choices, and no drops.
+// Buffers of this many even shares of the tokens' choices, and no drops. Below 1, which no config file may say, even
+// routing takes several rounds as well.
 config::Config dropless(config::Config config, double imbalance) {
   config.model.capacity_factor.reset();
   config.model.dropless_imbalance = imbalance;
@@ -59,15 +62,24 @@ DroplessRun run_dropless(const config::Config& config, int ranks, int steps, con
   return run;
 }
 
+// Rounds add up a token's rows in another order. Updates carry the differences into the scores and gradients of later
+// steps.
 void check_dropless(const test::Records& found, const test::Records& expected, double epsilon = 1e-6) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     INFO("step " << i + 1);
     CHECK(found[i].loss == Approx(expected[i].loss).epsilon(epsilon));
-    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(epsilon));
+    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(10 * epsilon));
     CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
     CHECK(found[i].drop_pct.value() == 0);
   }
+}
+
+// Those that could drop choices: experts that choose tokens need a capacity factor.
+std::vector<test::Route> droppable_routes() {
+  std::vector<test::Route> routes;
+  std::ranges::copy_if(test::routes, std::back_inserter(routes), &test::Route::drops);
+  return routes;
 }
 
 config::Config routed_config(const test::Route& route) {
@@ -91,7 +103,7 @@ void send_all_to_one_expert(train::Trainer& trainer) {
 }  // namespace
 
 TEST_CASE("nothing is dropped, whatever the routing") {
-  const auto route = GENERATE(from_range(test::routes));
+  const auto route = GENERATE(from_range(droppable_routes()));
   const int ranks = GENERATE(1, 2, 4);
   const config::Config config = routed_config(route);
   const DroplessRun expected = run_dropless(with_slots_for_all(config), ranks, 8);
@@ -124,7 +136,7 @@ TEST_CASE("all tokens of four ranks may go to one expert") {
 }
 
 TEST_CASE("every policy trains without drops like sequential") {
-  const auto route = GENERATE(from_range(test::routes));
+  const auto route = GENERATE(from_range(droppable_routes()));
   config::Config config = dropless(routed_config(route), 0.5);
   const test::DeclaredCosts costs;
   const DroplessRun expected = run_dropless(config, 2, 6, &costs);
@@ -165,7 +177,7 @@ TEST_CASE("rounds accumulate gradients of micro batches and update sharded state
 }
 
 TEST_CASE("a run without drops resumes bit for bit") {
-  config::Config config = dropless(test::small_config(), 0.5);
+  config::Config config = dropless(test::small_config(), 1);  // a resumed run reads it from a file
   config.train.steps = 6;
   config.train.save_buffer_mb = 8;
   const test::TemporaryFolder folder;

@@ -59,6 +59,8 @@ TEST_CASE("step tally: what the routers have not is empty, also after a step tha
   tally.fill(record, true, 12);
   CHECK_FALSE(record.z_loss.has_value());
   CHECK_FALSE(record.bias_spread.has_value());
+  CHECK(record.drop_pct == 0);  // of no tokens
+  CHECK(record.load_max_over_mean == 0);
   tally = two_layers(false, false);
   tally.fill(record, true, 12);
   CHECK_FALSE(record.z_loss.has_value());

@@ -58,9 +58,12 @@ inline constexpr std::int32_t ignored_target = -1;
 struct Evaluation {
   std::unique_ptr<Batches> batches;  // in file order; the batch number is fill()'s `step`, micro is 0
   std::int64_t count = 0;            // ceil(sequences / (micro_batch_size * batch_ranks))
-  std::int64_t sequences = 0;        // data.eval_sequences, or all windows of the file if it has fewer
+  // data.eval_sequences, or all windows of the file if it has fewer; where experts choose, as many as make whole
+  // groups.
+  std::int64_t sequences = 0;
 };
-// Empty if the config names no evaluation file. tokenizer: expected of the file.
+// Empty if the config names no evaluation file. tokenizer: expected of the file. Data errors: the file, its vocabulary
+// or tokenizer; fewer sequences than a group has, where experts choose.
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
                                                      int rank, int ranks);
 

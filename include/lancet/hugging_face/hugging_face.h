@@ -25,6 +25,10 @@ struct HuggingFaceExport {
   std::optional<std::filesystem::path> tokenizer = {};  // folder whose vocab.json and merges.txt are copied
 };
 
+// The model of a config as exports describe it: where experts choose among the tokens of a group, the number of the
+// group's sequences is part of the model, and router_group_size names it.
+config::Model exported_model(const config::Config& config);
+
 // Creates the folder `out`, complete or not at all. store: of make_whole_store(model). Config error: `out` exists and
 // is not empty. Data errors: those of the disk.
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
