@@ -83,13 +83,15 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
 void add_draws(std::multimap<std::string_view, Sample>& table) {
   const ops::SampleOperand sequences{{i32, {4, 1}}, Fill::tokens};
   const ir::Attributes draws{{"seed", 99}, {"eps", 0.5}, {"vocabulary", 1 << 30}, {"experts", 12}};
-  ir::Attributes second = draws, dealt = draws, counted = draws;
+  ir::Attributes second = draws, dealt = draws, counted = draws, of_bf16 = draws;
   second.set("keep", std::int64_t(1)), second.set("capacity", std::int64_t(2000));
+  of_bf16.set("dtype", std::string("bf16"));
   dealt.set("positions", std::int64_t(1000));
   counted.set("load_tokens", std::int64_t(500)), counted.set("capacity", std::int64_t(2000));
   table.insert({
       {"jitter", {{{{f32, {4, 50, 203}}}, sequences}, draws}},
       {"jitter", {{{{DType::bf16, {4, 51, 96}}}, sequences}, draws}},
+      {"jitter_dx", {{{{f32, {4, 51, 96}}}, sequences}, of_bf16}},
       {"skip_second", {{expert(2000, 2), {{f32, {2000, 2}}, Fill::weight}, sequences}, second}},
       {"first_choices", {{expert(2000, 2)}, counted}},
       {"hash_choice", {{{{i32, {4, 600}}, Fill::tokens}}, draws}},
