@@ -139,8 +139,9 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       const ir::Attributes of_gate{{"capacity", 200 * choices / groups}, {"groups", groups}, {"experts", 8}};
       table.insert({"slots", {{expert(2000, choices)}, of_gate}});
       table.insert({"slots_by_choice", {{expert(2000, choices)}, of_gate}});
-      for (const char* gate : {"slots_by_priority", "slots_by_weight"})
-        table.insert({gate, {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      table.insert(
+          {"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      table.insert({"slots_by_weight", {{{{f32, {2000, 8}}, Fill::weight}}, of_gate}});
     }
   add_draws(table);
   return table;
