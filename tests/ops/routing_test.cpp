@@ -131,11 +131,10 @@ TEST_CASE("the gradient of a choice against finite differences") {
           return total;
         };
         Floats d(4);
-        routing::softmax_backward(
-            chosen.scores.data(),
-            routing::chosen_gradient(chosen.expert.data(), dweight.data(), std::int64_t(choices), normalized,
-                                     chosen.scores.data()),
-            with_shared ? shared.data() : nullptr, d.data(), 4);
+        routing::softmax_backward(chosen.scores.data(),
+                                  routing::chosen_gradient(chosen.expert.data(), dweight.data(), std::int64_t(choices),
+                                                           normalized, chosen.scores.data()),
+                                  with_shared ? shared.data() : nullptr, d.data(), 4);
         for (std::size_t e = 0; e < 4; ++e) {
           auto up = logits, down = logits;
           up[e] += 1e-5;

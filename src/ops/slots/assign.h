@@ -68,9 +68,9 @@ inline void assign_slots(const Decision& d, Service service, std::span<const std
   }
 }
 
-// Expert e takes from each group the `capacity` tokens with its largest weights, equals by rising token, or all if there
-// are no more; the others are not chosen. Sets the expert's slots, counts, filled and load. weight: [T,E]. keys: memory
-// for one key per token of a group.
+// Expert e takes from each group the `capacity` tokens with its largest weights, equals by rising token, or all if
+// there are no more; the others are not chosen. Sets the expert's slots, counts, filled and load. weight: [T,E]. keys:
+// memory for one key per token of a group.
 inline void choose_tokens(const Decision& d, const float* weight, std::int64_t e, std::span<std::uint64_t> keys) {
   for (std::int64_t row = 0; row < 2 * d.loads; ++row) d.load[row * d.experts + e] = 0;
   const auto tokens = std::int64_t(keys.size()), kept = std::min(d.capacity, tokens);

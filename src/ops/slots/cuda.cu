@@ -262,8 +262,8 @@ struct FindFirst {
     First found{~std::uint64_t{0}, entries.count, 0};
     if (gate.capacity < entries.count) find_last(block, entries, std::int32_t(gate.capacity), found);
     std::int32_t own = 0;
-    const std::int32_t kept = listed.for_kept(
-        block, entries, found, [&](std::int32_t entry, std::int32_t) { own += !listed.skipped(entry); });
+    const std::int32_t kept = listed.for_kept(block, entries, found,
+                                              [&](std::int32_t entry, std::int32_t) { own += !listed.skipped(entry); });
     found.chosen = block.sum(own);
     if (block.thread() > 0) return;
     listed.first[block.index()] = found;
@@ -372,13 +372,7 @@ Kernel bind_listed(const KernelArgs& args, const float* weight) {
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  const Listed listed{gate,
-                      memory.begins,
-                      memory.ends,
-                      memory.list,
-                      weight,
-                      std::int32_t(gate.choices),
-                      memory.first};
+  const Listed listed{gate, memory.begins, memory.ends, memory.list, weight, std::int32_t(gate.choices), memory.first};
   return run_steps(args.stream, Step{gate.chunks, Count{gate}},
                    Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.begins}},
                    Step{1, ScanBins{memory.begins, memory.ends, gate.experts}},

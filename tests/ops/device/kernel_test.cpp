@@ -145,8 +145,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
       cases.push_back({"sigmoid_top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
       cases.push_back(
           {"choice_counts", {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
-      const ir::Attributes of_gate{
-          {"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}};
+      const ir::Attributes of_gate{{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}};
       for (const char* gate : gates) {
         Sample sample{{{{i32, {333, choices}}, Fill::expert}}, of_gate};
         if (ops::op(gate).required == 2) sample.operands.push_back({{f32, {333, choices}}, Fill::weight});

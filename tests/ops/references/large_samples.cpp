@@ -126,6 +126,9 @@ std::multimap<std::string_view, Sample> make_large_samples() {
        {{{{f32, {1500, 8}}}, expert(1500, 8), {{f32, {3, 500, 40}}}, {{f32, {40}}}},
         {{"capacity", 200}, {"experts", 40}, {"normalize", 1}, {"scale", 2.5}}}},
       {"choice_counts", {{expert(3000, 3)}, {{"capacity", 1000}, {"experts", 40}}}},
+      {"choice_counts", {{expert(40, 2)}, {{"capacity", 40}, {"experts", 5000}}}},   // in windows
+      {"first_choices", {{expert(9000, 2)}, {{"capacity", 9000}, {"experts", 3}}}},  // in chunks
+      {"first_choices", {{expert(40, 2)}, {{"capacity", 40}, {"experts", 5000}, {"load_tokens", 20}}}},
       {"z_loss", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
       {"z_loss_dx", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
       {"top_k_dx",
@@ -139,8 +142,7 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       const ir::Attributes of_gate{{"capacity", 200 * choices / groups}, {"groups", groups}, {"experts", 8}};
       table.insert({"slots", {{expert(2000, choices)}, of_gate}});
       table.insert({"slots_by_choice", {{expert(2000, choices)}, of_gate}});
-      table.insert(
-          {"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      table.insert({"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
       table.insert({"slots_by_weight", {{{{f32, {2000, 8}}, Fill::weight}}, of_gate}});
     }
   add_draws(table);
