@@ -8,11 +8,10 @@
 //       algorithm 2, where the priority of a token is its largest weight). It looks at the whole batch.
 //   slots_by_choice(expert): all first choices before all second ones, and so forth; within each, tokens in their order
 //       (GShard, algorithm 1). It looks at the whole batch. Choices may be skipped (token_slots.h).
-//   slots_by_weight(weight f32[T,E]): experts choose tokens (Zhou et al., Expert Choice Routing, section 3.2): each
-//   takes
-//       the tokens with its largest weights, equals by token. K = E, and choice k of a token is expert k (every_expert
-//       in ops/top_k), so there is no operand that says it. A choice that is not kept is none: it is not in the load,
-//       and nothing is dropped. It looks at the whole batch.
+//   slots_by_weight(weight f32[T,E]): experts choose tokens (Zhou et al., Expert Choice Routing, section 3.2). Each
+//       expert takes the tokens with its largest weights, equals by token. K = E, and choice k of a token is expert k
+//       (every_expert in ops/top_k), so no operand names the experts. A choice that is not kept is none: it is not in
+//       the load, and nothing is dropped. It looks at the whole batch.
 // The tokens of the whole batch form `groups` groups of neighbours. The kept choices of an expert get its slots in
 // token order, group after group, so that a range of tokens fills a range of each expert's slots. A token chooses an
 // expert at most once. Attribute experts: E. Results, of T tokens with K choices each and G groups:
