@@ -108,7 +108,7 @@ class Router {
   std::vector<TensorId> gate_slots(TensorId expert, TensorId weight) {
     ops::Attributes attributes{{"capacity", capacity_}, {"groups", groups_}, {"experts", experts_}};
     if (const std::int64_t all = loads(); all > 1) attributes.set("load_groups", groups_ / all);
-    if (model_.experts_choose()) return b_.emit("slots_by_weight", {expert, weight}, attributes, name_ + ".gate");
+    if (model_.experts_choose()) return b_.emit("slots_by_weight", {weight}, attributes, name_ + ".gate");
     if (model_.router == config::Router::batch_prioritized)
       return b_.emit("slots_by_priority", {expert, weight}, attributes, name_ + ".gate");
     if (is_gshard()) return b_.emit("slots_by_choice", {expert}, attributes, name_ + ".gate");

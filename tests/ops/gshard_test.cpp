@@ -208,6 +208,30 @@ TEST_CASE("draws of other sequences and seeds are other draws") {
   CHECK(std::abs(sum / 2400 - 1) < 4 * std::sqrt(1.0 / 12 / 2400));
 }
 
+TEST_CASE("noise of bf16 is as fine as that of f32, and its gradient has the same numbers") {
+  GuardedTensor x({DType::bf16, {2, 50, 16}}), dy({DType::f32, {2, 50, 16}});
+  std::fill_n(x.as<bf16>(), x.shape().elements(), from_f32<bf16>(1.f));
+  std::fill_n(dy.as<float>(), dy.shape().elements(), 1.f);
+  const ir::Attributes attributes{{"eps", 0.01}, {"seed", draw_seed}};
+  const GuardedTensor y = results_of("jitter", {x, sequence_numbers(2)}, attributes)[0];
+  REQUIRE(y.type() == ir::TensorType{DType::f32, {2, 50, 16}});
+  const std::set<float> factors(y.as<float>(), y.as<float>() + 1600);
+  CHECK(factors.size() > 1590);  // of 1600; bf16 has 4 numbers from 0.99 to 1.01
+  CHECK(*factors.begin() >= 0.99f);
+  CHECK(*factors.rbegin() <= 1.01f);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    ir::Attributes of_type = attributes;
+    of_type.set("dtype", std::string(name(dtype)));
+    const GuardedTensor dx = results_of("jitter_dx", {dy, sequence_numbers(2)}, of_type)[0];
+    REQUIRE(dx.type() == ir::TensorType{dtype, {2, 50, 16}});
+    for (Index i = 0; i < 1600; ++i) {
+      const float factor = y.as<float>()[i];
+      CHECK((dtype == DType::f32 ? dx.as<float>()[i] : to_f32(dx.as<bf16>()[i])) ==
+            (dtype == DType::f32 ? factor : to_f32(from_f32<bf16>(factor))));
+    }
+  }
+}
+
 TEST_CASE("a random choice deals out each sequence evenly, and no expert gets more than its share of the rest") {
   for (const auto& [positions, experts] : std::vector<std::pair<Index, Index>>{{64, 4}, {50, 8}, {3, 5}, {513, 7}}) {
     const Index batch = 400;

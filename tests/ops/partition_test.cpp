@@ -259,13 +259,15 @@ class Split {
     CHECK(joined.same_bytes(whole_.results[r]));
   }
 
-  // The slots of choices: those of a shard begin at 0.
+  // The slots of choices: those of a shard begin at 0. Where experts choose, choice k is expert k.
   void check_slots() const {
     const auto* whole = whole_.results[0].as<std::int32_t>();
+    const bool experts_choose = whole_.operands[0].type().dtype != DType::i32;
     for (std::size_t p = 0; p < parts_.size(); ++p)
       for (std::int64_t i = 0; i < parts_[p].results[0].shape().elements(); ++i, ++whole) {
         const std::int32_t slot = parts_[p].results[0].as<std::int32_t>()[i];
-        const std::int32_t expert = parts_[p].operands[0].as<std::int32_t>()[i];
+        const std::int32_t expert = experts_choose ? std::int32_t(i % whole_.results[0].shape()[1])
+                                                   : parts_[p].operands[0].as<std::int32_t>()[i];
         CHECK(*whole == (slot < 0 ? slot : slot + first_slot(p, expert)));
       }
   }

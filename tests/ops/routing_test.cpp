@@ -131,10 +131,10 @@ TEST_CASE("the gradient of a choice against finite differences") {
           return total;
         };
         Floats d(4);
-        routing::softmax_backward(
-            chosen.scores.data(),
-            {chosen.expert.data(), dweight.data(), std::int64_t(choices), normalized, chosen.scores.data()},
-            with_shared ? shared.data() : nullptr, d.data(), 4);
+        routing::softmax_backward(chosen.scores.data(),
+                                  routing::chosen_gradient(chosen.expert.data(), dweight.data(), std::int64_t(choices),
+                                                           normalized, chosen.scores.data()),
+                                  with_shared ? shared.data() : nullptr, d.data(), 4);
         for (std::size_t e = 0; e < 4; ++e) {
           auto up = logits, down = logits;
           up[e] += 1e-5;
@@ -252,15 +252,41 @@ TEST_CASE("sigmoid scores with NaN still give different experts of the open grou
   CHECK(sigmoid_choices(Floats(4, not_a_number), {.groups = 2, .open = 1}, 2) == Ints{0, 1});
 }
 
-TEST_CASE("experts take the entries with their largest weights, and count as chosen what they keep") {
-  // Two experts of all four tokens; equal weights are taken in token order.
+namespace {
+
+// What two experts choose of tokens with weights [T,2].
+struct TokensOfTwo {
+  Ints slots, counts, filled;
+  Floats load;
+
+  TokensOfTwo(const Floats& weight, std::int64_t capacity, std::int64_t groups = 1)
+      : slots(weight.size(), 77), counts(std::size_t(2 * groups), 77), filled(4, 77), load(4, 77.f) {
+    routing::Decision d;
+    d.entries = std::int64_t(weight.size()), d.choices = d.experts = 2, d.groups = groups, d.capacity = capacity;
+    d.group_entries = d.entries / groups;
+    d.slot = slots.data(), d.counts = counts.data(), d.filled = filled.data(), d.load = load.data();
+    std::vector<std::uint64_t> keys(weight.size() / 2 / std::size_t(groups));
+    for (std::int64_t e : {0, 1}) routing::choose_tokens(d, weight.data(), e, keys);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("experts take the tokens with their largest weights, and count as chosen what they keep") {
+  // Equal weights are taken in token order.
   const Floats weight{0.9f, 0.1f, 0.4f, 0.6f, 0.4f, 0.6f, 0.7f, 0.3f};
-  const std::vector<std::uint64_t> keys = sorted_keys(weight);
-  const Assigned made({0, 1, 0, 1, 0, 1, 0, 1}, 2, 2, {}, 2, Service::by_weight, keys);
+  const TokensOfTwo made(weight, 2);
   CHECK(made.slots == Ints{0, -1, -1, 0, -1, 1, 1, -1});
+  CHECK(made.counts == Ints{2, 2});
+  CHECK(made.filled == Ints{0, 2, 0, 2});
   CHECK(made.load == Floats{2, 2, 2, 2});
-  const Assigned more({0, 1, 0, 1, 0, 1, 0, 1}, 2, 3, {}, 2, Service::by_weight, keys);
-  CHECK(more.slots == Ints{0, -1, 1, 0, -1, 1, 2, 2});
-  CHECK(Assigned({0, 1, 0, 1, 0, 1, 0, 1}, 2, 1, {.groups = 2}, 2, Service::by_weight, keys).slots ==
-        Ints{0, -1, -1, 0, -1, 1, 1, -1});
+  CHECK(TokensOfTwo(weight, 3).slots == Ints{0, -1, 1, 0, -1, 1, 2, 2});
+  const TokensOfTwo groups(weight, 1, 2);
+  CHECK(groups.slots == Ints{0, -1, -1, 0, -1, 1, 1, -1});
+  CHECK(groups.counts == Ints{1, 1, 1, 1});
+  const TokensOfTwo all(weight, 7);
+  CHECK(all.slots == Ints{0, 0, 1, 1, 2, 2, 3, 3});
+  CHECK(all.load == Floats{4, 4, 4, 4});
+  // NaN has a rank, so that as many tokens are kept.
+  CHECK(TokensOfTwo({0.5f, 0, not_a_number, 0, 0.75f, 0, 0.6f, 0}, 2).slots == Ints{-1, 0, 0, 1, 1, -1, -1, -1});
 }

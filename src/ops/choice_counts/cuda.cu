@@ -1,63 +1,89 @@
+// Counts of choices on a GPU: a block counts a chunk of a load's entries in shared memory, and adds its numbers to
+// those of the load (CountChoices), which become floats at the end. Integers are added, so that the order of the
+// threads does not matter.
+#include "counted.h"
 #include "ops/device/pack.h"
 
 namespace lancet::ops {
 namespace {
 
 using namespace device;
+using choice_counts::Counted;
 
 struct ZeroCounts {
   static constexpr int threads = 256;
-  std::int32_t* counts;  // [E]
-  std::int64_t experts;
-
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * threads + block.thread();
-    if (e < experts) counts[e] = 0;
-  }
-};
-
-// Integers are added, so that the order of the threads does not matter. Bytes: the experts once.
-struct CountChoices {
-  static constexpr int threads = 256;
-  const std::int32_t* expert;  // [T*K]
+  std::int32_t* counts;
   std::int64_t n;
-  std::int32_t* counts;  // [E]
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t i = block.index() * threads + block.thread();
-    if (i < n) block.atomic_add(&counts[expert[i]], 1);
+    if (i < n) counts[i] = 0;
+  }
+};
+
+// A block per load, window of its bins and chunk of its entries. Bytes: the experts once for each window, of which
+// there is one for up to 4096 bins.
+struct CountChoices {
+  static constexpr int threads = 256, window = 4096, chunk = 16 * threads;
+  struct Shared {
+    std::int32_t counts[window];
+  };
+  Counted counted;
+  std::int32_t* counts;          // [loads, bins]
+  std::int32_t windows, chunks;  // of a load
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    std::int32_t* own = block.template shared<Shared>().counts;
+    const auto index = std::int32_t(block.index()), of_chunk = index / chunks;
+    const std::int32_t load = of_chunk / windows, first_bin = of_chunk % windows * window;
+    const auto bins = std::int32_t(counted.bins) - first_bin < window ? std::int32_t(counted.bins) - first_bin : window;
+    for (std::int32_t bin = block.thread(); bin < bins; bin += threads) own[bin] = 0;
+    block.sync();
+    const std::int32_t begin = index % chunks * chunk;
+    const std::int64_t end = begin + chunk < counted.of_load ? begin + chunk : counted.of_load;
+    for (std::int64_t i = begin + block.thread(); i < end; i += threads)
+      if (const std::int32_t bin = counted.bin(load, i) - first_bin; bin >= 0 && bin < bins)
+        block.atomic_add(&own[bin], 1);
+    block.sync();
+    for (std::int32_t bin = block.thread(); bin < bins; bin += threads)
+      if (own[bin] > 0) block.atomic_add(&counts[load * counted.bins + first_bin + bin], own[bin]);
   }
 };
 
 struct AddCounts {
   static constexpr int threads = 256;
-  const std::int32_t* counts;  // [E]
-  std::int64_t experts;
+  const std::int32_t* counts;
+  std::int64_t n;
   bool accumulates;
-  float* sums;  // [E]
+  float* sums;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t e = block.index() * threads + block.thread();
-    if (e < experts) sums[e] = (accumulates ? sums[e] : 0.f) + float(counts[e]);
+    const std::int64_t i = block.index() * threads + block.thread();
+    if (i < n) sums[i] = (accumulates ? sums[i] : 0.f) + float(counts[i]);
   }
 };
 
 std::size_t workspace(const KernelArgs& args) { return std::size_t(args.results[0].elements()) * sizeof(std::int32_t); }
 
-Kernel bind(const KernelArgs& args) {
-  const std::int64_t n = args.operands[0].elements(), experts = args.results[0].elements();
+Kernel bind(const KernelArgs& args, bool first_apart) {
+  const Counted counted = choice_counts::counted_of(args, first_apart);
+  const std::int64_t n = counted.loads * counted.bins;
+  const std::int64_t windows = divide_up(counted.bins, CountChoices::window);
+  const std::int64_t chunks = divide_up(counted.of_load, CountChoices::chunk);
   auto* counts = reinterpret_cast<std::int32_t*>(args.workspace);
   return run_steps(
-      args.stream, Step{divide_up(experts, ZeroCounts::threads), ZeroCounts{counts, experts}},
-      Step{divide_up(n, CountChoices::threads), CountChoices{args.operands[0].as<std::int32_t>(), n, counts}},
-      Step{divide_up(experts, AddCounts::threads),
-           AddCounts{counts, experts, args.has(1), args.results[0].as<float>()}});
+      args.stream, Step{divide_up(n, ZeroCounts::threads), ZeroCounts{counts, n}},
+      Step{counted.loads * windows * chunks,
+           CountChoices{counted, counts, std::int32_t(windows), std::int32_t(chunks)}},
+      Step{divide_up(n, AddCounts::threads), AddCounts{counts, n, args.has(1), args.results[0].as<float>()}});
 }
+Kernel bind_all(const KernelArgs& args) { return bind(args, false); }
+Kernel bind_first(const KernelArgs& args) { return bind(args, true); }
 
-const DeviceKernel table[] = {{"choice_counts", bind, workspace}};
+const DeviceKernel table[] = {{"choice_counts", bind_all, workspace}, {"first_choices", bind_first, workspace}};
 
 }  // namespace
 

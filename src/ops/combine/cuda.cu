@@ -57,18 +57,20 @@ struct CombineDx {
   template <class Block>
   LANCET_DEVICE void one(Block& block, std::int64_t t, std::int64_t k) const {
     const std::int64_t row = rows.at.row(t, k), i = t * rows.at.choices + k;
-    float dot = 0;
-    if (row >= 0) {
-      const float weight = weights[i];
-      for_row<T>(block, width, [&](std::int64_t start, Part part) {
-        const Pack<T> g = load(dy + t * width + start, part, wide);
-        T* slot = slots + row * width + start;
-        const Floats<T> a = to_floats(g), b = to_floats(load(static_cast<const T*>(slot), part, wide));
-#pragma unroll
-        for (int j = 0; j < Pack<T>::size; ++j) dot += a.v[j] * b.v[j];  // zeros beyond the row
-        store(slot, scaled(g, weight), part, wide);
-      });
+    if (row < 0) {  // of the whole warp; where experts choose, nearly all choices
+      if (block.warp_lane() == 0) dweight[i] = 0;
+      return;
     }
+    float dot = 0;
+    const float weight = weights[i];
+    for_row<T>(block, width, [&](std::int64_t start, Part part) {
+      const Pack<T> g = load(dy + t * width + start, part, wide);
+      T* slot = slots + row * width + start;
+      const Floats<T> a = to_floats(g), b = to_floats(load(static_cast<const T*>(slot), part, wide));
+#pragma unroll
+      for (int j = 0; j < Pack<T>::size; ++j) dot += a.v[j] * b.v[j];  // zeros beyond the row
+      store(slot, scaled(g, weight), part, wide);
+    });
     dot = block.warp_sum(dot);
     if (block.warp_lane() == 0) dweight[i] = dot;
   }

@@ -23,24 +23,25 @@ static_assert(block % jittered::words == 0);
 }
 
 // Multiplies `count` elements, at most a block.
-template <class T>
-void multiply(const T* x, const float* factor, std::int64_t count, T* y) {
+template <class In, class Out>
+void multiply(const In* x, const float* factor, std::int64_t count, Out* y) {
   const auto times = [](float a, float b) { return a * b; };
   if (count == block) return cpu::detail::map_block(y, times, x, factor);
-  alignas(64) T in[block] = {}, out[block];
+  alignas(64) In in[block] = {};
+  alignas(64) Out out[block];
   std::copy_n(x, count, in);
-  cpu::detail::map_block(out, times, static_cast<const T*>(in), factor);
+  cpu::detail::map_block(out, times, static_cast<const In*>(in), factor);
   std::copy_n(out, count, y);
 }
 
-template <class T>
+template <class In, class Out>
 Kernel bind_of(const KernelArgs& args) {
   const Noise noise(std::uint64_t(args.attributes.integer("seed")), args.attributes.real("eps"));
   const Shape& shape = args.operands[0].shape();
   const std::int64_t elements = shape[1] * shape[2], blocks = (elements + block - 1) / block;  // of a sequence
-  const T* x = args.operands[0].as<T>();
+  const In* x = args.operands[0].as<In>();
   const auto* sequence = args.operands[1].as<std::int32_t>();  // [B]
-  T* y = args.results[0].as<T>();
+  Out* y = args.results[0].as<Out>();
   return [=, all = shape[0] * blocks]() -> Status {
     cpu::parallel_for(all, cpu::grain_elements / 8 / block, [=](std::int64_t begin, std::int64_t end) {
       alignas(64) float factor[block];
@@ -55,10 +56,13 @@ Kernel bind_of(const KernelArgs& args) {
 }
 
 Kernel bind(const KernelArgs& args) {
-  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_of<T>(args); });
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_of<T, float>(args); });
+}
+Kernel bind_dx(const KernelArgs& args) {
+  return cpu::by_dtype(args.results[0].dtype(), [&]<class T>(T) { return bind_of<float, T>(args); });
 }
 
-const CpuKernel table[] = {{"jitter", bind}};
+const CpuKernel table[] = {{"jitter", bind}, {"jitter_dx", bind_dx}};
 
 }  // namespace
 

@@ -6,15 +6,17 @@ namespace {
 
 using namespace device;
 
-// A thread per pack of a sequence. Bytes: each element read and written once; the numbers are never stored.
-template <class T>
+// A thread per pack of a sequence, a pack of the type of x or y that is not f32. Bytes: each element read and written
+// once; the numbers are never stored.
+template <class In, class Out>
 struct Jitter {
+  using T = std::conditional_t<std::is_same_v<In, float>, Out, In>;
   static constexpr int threads = 256, size = Pack<T>::size;
   static_assert(size % jittered::words == 0);
   jittered::Noise noise;
-  const T* x;                    // [B, S*D]
+  const In* x;                   // [B, S*D]
   const std::int32_t* sequence;  // [B]
-  T* y;
+  Out* y;
   std::int64_t elements, packs, all;  // of a sequence; packs of all sequences
   bool wide;
 
@@ -24,36 +26,56 @@ struct Jitter {
     if (i >= all) return;
     const std::int64_t b = i / packs, first = i % packs * size, at = b * elements + first;
     const Part part = part_of_row<T>(first, elements);
-    Floats<T> v = to_floats(load(x + at, part, wide));
+    Floats<T> v = read(x + at, part);
 #pragma unroll
     for (int draw = 0; draw < size / jittered::words; ++draw) {
       const PhiloxWords drawn = noise.draw(sequence[b], first / jittered::words + draw);
 #pragma unroll
       for (int w = 0; w < jittered::words; ++w) v.v[draw * jittered::words + w] *= noise.factor(drawn.word[w]);
     }
-    store(y + at, from_floats<T>(v), part, wide);
+    write(y + at, v, part);
+  }
+
+  LANCET_DEVICE Floats<T> read(const In* from, Part part) const {
+    if constexpr (std::is_same_v<In, float>)
+      return load_floats<T>(from, part, wide);
+    else
+      return to_floats(load(from, part, wide));
+  }
+  LANCET_DEVICE void write(Out* to, const Floats<T>& v, Part part) const {
+    if constexpr (std::is_same_v<Out, float>)
+      store_floats(to, v, part, wide);
+    else
+      store(to, from_floats<T>(v), part, wide);
   }
 };
 
-Kernel bind(const KernelArgs& args) {
-  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
-    const Shape& shape = args.operands[0].shape();
-    const T* x = args.operands[0].as<T>();
-    T* y = args.results[0].as<T>();
-    const std::int64_t elements = shape[1] * shape[2], packs = divide_up(elements, Pack<T>::size);
-    const Jitter<T> kernel{{std::uint64_t(args.attributes.integer("seed")), args.attributes.real("eps")},
-                           x,
-                           args.operands[1].as<std::int32_t>(),
-                           y,
-                           elements,
-                           packs,
-                           shape[0] * packs,
-                           aligned(x, y) && aligned_rows<T>(elements)};
-    return run_steps(args.stream, Step{divide_up(kernel.all, Jitter<T>::threads), kernel});
-  });
+template <class In, class Out>
+Kernel bind_of(const KernelArgs& args) {
+  using Type = Jitter<In, Out>;
+  const Shape& shape = args.operands[0].shape();
+  const In* x = args.operands[0].as<In>();
+  Out* y = args.results[0].as<Out>();
+  const std::int64_t elements = shape[1] * shape[2], packs = divide_up(elements, Type::size);
+  const Type kernel{{std::uint64_t(args.attributes.integer("seed")), args.attributes.real("eps")},
+                    x,
+                    args.operands[1].as<std::int32_t>(),
+                    y,
+                    elements,
+                    packs,
+                    shape[0] * packs,
+                    aligned(x, y) && aligned_rows<typename Type::T>(elements)};
+  return run_steps(args.stream, Step{divide_up(kernel.all, Type::threads), kernel});
 }
 
-const DeviceKernel table[] = {{"jitter", bind}};
+Kernel bind(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_of<T, float>(args); });
+}
+Kernel bind_dx(const KernelArgs& args) {
+  return by_dtype(args.results[0].dtype(), [&]<class T>(T) { return bind_of<float, T>(args); });
+}
+
+const DeviceKernel table[] = {{"jitter", bind}, {"jitter_dx", bind_dx}};
 
 }  // namespace
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "draw.h"
 #include "lancet/backend/cpu/parallel.h"
 
@@ -16,21 +14,7 @@ Kernel bind_skip(const KernelArgs& args) {
   };
 }
 
-Kernel bind_first(const KernelArgs& args) {
-  const Shape& shape = args.operands[0].shape();
-  const std::int64_t experts = args.results[0].shape()[1], loads = args.results[0].shape()[0] / 2;
-  const std::int64_t of_load = shape.elements() / loads, choices = shape[1];
-  const auto* expert = args.operands[0].as<std::int32_t>();
-  float* counts = args.results[0].as<float>();  // [2L, E]
-  return [=]() -> Status {
-    std::fill_n(counts, 2 * loads * experts, 0.f);
-    for (std::int64_t i = 0; i < loads * of_load; ++i)
-      counts[(2 * (i / of_load) + (i % choices != 0)) * experts + expert[i]] += 1.f;  // exact up to 2^24
-    return {};
-  };
-}
-
-const CpuKernel table[] = {{"skip_second", bind_skip}, {"first_choices", bind_first}};
+const CpuKernel table[] = {{"skip_second", bind_skip}};
 
 }  // namespace
 

@@ -6,11 +6,6 @@
 // 1). keep=1: a skipped choice still counts towards its expert's capacity, as in algorithm 1; keep=0: it does not, as
 // in Lingvo's code. sequence is the number of each sequence in the whole run; u is drawn by (seed, sequence, position),
 // so it depends on no part, rank or micro batch.
-//
-// first_choices(expert i32[T,K]) {experts [, load_tokens]} -> f32[2L,E]: how many tokens have each expert as their
-// first choice, and how many as another one, of each of L runs of load_tokens neighbouring tokens, or, without the
-// attribute, of all together. It has the layout of a gate's load, in whose place the auxiliary loss takes it: GShard's
-// c_e counts first choices, kept or not (algorithm 1).
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -27,14 +22,6 @@ Inferred infer_skip(const OpInput& in) {
   return Types{expert};
 }
 
-Inferred infer_first(const OpInput& in) {
-  const TensorType& expert = in.operands[0];
-  if (!is_of_tokens(expert)) return expected("expert i32[T,K]");
-  const std::int64_t tokens = expert.shape[0], of_load = in.attributes.integer("load_tokens", tokens);
-  if (of_load < 1 || tokens % of_load != 0) return expected("load_tokens that divide the tokens");
-  return Types{{DType::f32, {2 * (tokens / of_load), in.attributes.integer("experts")}}};
-}
-
 // About 50 integer operations draw a number.
 Work work_skip(const OpInput& in) {
   return {50 * double(in.operands[0].shape[0]), 2 * double(ir::bytes(in.operands[0])) + bytes_of(in) / 2};
@@ -45,11 +32,6 @@ Sample sample_skip(std::int64_t tokens, std::int64_t batch, std::int64_t keep) {
       {"seed", 1234567890123}, {"keep", keep}, {"experts", 4}, {"capacity", tokens}, {"vocabulary", 1000}};
   return {{expert_of(tokens, 2), weight_of(tokens, 2), i32({batch, 1}, Fill::tokens)}, attributes};
 }
-Sample sample_first(std::int64_t tokens, std::int64_t choices, std::int64_t loads) {
-  Sample sample{{expert_of(tokens, choices)}, {{"experts", 4}, {"capacity", tokens}}};
-  if (loads > 1) sample.attributes.set("load_tokens", tokens / loads);
-  return sample;
-}
 
 const OpDef table[] = {
     {.name = "skip_second",
@@ -58,12 +40,6 @@ const OpDef table[] = {
      .work = work_skip,
      .partition = {{{0, 0, 0}, {0}}},
      .samples = {sample_skip(16, 2, 0), sample_skip(16, 4, 1), sample_skip(60, 3, 1)}},
-    {.name = "first_choices",
-     .required = 1,
-     .infer = infer_first,
-     // Not in time: the auxiliary loss needs the counts of all parts.
-     .partition = {{{0}, {0}, SplitIn::space}, {{0}, {partial}, SplitIn::space}},
-     .samples = {sample_first(16, 2, 1), sample_first(16, 2, 4), sample_first(24, 1, 2), sample_first(15, 3, 1)}},
 };
 
 }  // namespace

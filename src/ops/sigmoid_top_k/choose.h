@@ -43,17 +43,28 @@ inline void route_sigmoid(const SigmoidChoice& c, const float* logits, std::int3
   for (std::int64_t e = 0; e < c.experts; ++e) scores[e] /= all;
 }
 
+// The choices of one token and all that their gradients need. logits: [E].
+inline ChosenGradient chosen_sigmoids(const std::int32_t* expert, const float* dweight, std::int64_t choices,
+                                      bool normalized, float scale, const float* logits) {
+  ChosenGradient chosen{expert, dweight, choices, normalized, scale};
+  chosen.find_sums([=](std::int32_t e) { return sigmoid_f32(logits[e]); }, least_sum, 0, 1,
+                   [](float sum) { return sum; });
+  return chosen;
+}
+
 // The gradient of a token's logits [E]. shared: the gradient of all scores [E], or null. A score is p_e = s_e / sum_f
 // s_f, hence ds_e = (dp_e - p . dp) / sum_f s_f, to which the chosen experts' own gradients are added.
-inline void sigmoid_backward(const ChosenSigmoids& chosen, const float* logits, const float* shared, float* dlogits,
+inline void sigmoid_backward(const ChosenGradient& chosen, const float* logits, const float* shared, float* dlogits,
                              std::int64_t experts) {
   for (std::int64_t e = 0; e < experts; ++e) dlogits[e] = sigmoid_f32(logits[e]);
   const float all = ordered_sum(dlogits, experts) + least_sum;
   float dot = 0;
   for (std::int64_t e = 0; e < experts && shared; ++e) dot += shared[e] * (dlogits[e] / all);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const float of_score = shared ? (shared[e] - dot) / all : 0.f;
-    dlogits[e] = sigmoid_dlogit(dlogits[e], of_score + chosen.of_expert(e));
+  const auto of_score = [&](std::int64_t e) { return shared ? (shared[e] - dot) / all : 0.f; };
+  for (std::int64_t e = 0; e < experts; ++e) dlogits[e] = sigmoid_dlogit(dlogits[e], of_score(e));
+  for (std::int64_t k = 0; k < chosen.choices; ++k) {
+    const std::int64_t e = chosen.expert[k];
+    dlogits[e] = sigmoid_dlogit(sigmoid_f32(logits[e]), of_score(e) + chosen.of_choice(k));
   }
 }
 

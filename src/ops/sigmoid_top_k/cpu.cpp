@@ -51,8 +51,8 @@ Kernel bind_dx(const KernelArgs& args) {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
         const float* own = logits + t * experts;
-        const routing::ChosenSigmoids chosen(expert + t * choices, dweight + t * choices, choices, normalized, scale,
-                                             own);
+        const auto chosen =
+            routing::chosen_sigmoids(expert + t * choices, dweight + t * choices, choices, normalized, scale, own);
         routing::sigmoid_backward(chosen, own, shared ? shared + t / of_load * experts : nullptr, dlogits + t * experts,
                                   experts);
       }

@@ -11,7 +11,8 @@ namespace {
 
 using namespace device;
 
-// Bytes: the logits and the scores once.
+// Bytes: the logits and the scores once from device memory. The result holds s meanwhile, which the search for each of
+// the K choices and the division read again, mostly from the cache.
 struct ChooseSigmoid {
   static constexpr int threads = 256;
   static constexpr int most_tokens = threads / 8;  // of a block
@@ -109,7 +110,8 @@ Kernel bind(const KernelArgs& args) {
   return run_steps(args.stream, Step{kernel.blocks(), kernel, shared});
 }
 
-// The gradient of the logits (routing::sigmoid_backward). Bytes: the logits and dlogits once.
+// The gradient of the logits (routing::sigmoid_backward), written as by TopKDx (ops/top_k). Bytes: the logits and
+// dlogits once, and both again for the choices, mostly in the cache.
 struct SigmoidDx {
   static constexpr int threads = 256;
   std::int64_t tokens, experts, choices;
@@ -126,21 +128,27 @@ struct SigmoidDx {
     const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
     const bool exists = at < tokens;
     const std::int64_t t = exists ? at : tokens - 1;
+    const int member = block.thread() % width;  // of the token's group of threads
     const float* own = logits + t * experts;
-    const routing::ChosenSigmoids chosen(expert + t * choices, dweight + t * choices, choices, normalized, scale, own);
+    routing::ChosenGradient chosen{expert + t * choices, dweight + t * choices, choices, normalized, scale};
+    chosen.find_sums([=](std::int32_t e) { return routing::sigmoid_f32(own[e]); }, routing::least_sum, member, width,
+                     [&](float sum) { return block.warp_sum(sum, width); });
     const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
     float sum = 0, dot = 0;
-    for (std::int64_t e = block.thread() % width; e < experts; e += width) {
+    for (std::int64_t e = member; e < experts; e += width) {
       const float s = routing::sigmoid_f32(own[e]);
       sum += s;
       if (of_all) dot += of_all[e] * s;
     }
     sum = block.warp_sum(sum, width) + routing::least_sum;
     dot = block.warp_sum(dot, width) / sum;
-    for (std::int64_t e = block.thread() % width; e < experts && exists; e += width) {
+    const auto write = [&](std::int64_t e, float of_choice) {
       const float of_score = of_all ? (of_all[e] - dot) / sum : 0.f;
-      dlogits[t * experts + e] = routing::sigmoid_dlogit(routing::sigmoid_f32(own[e]), of_score + chosen.of_expert(e));
-    }
+      dlogits[t * experts + e] = routing::sigmoid_dlogit(routing::sigmoid_f32(own[e]), of_score + of_choice);
+    };
+    for (std::int64_t e = member; e < experts && exists; e += width) write(e, 0.f);
+    block.sync_warp();  // another thread of the token may have written that of a choice
+    for (std::int64_t k = member; k < choices && exists; k += width) write(chosen.expert[k], chosen.of_choice(k));
   }
 };
 

@@ -43,34 +43,4 @@ LANCET_HD std::uint64_t open_groups(const std::uint64_t* keys, std::int64_t grou
   return bits;
 }
 
-// The gradients of the scores of one token's choices. A weight is scale * s_k, or, normalised, scale * s_k / sum_j s_j.
-struct ChosenSigmoids {
-  const std::int32_t* expert;  // [K]
-  const float* dweight;        // [K]
-  std::int64_t choices;
-  bool normalized;
-  float scale;
-  float sum = 1, mean = 0;
-
-  LANCET_HD ChosenSigmoids(const std::int32_t* expert_, const float* dweight_, std::int64_t choices_, bool normalized_,
-                           float scale_, const float* logits)
-      : expert(expert_), dweight(dweight_), choices(choices_), normalized(normalized_), scale(scale_) {
-    if (!normalized) return;
-    sum = 0;
-    for (std::int64_t k = 0; k < choices; ++k) sum += sigmoid_f32(logits[expert[k]]);
-    sum += least_sum;
-    for (std::int64_t k = 0; k < choices; ++k) mean += dweight[k] * (sigmoid_f32(logits[expert[k]]) / sum);
-  }
-  // The gradient of the score of choice k.
-  LANCET_HD float of_choice(std::int64_t k) const {
-    return scale * (normalized ? (dweight[k] - mean) / sum : dweight[k]);
-  }
-  // The same of expert e; 0 if the token did not choose it.
-  LANCET_HD float of_expert(std::int64_t e) const {
-    for (std::int64_t k = 0; k < choices; ++k)
-      if (expert[k] == e) return of_choice(k);
-    return 0.f;
-  }
-};
-
 }  // namespace lancet::ops::routing

@@ -1,4 +1,5 @@
 #include "assign.h"
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/ops/kernel.h"
 
 namespace lancet::ops {
@@ -38,18 +39,23 @@ Kernel bind_by_priority(const KernelArgs& args) {
   };
 }
 
-// One sort key per entry.
-std::size_t entry_keys_workspace(const KernelArgs& args) {
-  return std::size_t(args.operands[0].elements()) * sizeof(std::uint64_t);
+// Each expert has one key per token of a group.
+std::size_t choosing_keys(const routing::Decision& gate) { return std::size_t(gate.entries / gate.groups); }
+std::size_t choosing_workspace(const KernelArgs& args) {
+  return choosing_keys(routing::decision_of(args, nullptr)) * sizeof(std::uint64_t);
 }
 
 Kernel bind_by_weight(const KernelArgs& args) {
   const routing::Decision gate = routing::decision_of(args, nullptr);
-  const float* weight = args.operands[1].as<float>();  // [T, K]
-  const std::span keys(reinterpret_cast<std::uint64_t*>(args.workspace), std::size_t(gate.entries));
+  const float* weight = args.operands[0].as<float>();  // [T, E]
+  const std::span keys(reinterpret_cast<std::uint64_t*>(args.workspace), choosing_keys(gate));
+  const std::size_t tokens = keys.size() / std::size_t(gate.experts);  // of a group
+  const std::int64_t grain = std::max<std::int64_t>(1, 2048 * gate.experts / gate.entries);
   return [=]() -> Status {
-    routing::prioritize(weight, 1, keys);
-    routing::assign_slots(gate, Service::by_weight, keys);
+    backend::cpu::parallel_for(gate.experts, grain, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t e = begin; e < end; ++e)
+        routing::choose_tokens(gate, weight, e, keys.subspan(std::size_t(e) * tokens, tokens));
+    });
     return {};
   };
 }
@@ -58,7 +64,7 @@ const CpuKernel table[] = {
     {"slots", bind},
     {"slots_by_choice", bind_by_choice},
     {"slots_by_priority", bind_by_priority, keys_workspace},
-    {"slots_by_weight", bind_by_weight, entry_keys_workspace},
+    {"slots_by_weight", bind_by_weight, choosing_workspace},
 };
 
 }  // namespace

@@ -6,8 +6,9 @@
 // after those of the groups and the part before (AssignSlots). Where first choices are served first, each expert's
 // entries, skipped ones included, are listed in token order (ListEntries); then a block per group and expert finds the
 // key of the last of its first `capacity` entries, by radix selection of 8 bits at a time, and counts those of them
-// that are not skipped (FindFirst), which get the slots after those of the groups before (GiveSlots). All counts are
-// integers, so the result is that of the host.
+// that are not skipped (FindFirst), which get the slots after those of the groups before (GiveSlots). Where experts
+// choose, every E-th entry is of the expert, so that the two last kernels suffice. All counts are integers, so the
+// result is that of the host.
 #include "decision.h"
 #include "ops/device/counting.h"
 
@@ -178,26 +179,36 @@ struct First {
   std::int32_t chosen;      // the entries that are not skipped
 };
 
-// The entries that ListEntries has listed. An entry's key is the number of its choice and, if there are weights, the
-// service_key of its token's first weight. Where entries are served by their own weights (Service::by_weight), they
-// count as the first choices of tokens with one choice.
+// The entries of an expert and a group, in token order: those of a list, or every `stride`-th from `first` on.
+struct Entries {
+  const std::int32_t* list;  // or null
+  std::int32_t first, stride, count;
+
+  LANCET_DEVICE std::int32_t operator[](std::int32_t i) const { return list ? list[i] : first + i * stride; }
+};
+
+// The entries that ListEntries has listed or, where experts choose, all. An entry's key is the number of its choice
+// and, if there are weights, the service_key of its token's first weight. Where experts choose, entries count as the
+// first choices of tokens with one choice.
 struct Listed {
   Gate gate;
   const std::int32_t *begins, *ends;  // [E]: the expert's range of the list
-  const std::int32_t* list;
-  const float* weight;  // [T, K], or null: no priorities
-  bool by_weight;
-  std::int32_t choices;  // of a token that has a key
-  First* first;          // [G, E]
+  const std::int32_t* list;           // null where experts choose
+  const float* weight;                // [T, K], or null: no priorities
+  std::int32_t choices;               // of a token that has a key
+  First* first;                       // [G, E]
 
-  // Those of expert e in group g, and their number.
-  LANCET_DEVICE const std::int32_t* entries(std::int64_t e, std::int64_t g) const {
-    return list + begins[e] + gate.before_group(e, g);
-  }
-  LANCET_DEVICE std::int32_t count(std::int64_t e, std::int64_t g) const {
+  // Those of expert e in group g.
+  LANCET_DEVICE Entries entries(std::int32_t e, std::int32_t g) const {
+    if (!list) {
+      const std::int32_t experts = std::int32_t(gate.experts), of_group = std::int32_t(gate.group_entries);
+      return {nullptr, g * of_group + e, experts, of_group / experts};
+    }
+    const std::int32_t before = gate.before_group(e, g);
     const std::int32_t after = g + 1 < gate.groups ? gate.before_group(e, g + 1) : ends[e] - begins[e];
-    return after - gate.before_group(e, g);
+    return {list + begins[e] + before, 0, 0, after - before};
   }
+  LANCET_DEVICE bool skipped(std::int32_t entry) const { return list && is_skipped(gate.expert[entry]); }
   LANCET_DEVICE std::uint64_t key(std::int32_t entry) const {
     const std::int32_t k = entry % choices;
     return std::uint64_t(k) << 32 | (weight ? routing::service_key(weight[entry - k]) : 0u);
@@ -210,11 +221,11 @@ struct Listed {
     return digits;
   }
 
-  // Calls f(entry, number of kept entries before it, or -1 if it is not kept) for the n entries of the expert and the
+  // Calls f(entry, number of kept entries before it, or -1 if it is not kept) for the entries of the expert and the
   // group; returns how many are kept. An entry is kept if it is among the first and not skipped.
   template <class Block, class F>
-  LANCET_DEVICE std::int32_t for_kept(Block& block, const std::int32_t* entries, std::int32_t n, const First& limit,
-                                      F f) const {
+  LANCET_DEVICE std::int32_t for_kept(Block& block, const Entries& entries, const First& limit, F f) const {
+    const std::int32_t n = entries.count;
     std::int32_t kept = 0, equal = 0;  // kept entries and ties found among the entries before
     for (std::int32_t start = 0; start < n; start += Block::threads()) {
       const std::int32_t i = start + block.thread();
@@ -224,7 +235,7 @@ struct Listed {
       std::int32_t all_ties, all_kept;
       const std::int32_t tie_rank = equal + block.exclusive_scan(std::int32_t(tie), all_ties);
       const bool is_first = i < n && (k < limit.threshold || (tie && tie_rank < limit.ties));
-      const bool keep = is_first && !is_skipped(gate.expert[entry]);
+      const bool keep = is_first && !skipped(entry);
       const std::int32_t before = kept + block.exclusive_scan(std::int32_t(keep), all_kept);
       if (i < n) f(entry, keep ? before : -1);
       equal += all_ties;
@@ -247,13 +258,12 @@ struct FindFirst {
     const Gate& gate = listed.gate;
     const std::int32_t experts = std::int32_t(gate.experts), index = std::int32_t(block.index());
     const std::int32_t e = index % experts, g = index / experts;  // 64 bits would need a stack
-    const std::int32_t* entries = listed.entries(e, g);
-    const std::int32_t n = listed.count(e, g);
-    First found{~std::uint64_t{0}, n, 0};
-    if (gate.capacity < n) find_last(block, entries, n, std::int32_t(gate.capacity), found);
+    const Entries entries = listed.entries(e, g);
+    First found{~std::uint64_t{0}, entries.count, 0};
+    if (gate.capacity < entries.count) find_last(block, entries, std::int32_t(gate.capacity), found);
     std::int32_t own = 0;
-    const std::int32_t kept = listed.for_kept(
-        block, entries, n, found, [&](std::int32_t entry, std::int32_t) { own += !is_skipped(gate.expert[entry]); });
+    const std::int32_t kept = listed.for_kept(block, entries, found,
+                                              [&](std::int32_t entry, std::int32_t) { own += !listed.skipped(entry); });
     found.chosen = block.sum(own);
     if (block.thread() > 0) return;
     listed.first[block.index()] = found;
@@ -262,14 +272,13 @@ struct FindFirst {
 
   // Finds the key of entry number `capacity` in the order of keys, and how many entries with this key are not after it.
   template <class Block>
-  LANCET_DEVICE void find_last(Block& block, const std::int32_t* entries, std::int32_t n, std::int32_t capacity,
-                               First& found) const {
+  LANCET_DEVICE void find_last(Block& block, const Entries& entries, std::int32_t capacity, First& found) const {
     Shared& shared = block.template shared<Shared>();
     std::uint64_t known = 0, digits = 0;
     for (int shift = 8 * listed.last_digit() - 8; shift >= 8 * listed.first_digit(); shift -= 8) {
       shared.counts[block.thread()] = 0;
       block.sync();
-      for (std::int32_t i = block.thread(); i < n; i += threads)
+      for (std::int32_t i = block.thread(); i < entries.count; i += threads)
         if (const std::uint64_t k = listed.key(entries[i]); (k & known) == digits)
           block.atomic_add(&shared.counts[(k >> shift) & 255], 1);
       block.sync();
@@ -302,7 +311,7 @@ struct GiveSlots {
     std::int32_t begin = 0;
     for (std::int64_t i = 0; i < g; ++i) begin += gate.counts[i * gate.experts + e];
     const std::int32_t kept = listed.for_kept(
-        block, listed.entries(e, g), listed.count(e, g), listed.first[block.index()],
+        block, listed.entries(e, g), listed.first[block.index()],
         [&](std::int32_t entry, std::int32_t before) { gate.slot[entry] = before < 0 ? dropped : begin + before; });
     if (block.thread() > 0) return;
     if (g + 1 == gate.groups || gate.chosen_load(g, e) != gate.chosen_load(g + 1, e)) write_load(e, g);
@@ -318,7 +327,7 @@ struct GiveSlots {
     for (std::int64_t i = g; i >= 0 && gate.chosen_load(i, e) == gate.chosen_load(g, e); --i) {
       const std::int32_t keeps = gate.counts[i * gate.experts + e];
       kept += keeps;
-      all += listed.by_weight ? keeps : listed.first[i * gate.experts + e].chosen;
+      all += listed.list ? listed.first[i * gate.experts + e].chosen : keeps;
     }
     *gate.chosen_load(g, e) = float(all);
     *gate.kept_load(g, e) = float(kept);
@@ -358,19 +367,12 @@ Kernel bind(const KernelArgs& args) {
                    Step{divide_up(gate.chunks, ForEntries::chunks), AssignSlots{gate, memory.slots}});
 }
 
-// weight: the priorities of tokens, or, by_weight, of entries; or null.
-Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight = false) {
+// weight: the priorities of tokens, or null.
+Kernel bind_listed(const KernelArgs& args, const float* weight) {
   Gate gate(args, nullptr);
   const Workspace memory(args, gate, routing::Service::by_choice);
   gate.in_chunks = memory.in_chunks;
-  const Listed listed{gate,
-                      memory.begins,
-                      memory.ends,
-                      memory.list,
-                      weight,
-                      by_weight,
-                      by_weight ? 1 : std::int32_t(gate.choices),
-                      memory.first};
+  const Listed listed{gate, memory.begins, memory.ends, memory.list, weight, std::int32_t(gate.choices), memory.first};
   return run_steps(args.stream, Step{gate.chunks, Count{gate}},
                    Step{gate.experts, ScanChunks{memory.in_chunks, gate.chunks, memory.begins}},
                    Step{1, ScanBins{memory.begins, memory.ends, gate.experts}},
@@ -380,13 +382,24 @@ Kernel bind_listed(const KernelArgs& args, const float* weight, bool by_weight =
 }
 Kernel bind_by_choice(const KernelArgs& args) { return bind_listed(args, nullptr); }
 Kernel bind_by_priority(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>()); }
-Kernel bind_by_weight(const KernelArgs& args) { return bind_listed(args, args.operands[1].as<float>(), true); }
+
+std::size_t workspace_by_weight(const KernelArgs& args) {
+  const Gate gate(args, nullptr);
+  return std::size_t(gate.groups * gate.experts) * sizeof(First);
+}
+Kernel bind_by_weight(const KernelArgs& args) {
+  const Gate gate(args, nullptr);
+  const Listed all{
+      gate, nullptr, nullptr, nullptr, args.operands[0].as<float>(), 1, reinterpret_cast<First*>(args.workspace)};
+  return run_steps(args.stream, Step{gate.experts * gate.groups, FindFirst{all}},
+                   Step{gate.experts * gate.groups, GiveSlots{all}});
+}
 
 const DeviceKernel table[] = {
     {"slots", bind, workspace},
     {"slots_by_choice", bind_by_choice, workspace_by_choice},
     {"slots_by_priority", bind_by_priority, workspace_by_choice},
-    {"slots_by_weight", bind_by_weight, workspace_by_choice},
+    {"slots_by_weight", bind_by_weight, workspace_by_weight},
 };
 
 }  // namespace

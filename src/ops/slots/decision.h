@@ -1,7 +1,7 @@
 // What a gate decides about the choices of a part of a batch, which host and device write alike.
 //
 // Entry i = t * K + k is the k-th choice of token t. Where first choices are served first, it may be a skipped one
-// (token_slots.h).
+// (token_slots.h). Where experts choose, K = E and choice k is expert k.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,6 @@ namespace lancet::ops::routing {
 enum class Service : std::uint8_t {
   by_token,   // token after token, each with all its choices
   by_choice,  // all first choices before all second ones, each in the order of priority, equals by token
-  by_weight,  // entries by falling weight, equals by token; those that are not kept count as not chosen
 };
 
 // The results of a gate (slots/op.cpp) for T * K entries, E experts and G groups, and what they depend on.
@@ -26,7 +25,7 @@ struct Decision {
   std::int64_t loads = 1;                             // L; equal numbers of neighbouring groups share a load
   std::int64_t first = 0;                             // the part's first entry among those of the whole batch
   std::int64_t group_entries = 0;                     // entries of a group
-  const std::int32_t* expert = nullptr;               // [T*K]
+  const std::int32_t* expert = nullptr;               // [T*K], or null where experts choose
   const std::int32_t* before = nullptr;               // [G,E]: counts of the part before, or null
   std::int32_t* slot = nullptr;                       // [T*K]
   std::int32_t *counts = nullptr, *filled = nullptr;  // [G,E], [E,2]
@@ -47,18 +46,19 @@ struct Decision {
   }
 };
 
-// before: the operand with the counts of the part before, if the op takes one.
+// Operand 0 is the experts of the entries or, where experts choose, the entries' weights. before: the operand with the
+// counts of the part before, if the op takes one.
 inline Decision decision_of(const KernelArgs& args, const TensorView* before) {
-  const TensorView& expert = args.operands[0];
+  const TensorView& entries = args.operands[0];
   Decision d;
-  d.entries = expert.elements(), d.choices = expert.shape()[1];
+  d.entries = entries.elements(), d.choices = entries.shape()[1];
   LANCET_CHECK(d.entries < std::int64_t{1} << 24, "a gate counts up to 2^24 choices, found {}", d.entries);
   d.experts = args.attributes.integer("experts");
   d.groups = args.attributes.integer("groups"), d.capacity = args.attributes.integer("capacity");
   d.loads = args.results[3].shape()[0] / 2;
   d.first = args.attributes.integer("part", 0) * d.entries;
   d.group_entries = args.attributes.integer("parts", 1) * d.entries / d.groups;
-  d.expert = expert.as<std::int32_t>();
+  d.expert = entries.dtype() == DType::i32 ? entries.as<std::int32_t>() : nullptr;
   d.before = before ? before->as<std::int32_t>() : nullptr;
   d.slot = args.results[0].as<std::int32_t>(), d.counts = args.results[1].as<std::int32_t>();
   d.filled = args.results[2].as<std::int32_t>(), d.load = args.results[3].as<float>();

@@ -8,10 +8,10 @@
 //       algorithm 2, where the priority of a token is its largest weight). It looks at the whole batch.
 //   slots_by_choice(expert): all first choices before all second ones, and so forth; within each, tokens in their order
 //       (GShard, algorithm 1). It looks at the whole batch. Choices may be skipped (token_slots.h).
-//   slots_by_weight(expert, weight): the choices of all tokens by falling weight, equals by token (Zhou et al., Expert
-//       Choice Routing, section 3.2: with all experts as the choices of each token, every expert takes the tokens with
-//       its largest scores). Experts choose tokens, so a choice that is not kept is none: it is not in the load, and
-//       nothing is dropped. It looks at the whole batch.
+//   slots_by_weight(weight f32[T,E]): experts choose tokens (Zhou et al., Expert Choice Routing, section 3.2). Each
+//       expert takes the tokens with its largest weights, equals by token. K = E, and choice k of a token is expert k
+//       (every_expert in ops/top_k), so no operand names the experts. A choice that is not kept is none: it is not in
+//       the load, and nothing is dropped. It looks at the whole batch.
 // The tokens of the whole batch form `groups` groups of neighbours. The kept choices of an expert get its slots in
 // token order, group after group, so that a range of tokens fills a range of each expert's slots. A token chooses an
 // expert at most once. Attribute experts: E. Results, of T tokens with K choices each and G groups:
@@ -28,20 +28,24 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType& expert = in.operands[0];
-  if (!is_of_tokens(expert, expert.shape[0])) return expected("expert i32[T,K]");
+// The results for K choices of each token.
+Inferred infer_results(const OpInput& in, std::int64_t tokens, std::int64_t choices) {
   if (in.attributes.integer("capacity") < 1) return expected("a capacity of at least 1");
-  const std::int64_t tokens = expert.shape[0], experts = in.attributes.integer("experts");
-  const std::int64_t groups = in.attributes.integer("groups");
-  if (experts < expert.shape[1]) return expected("at least as many experts as choices of a token");
+  const std::int64_t experts = in.attributes.integer("experts"), groups = in.attributes.integer("groups");
+  if (experts < choices) return expected("at least as many experts as choices of a token");
   if (groups < 1 || tokens * in.attributes.integer("parts", 1) % groups) return expected("groups of equal size");
   const std::int64_t load_groups = in.attributes.integer("load_groups", groups);
   if (load_groups < 1 || groups % load_groups) return expected("groups that load_groups divides");
-  return Types{expert,
+  return Types{{DType::i32, {tokens, choices}},
                {DType::i32, {groups, experts}},
                {DType::i32, {experts, 2}},
                {DType::f32, {2 * (groups / load_groups), experts}}};
+}
+
+Inferred infer(const OpInput& in) {
+  const TensorType& expert = in.operands[0];
+  if (!is_of_tokens(expert)) return expected("expert i32[T,K]");
+  return infer_results(in, expert.shape[0], expert.shape[1]);
 }
 
 Inferred infer_continued(const OpInput& in) {
@@ -54,6 +58,14 @@ Inferred infer_continued(const OpInput& in) {
 Inferred infer_weighted(const OpInput& in) {
   if (in.operands[1] != TensorType{DType::f32, in.operands[0].shape}) return expected("weight f32[T,K]");
   return infer(in);
+}
+
+Inferred infer_by_weight(const OpInput& in) {
+  const TensorType& weight = in.operands[0];
+  const std::int64_t experts = in.attributes.integer("experts");
+  if (weight.dtype != DType::f32 || weight.shape.rank() != 2 || weight.shape[1] != experts)
+    return expected("weight f32[T,E] of all experts");
+  return infer_results(in, weight.shape[0], experts);
 }
 
 // The experts are read twice, to count them and to give slots.
@@ -74,12 +86,9 @@ Work work_by_priority(const OpInput& in) {
   return all;
 }
 
-Work work_by_weight(const OpInput& in) {
-  Work all = work_by_choice(in);
-  const double entries = double(in.operands[0].shape.elements());
-  all.bytes += 2 * sizeof(std::uint64_t) * entries * std::log2(std::max(entries, 2.0));
-  return all;
-}
+// On a GPU the weights are read for each of the four digits of a selection, and twice to give slots. A selection on the
+// CPU moves about as many bytes.
+Work work_by_weight(const OpInput& in) { return {0, 7 * double(ir::bytes(in.operands[0]))}; }
 
 struct SampleSize {
   std::int64_t tokens, choices, experts, capacity, groups;
@@ -116,6 +125,21 @@ std::vector<Sample> samples_by_choice() {
   return all;
 }
 
+std::vector<Sample> samples_by_weight() {
+  std::vector<Sample> all;
+  for (const SampleSize& size : {SampleSize{16, 4, 4, 5, 1},
+                                 {12, 5, 5, 1, 1},
+                                 {2, 3, 3, 4, 1},
+                                 {5, 1, 1, 3, 1},
+                                 {24, 3, 3, 4, 2},
+                                 {24, 4, 4, 1, 8},
+                                 {24, 4, 4, 2, 8}})
+    all.push_back({{weight_of(size.tokens, size.choices)},
+                   {{"capacity", size.capacity}, {"groups", size.groups}, {"experts", size.experts}}});
+  all.back().attributes.set("load_groups", std::int64_t(2));
+  return all;
+}
+
 // Shards have whole groups, and loads of their own, or summands of the one load.
 PartitionRow of_groups(ops::Axis load) { return {{0, 0}, {0, 0, partial, load}, SplitIn::space, {"groups"}}; }
 
@@ -146,11 +170,11 @@ const OpDef table[] = {
      .samples = samples(true),
      .kind = Kind::gate},
     {.name = "slots_by_weight",
-     .required = 2,
-     .infer = infer_weighted,
+     .required = 1,
+     .infer = infer_by_weight,
      .work = work_by_weight,
      .partition = {of_groups(0), of_groups(partial)},
-     .samples = samples(true),
+     .samples = samples_by_weight(),
      .kind = Kind::gate},
 };
 

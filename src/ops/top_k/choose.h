@@ -69,6 +69,14 @@ inline void weigh(const float* scores, const std::int32_t* expert, std::int64_t 
   for (std::int64_t k = 0; k < choices && normalized; ++k) weight[k] /= sum;
 }
 
+// The choices of one token and all that their gradients need. scores: [E].
+inline ChosenGradient chosen_gradient(const std::int32_t* expert, const float* dweight, std::int64_t choices,
+                                      bool normalized, const float* scores) {
+  ChosenGradient chosen{expert, dweight, choices, normalized};
+  chosen.find_sums([=](std::int32_t e) { return scores[e]; }, 0.f, 0, 1, [](float sum) { return sum; });
+  return chosen;
+}
+
 // The gradient of softmax: dlogits = p * (dp - p . dp), where dp is that of the chosen experts plus `shared` [E], if
 // not null.
 inline void softmax_backward(const float* scores, const ChosenGradient& chosen, const float* shared, float* dlogits,

@@ -67,7 +67,8 @@ Kernel bind_dx(const KernelArgs& args) {
     parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
         const float* p = scores + t * experts;
-        const routing::ChosenGradient chosen(expert + t * choices, dweight + t * choices, choices, normalized, p);
+        const auto chosen =
+            routing::chosen_gradient(expert + t * choices, dweight + t * choices, choices, normalized, p);
         routing::softmax_backward(p, chosen, shared ? shared + t / of_load * experts : nullptr, dlogits + t * experts,
                                   experts);
       }

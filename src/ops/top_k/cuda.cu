@@ -123,7 +123,9 @@ Kernel bind_every(const KernelArgs& args) {
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
-// The gradient of the softmax (routing::softmax_backward). Bytes: the scores and dlogits once.
+// The gradient of the softmax (routing::softmax_backward). The token's threads first write dlogits as if no expert were
+// chosen, then those of the choices, so that the work grows with E + K. Bytes: the scores and dlogits once, and both
+// again for the choices, mostly in the cache.
 struct TopKDx {
   static constexpr int threads = 256;
   std::int64_t tokens, experts, choices;
@@ -139,16 +141,22 @@ struct TopKDx {
     const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
     const bool exists = at < tokens;
     const std::int64_t t = exists ? at : tokens - 1;
+    const int member = block.thread() % width;  // of the token's group of threads
     const float* p = scores + t * experts;
-    const routing::ChosenGradient chosen(expert + t * choices, dweight + t * choices, choices, normalized, p);
     const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
-    const auto dp = [&](std::int64_t e) { return (of_all ? of_all[e] : 0.f) + chosen.of_expert(e); };
+    routing::ChosenGradient chosen{expert + t * choices, dweight + t * choices, choices, normalized};
+    chosen.find_sums([=](std::int32_t e) { return p[e]; }, 0.f, member, width,
+                     [&](float sum) { return block.warp_sum(sum, width); });
     float dot = 0;
-    for (std::int64_t e = block.thread() % width; e < experts; e += width) dot += p[e] * dp(e);
+    for (std::int64_t e = member; e < experts && of_all; e += width) dot += p[e] * of_all[e];
+    for (std::int64_t k = member; k < choices; k += width) dot += p[chosen.expert[k]] * chosen.of_choice(k);
     dot = block.warp_sum(dot, width);
-    if (!exists) return;
-    for (std::int64_t e = block.thread() % width; e < experts; e += width)
-      dlogits[t * experts + e] = routing::softmax_dlogit(p[e], dp(e), dot);
+    const auto write = [&](std::int64_t e, float own) {
+      dlogits[t * experts + e] = routing::softmax_dlogit(p[e], (of_all ? of_all[e] : 0.f) + own, dot);
+    };
+    for (std::int64_t e = member; e < experts && exists; e += width) write(e, 0.f);
+    block.sync_warp();  // another thread of the token may have written that of a choice
+    for (std::int64_t k = member; k < choices && exists; k += width) write(chosen.expert[k], chosen.of_choice(k));
   }
 };
 

@@ -27,30 +27,32 @@ LANCET_HD std::uint32_t expert_of_key(std::uint64_t key) { return 0xffffffffu - 
 // The gradient of one logit; dot is p . dp over the token's experts.
 LANCET_HD float softmax_dlogit(float p, float dp, float dot) { return p * (dp - dot); }
 
-// The chosen experts of one token, and the gradients of their weights. A weight is the expert's score, or, normalised,
-// its share of the sum of the chosen scores: w_k = p_k / sum_j p_j, hence dp_k = (dw_k - sum_j dw_j w_j) / sum_j p_j.
+// The chosen experts of one token, and the gradients of their scores. A weight is scale * p_k or, normalised, scale
+// times the share of the sum of the chosen scores: w_k = p_k / sum_j p_j, hence dp_k = (dw_k - sum_j dw_j w_j) / sum_j
+// p_j.
 struct ChosenGradient {
   const std::int32_t* expert;  // [K]
   const float* dweight;        // [K]
   std::int64_t choices;
   bool normalized;
-  float sum = 1, mean = 0;
+  float scale = 1;
+  float sum = 1, mean = 0;  // see find_sums
 
-  LANCET_HD ChosenGradient(const std::int32_t* expert_, const float* dweight_, std::int64_t choices_, bool normalized_,
-                           const float* scores)
-      : expert(expert_), dweight(dweight_), choices(choices_), normalized(normalized_) {
+  // Finds the sums that normalised weights need; to be called before of_choice. score(e): of expert e; least: is added
+  // to the sum of scores. Of several threads, thread `first` of `step` adds its share of the choices, and add(x) gives
+  // the sum of x over the threads.
+  template <class Score, class Add>
+  LANCET_HD void find_sums(Score score, float least, int first, int step, Add add) {
     if (!normalized) return;
-    sum = 0;
-    for (std::int64_t k = 0; k < choices; ++k) sum += scores[expert[k]];
-    for (std::int64_t k = 0; k < choices; ++k) mean += dweight[k] * (scores[expert[k]] / sum);
+    float scores = 0, weighted = 0;
+    for (std::int64_t k = first; k < choices; k += step) scores += score(expert[k]);
+    sum = add(scores) + least;
+    for (std::int64_t k = first; k < choices; k += step) weighted += dweight[k] * (score(expert[k]) / sum);
+    mean = add(weighted);
   }
   // The gradient of the score of choice k.
-  LANCET_HD float of_choice(std::int64_t k) const { return normalized ? (dweight[k] - mean) / sum : dweight[k]; }
-  // The same of expert e; 0 if the token did not choose it.
-  LANCET_HD float of_expert(std::int64_t e) const {
-    for (std::int64_t k = 0; k < choices; ++k)
-      if (expert[k] == e) return of_choice(k);
-    return 0.f;
+  LANCET_HD float of_choice(std::int64_t k) const {
+    return scale * (normalized ? (dweight[k] - mean) / sum : dweight[k]);
   }
 };
 

@@ -145,12 +145,13 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
       cases.push_back({"sigmoid_top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
       cases.push_back(
           {"choice_counts", {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
+      const ir::Attributes of_gate{{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}};
       for (const char* gate : gates) {
-        Sample sample{{{{i32, {333, choices}}, Fill::expert}},
-                      {{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}}};
+        Sample sample{{{{i32, {333, choices}}, Fill::expert}}, of_gate};
         if (ops::op(gate).required == 2) sample.operands.push_back({{f32, {333, choices}}, Fill::weight});
-        cases.push_back({gate, sample});
+        if (ops::op(gate).name != "slots_by_weight") cases.push_back({gate, sample});
       }
+      cases.push_back({"slots_by_weight", {{{{f32, {333, experts}}, Fill::weight}}, of_gate}});
     }
     cases.push_back({"every_expert", {{{{f32, {1, 333, experts}}}}, {}}});
     for (const char* op : {"z_loss", "z_loss_dx"})

@@ -306,7 +306,7 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
 
 SampleRoute::SampleRoute(const ops::Sample& sample, std::uint64_t seed) {
   for (const ops::SampleOperand& operand : sample.operands) {
-    if (operand.fill == ops::Fill::expert || operand.fill == ops::Fill::skipped)
+    if (operand.fill == ops::Fill::expert || operand.fill == ops::Fill::skipped || operand.fill == ops::Fill::weight)
       tokens_ = operand.type.shape[0], choices_ = operand.type.shape[1];
     if (operand.fill == ops::Fill::rows) experts_ = operand.type.shape[0];
     if (operand.fill == ops::Fill::load) experts_ = operand.type.shape[1];
@@ -345,8 +345,10 @@ Decision decide(const GuardedTensor& logits, std::int64_t choices, std::string_v
   const auto results = [&](std::string_view op, std::vector<GuardedTensor> operands, const ir::Attributes& of) {
     return runner ? runner(ops::op(op), std::move(operands), of).results : run(ops::op(op), operands, of).results;
   };
-  const auto choice = results("top_k", {logits}, {{"k", choices}});
-  std::vector<GuardedTensor> operands{choice[0]};
+  const bool experts_choose = gate == "slots_by_weight";
+  const auto choice =
+      experts_choose ? results("every_expert", {logits}, {}) : results("top_k", {logits}, {{"k", choices}});
+  std::vector<GuardedTensor> operands{choice[experts_choose ? 1 : 0]};
   if (ops::op(gate).required == 2) operands.push_back(choice[1]);
   if (before) operands.push_back(*before);
   attributes.set("experts", logits.shape().back());

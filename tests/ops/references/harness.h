@@ -127,9 +127,9 @@ struct Decision {
 };
 
 using Runner = std::function<Outcome(const ops::OpDef&, std::vector<GuardedTensor>, const ir::Attributes&)>;
-// What top_k and a gate decide about logits f32[B,S,E], of which a token chooses `choices` experts. attributes: of the
-// gate, without the experts. before: the counts of the part before, or null. runner: what runs the two ops; null: the
-// CPU's kernels.
+// What top_k and a gate decide about logits f32[B,S,E], of which a token chooses `choices` experts; where experts
+// choose, every_expert and slots_by_weight. attributes: of the gate, without the experts. before: the counts of the
+// part before, or null. runner: what runs the two ops; null: the CPU's kernels.
 Decision decide(const GuardedTensor& logits, std::int64_t choices, std::string_view gate, ir::Attributes attributes,
                 const GuardedTensor* before = nullptr, const Runner& runner = nullptr);
 

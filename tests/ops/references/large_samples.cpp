@@ -83,13 +83,15 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
 void add_draws(std::multimap<std::string_view, Sample>& table) {
   const ops::SampleOperand sequences{{i32, {4, 1}}, Fill::tokens};
   const ir::Attributes draws{{"seed", 99}, {"eps", 0.5}, {"vocabulary", 1 << 30}, {"experts", 12}};
-  ir::Attributes second = draws, dealt = draws, counted = draws;
+  ir::Attributes second = draws, dealt = draws, counted = draws, of_bf16 = draws;
   second.set("keep", std::int64_t(1)), second.set("capacity", std::int64_t(2000));
+  of_bf16.set("dtype", std::string("bf16"));
   dealt.set("positions", std::int64_t(1000));
   counted.set("load_tokens", std::int64_t(500)), counted.set("capacity", std::int64_t(2000));
   table.insert({
       {"jitter", {{{{f32, {4, 50, 203}}}, sequences}, draws}},
       {"jitter", {{{{DType::bf16, {4, 51, 96}}}, sequences}, draws}},
+      {"jitter_dx", {{{{f32, {4, 51, 96}}}, sequences}, of_bf16}},
       {"skip_second", {{expert(2000, 2), {{f32, {2000, 2}}, Fill::weight}, sequences}, second}},
       {"first_choices", {{expert(2000, 2)}, counted}},
       {"hash_choice", {{{{i32, {4, 600}}, Fill::tokens}}, draws}},
@@ -124,6 +126,9 @@ std::multimap<std::string_view, Sample> make_large_samples() {
        {{{{f32, {1500, 8}}}, expert(1500, 8), {{f32, {3, 500, 40}}}, {{f32, {40}}}},
         {{"capacity", 200}, {"experts", 40}, {"normalize", 1}, {"scale", 2.5}}}},
       {"choice_counts", {{expert(3000, 3)}, {{"capacity", 1000}, {"experts", 40}}}},
+      {"choice_counts", {{expert(40, 2)}, {{"capacity", 40}, {"experts", 5000}}}},   // in windows
+      {"first_choices", {{expert(9000, 2)}, {{"capacity", 9000}, {"experts", 3}}}},  // in chunks
+      {"first_choices", {{expert(40, 2)}, {{"capacity", 40}, {"experts", 5000}, {"load_tokens", 20}}}},
       {"z_loss", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
       {"z_loss_dx", {{{{f32, {4, 500, 40}}}}, {{"total_tokens", 2000}, {"coefficient", 0.5}}}},
       {"top_k_dx",
@@ -137,8 +142,8 @@ std::multimap<std::string_view, Sample> make_large_samples() {
       const ir::Attributes of_gate{{"capacity", 200 * choices / groups}, {"groups", groups}, {"experts", 8}};
       table.insert({"slots", {{expert(2000, choices)}, of_gate}});
       table.insert({"slots_by_choice", {{expert(2000, choices)}, of_gate}});
-      for (const char* gate : {"slots_by_priority", "slots_by_weight"})
-        table.insert({gate, {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      table.insert({"slots_by_priority", {{expert(2000, choices), {{f32, {2000, choices}}, Fill::weight}}, of_gate}});
+      table.insert({"slots_by_weight", {{{{f32, {2000, 8}}, Fill::weight}}, of_gate}});
     }
   add_draws(table);
   return table;

@@ -16,7 +16,7 @@ Philox numbers_of(const ReferenceCall& c, std::size_t operand, Index sequence) {
           std::uint64_t(std::uint32_t(std::int32_t(c.operands[operand][sequence])))};
 }
 
-void jitter(ReferenceCall& c) {  // x [B,S,D], sequence
+void jitter(ReferenceCall& c) {  // x or dy [B,S,D], sequence
   const Index B = c.operands[0].shape()[0], N = c.operands[0].shape().elements() / B;
   const double eps = c.attributes.real("eps");
   for (Index b = 0; b < B; ++b)
@@ -95,6 +95,7 @@ void add_draw_references(std::map<std::string_view, Reference>& table) {
   table.insert({{"first_choices", first_choices},
                 {"hash_choice", hash_choice},
                 {"jitter", jitter},
+                {"jitter_dx", jitter},
                 {"random_choice", random_choice},
                 {"skip_second", skip_second}});
 }

@@ -60,7 +60,7 @@ std::vector<Index> service_order(const ReferenceCall& c, Order rule) {
                      [&](Index a, Index b) { return c.operands[1][a * K] > c.operands[1][b * K]; });
   if (rule == Order::by_weight) {
     for (Index i = 0; i < T * K; ++i) order.push_back(i);
-    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return c.operands[1][a] > c.operands[1][b]; });
+    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return c.operands[0][a] > c.operands[0][b]; });
   } else if (rule == Order::by_token) {
     for (Index i = 0; i < T * K; ++i) order.push_back(i);
   } else {
@@ -70,8 +70,16 @@ std::vector<Index> service_order(const ReferenceCall& c, Order rule) {
   return order;
 }
 
+// The experts of the entries: where experts choose, a token's k-th choice is expert k.
+DoubleTensor experts_of(const ReferenceCall& c, Order rule) {
+  DoubleTensor expert = c.operands[0];
+  const Index E = expert.shape()[1];
+  for (Index i = 0; i < expert.shape().elements() && rule == Order::by_weight; ++i) expert[i] = double(i % E);
+  return expert;
+}
+
 void gate(ReferenceCall& c, Order rule) {
-  const auto& expert = c.operands[0];
+  const DoubleTensor expert = experts_of(c, rule);
   auto &slot = c.results[0], &counts = c.results[1], &filled = c.results[2], &load = c.results[3];
   const Index N = expert.shape().elements(), G = counts.shape()[0], E = counts.shape()[1];
   const Index parts = c.attributes.integer("parts", 1), first = N * c.attributes.integer("part", 0);
