@@ -29,8 +29,8 @@ class ReferenceBatches final : public data::Batches {
 };
 
 void set_router(config::Model& model, const Reference& r) {
-  const auto named = std::ranges::find(
-      test::routes, r.text("gate"), [](const test::Route& route) { return std::string(name(route.router)); });
+  const auto named = std::ranges::find(test::routes, r.text("gate"),
+                                       [](const test::Route& route) { return std::string(name(route.router)); });
   REQUIRE(named != test::routes.end());
   model.router = named->router;
   model.capacity_factor = r.number("capacity_factor");
