@@ -14,12 +14,19 @@ WINDOW = 10  # steps over which a plotted loss is the mean
 FIELDS = ["step", "seconds", "loss", "mean_loss", "drop_pct", "step_ms"]
 
 
+RANKS = 2
+
+
+def fields(settings, steps):
+    """Returns what a run of a variant sets in configs/quickstart.json."""
+    return ["train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0", "train.save_minutes=0",
+            f"train.lr_warmup_steps={steps // 10}", *settings]
+
+
 def train(lancet, folder, settings, steps):
     """Returns the records of the steps of a run in this folder below runs/."""
     records, _ = run.train(lancet, run.ROOT / "configs/quickstart.json", run.ROOT / "runs" / folder, steps,
-                           ["train.eval_interval=0", "train.sample_tokens=0", "train.save_interval=0",
-                            "train.save_minutes=0", f"train.lr_warmup_steps={steps // 10}", *settings],
-                           [run.ROOT / "scripts/mpirun.sh", 2])
+                           fields(settings, steps), [run.ROOT / "scripts/mpirun.sh", RANKS])
     return records
 
 

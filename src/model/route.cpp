@@ -132,6 +132,7 @@ class Router {
                               {"total_tokens", b_.tokens() * b_.options().accumulation},
                               {"coefficient", aux_loss_coefficient()}};
       if (model_.num_experts_per_tok > 1 && !is_gshard()) counted.set("choices", model_.num_experts_per_tok);
+      if (model_.experts_choose()) counted.set("choices", double(experts_ * capacity_ * groups_) / double(b_.tokens()));
       const TensorId fractions = is_gshard() ? first_choices(chosen.expert, of_load) : load;
       const TensorId aux = b_.emit("aux_loss", {chosen.scores, fractions}, counted, name_ + ".aux_loss")[0];
       b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);

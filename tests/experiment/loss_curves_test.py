@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Tests `bench capacity` and `bench routers` on made-up records: training is replaced.
+"""Tests `bench capacity` and `bench routers` on made-up records: training is replaced. That the program accepts their
+configs it is asked by planning them.
 
-    loss_curves_test.py
+    loss_curves_test.py LANCET
 """
 import argparse
 import csv
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -68,12 +70,27 @@ def routers():
            f"the line of switch: {text}")
 
 
+# The program plans every variant, so it would train it, too.
+def accepted(lancet):
+    from bench import loss_curves, routers
+    for name, settings in routers.VARIANTS.items():
+        sets = [word for field in loss_curves.fields(settings, 40) for word in ("--set", field)]
+        planned = subprocess.run([lancet, "plan", ROOT / "configs/quickstart.json", "--ranks", str(loss_curves.RANKS), *sets],
+                                 capture_output=True, text=True)
+        expect(planned.returncode, 0, f"the plan of {name}: {planned.stderr}")
+        expect(planned.stdout != "", True, f"a plan of {name}")
+
+
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     python = python_with("matplotlib")
     if not python:
         sys.exit(print("SKIPPED: python3-matplotlib is not here"))
     if "restarted" not in sys.argv:
-        os.execvp(python, [python, __file__, "restarted"])
+        os.execvp(python, [python, __file__, sys.argv[1], "restarted"])
+    accepted(sys.argv[1])
+    print("accepted: as expected")
     for test in (capacities, routers):
         test()
         print(f"{test.__name__}: as expected")

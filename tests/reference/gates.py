@@ -1,7 +1,7 @@
 """What each gate decides about the tokens of a batch, in plain PyTorch, written from the gates' papers.
 
-A gate is a function of the router's logits [T, E] that returns a Route. Decisions are integers, through which no
-gradient flows; the weights of combine carry the gradients.
+A gate is a function of the router's logits [T, E] that returns a Route; that of hash layers is one of the tokens' ids.
+Decisions are integers, through which no gradient flows; the weights of combine carry the gradients.
 """
 import math
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ import torch
 @dataclass
 class Route:
     combine: torch.Tensor  # [T, E]: what the result of an expert is multiplied by; 0 where the expert has no such token
-    scores: torch.Tensor   # [T, E]: what the auxiliary loss takes the mean of
+    scores: torch.Tensor   # [T, E]: what the auxiliary loss takes the mean of; None: the choice reads no scores
     share: torch.Tensor    # [E]: the share of choices that each expert has, before anything is dropped
-    expert: torch.Tensor = None  # int [T, K]: the experts that a token chose, best first; none in expert_choice
-    slot: torch.Tensor = None    # int [T, K]: -1: dropped
+    expert: torch.Tensor = None  # int [T, K]: the experts that a token chose, best first; all of them in expert_choice
+    slot: torch.Tensor = None    # int [T, K]: -1: dropped, or, in expert_choice, not taken
+    margin: float = math.inf     # the least difference of two scores whose order decided what is chosen
 
 
 def capacity(c, tokens):
@@ -30,6 +31,17 @@ def best(scores, k):
     """The k largest of each row [T, K], the lowest index on a tie."""
     rows = scores.detach().tolist()
     return torch.tensor([sorted(range(len(row)), key=lambda e: (-row[e], e))[:k] for row in rows])
+
+
+def gap(scores, k):
+    """The least difference, over the rows, of the k-th and the following score: what decides which k are chosen."""
+    ranked = scores.detach().topk(min(k + 1, scores.shape[1]), dim=1).values
+    return (ranked[:, k - 1] - ranked[:, k]).min().item() if ranked.shape[1] > k else math.inf
+
+
+def gaps(scores, k):
+    """The same of any two of the k + 1 best: what also decides the order of the choices."""
+    return min(gap(scores, n + 1) for n in range(k))
 
 
 def serve(expert, order, most, experts):
@@ -59,13 +71,14 @@ def normalized(weight, c):
     return weight / weight.sum(1, keepdim=True) if c.get("norm_topk_prob") else weight
 
 
-def of_choices(expert, weight, order, scores, c):
+def of_choices(expert, weight, order, scores, c, margin):
     """The Route of tokens that chose experts [T, K] with these weights and are served in that order."""
-    tokens, experts = scores.shape
+    tokens, experts = len(expert), c["num_local_experts"]
     slot = serve(expert, order, capacity(c, tokens), experts)
-    combine = torch.zeros_like(scores).scatter(1, expert, torch.where(slot >= 0, weight, torch.zeros_like(weight)))
-    share = torch.bincount(expert.flatten(), minlength=experts).to(scores.dtype) / expert.numel()
-    return Route(combine, scores, share, expert, slot)
+    kept = torch.where(slot >= 0, weight, torch.zeros_like(weight))
+    combine = weight.new_zeros(tokens, experts).scatter(1, expert, kept)
+    share = torch.bincount(expert.flatten(), minlength=experts).to(weight.dtype) / expert.numel()
+    return Route(combine, scores, share, expert, slot, margin)
 
 
 # ---- the gates
@@ -74,18 +87,20 @@ def of_choices(expert, weight, order, scores, c):
 def top_k(logits, c):
     """The experts with the largest softmax, served token after token (K = 1: Switch Transformers, section 2.1)."""
     p = torch.softmax(logits, dim=1)
-    expert = best(p, c.get("num_experts_per_tok", 1))
-    return of_choices(expert, normalized(p.gather(1, expert), c), by_token(expert), p, c)
+    k = c.get("num_experts_per_tok", 1)
+    expert = best(p, k)
+    return of_choices(expert, normalized(p.gather(1, expert), c), by_token(expert), p, c, gaps(p, k))
 
 
 def batch_prioritized(logits, c):
     """First choices before second ones, each in the order of the tokens' largest weights (V-MoE, section 4.1)."""
     p = torch.softmax(logits, dim=1)
-    expert = best(p, c.get("num_experts_per_tok", 1))
+    k = c.get("num_experts_per_tok", 1)
+    expert = best(p, k)
     weight = normalized(p.gather(1, expert), c)
     first = weight[:, 0].tolist()
     tokens = sorted(range(len(first)), key=lambda t: (-first[t], t))
-    return of_choices(expert, weight, by_choice(expert, tokens), p, c)
+    return of_choices(expert, weight, by_choice(expert, tokens), p, c, gaps(p, k))
 
 
 def gshard(logits, c):
@@ -94,7 +109,7 @@ def gshard(logits, c):
     p = torch.softmax(logits, dim=1)
     expert = best(p, 2)
     weight = p.gather(1, expert)
-    r = of_choices(expert, weight / weight.sum(1, keepdim=True), by_choice(expert), p, c)
+    r = of_choices(expert, weight / weight.sum(1, keepdim=True), by_choice(expert), p, c, gaps(p, 2))
     r.share = torch.bincount(expert[:, 0], minlength=p.shape[1]).to(p.dtype) / len(p)
     return r
 
@@ -108,11 +123,14 @@ def sigmoid(logits, c, bias):
     groups = c.get("router_groups", 1)
     of_group = (s.detach() + bias).view(tokens, groups, -1)
     good = of_group.topk(min(2, experts // groups), dim=2).values.sum(2)  # [T, groups]
-    allowed = torch.zeros_like(good, dtype=torch.bool).scatter(1, best(good, c.get("router_topk_groups", groups)), True)
-    expert = best(of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1), c["num_experts_per_tok"])
+    allowed_groups, k = c.get("router_topk_groups", groups), c["num_experts_per_tok"]
+    allowed = torch.zeros_like(good, dtype=torch.bool).scatter(1, best(good, allowed_groups), True)
+    open_scores = of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1)
+    expert = best(open_scores, k)
     weight = c.get("routed_scaling_factor", 1) * normalized(s.gather(1, expert), c)
     shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (equations 17 to 20)
-    return of_choices(expert, weight, by_token(expert), shares, c)
+    margin = min(gap(good, allowed_groups), gaps(open_scores, k))
+    return of_choices(expert, weight, by_token(expert), shares, c, margin)
 
 
 def moved_bias(bias, expert, rate):
@@ -127,27 +145,48 @@ def expert_choice(logits, c):
     al., Mixture-of-Experts with Expert Choice Routing, section 3.2). What a token gets depends on later tokens."""
     p = torch.softmax(logits, dim=1)
     tokens, experts = p.shape
-    taken = best(p.T, capacity(c, tokens))  # [E, C]
-    chosen = torch.zeros(experts, tokens, dtype=torch.bool).scatter(1, taken, True).T
-    return Route(p * chosen, p, torch.full((experts,), 1 / experts, dtype=p.dtype))
+    most = capacity(c, tokens)
+    chosen = torch.zeros(experts, tokens, dtype=torch.bool).scatter(1, best(p.T, most), True).T  # [T, E]
+    slot = torch.where(chosen, chosen.cumsum(0) - 1, -torch.ones_like(chosen, dtype=torch.long))
+    share = torch.full((experts,), 1 / experts, dtype=p.dtype)
+    return Route(p * chosen, p, share, torch.arange(experts).repeat(tokens, 1), slot, gap(p.T, most))
 
 
-def hash_layer(logits, c, ids, table):
-    """The expert of a token is that of its id in a fixed table; its result counts whole (Roller et al., Hash Layers,
-    section 3)."""
-    expert = table[ids][:, None]
-    return of_choices(expert, torch.ones_like(logits[:, :1]), by_token(expert), torch.softmax(logits, dim=1), c)
+def philox(counter, key):
+    """The four words of Philox4x32-10 on four words under two (Salmon et al., Parallel Random Numbers: As Easy as 1, 2,
+    3, section 5.2 and table 2)."""
+    mask, (a, b, c, d), (low, high) = (1 << 32) - 1, counter, key
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = q >> 32 ^ b ^ low, q & mask, p >> 32 ^ d ^ high, p & mask
+        low, high = low + 0x9E3779B9 & mask, high + 0xBB67AE85 & mask
+    return a, b, c, d
+
+
+def hashed_experts(ids, block, experts):
+    """The expert of each id in a block (docs/formats.md): a multiple of its hash, so that all are as likely."""
+    return torch.tensor([philox((token, 0, 0, 0), (block, 0))[0] * experts >> 32 for token in ids.tolist()])
+
+
+def hash_layer(x, c, ids, block):
+    """The expert of a token [T, D] is a fixed random one of its id [T]; its result counts whole (Roller et al., Hash
+    Layers, section 3: random hash)."""
+    expert = hashed_experts(ids, block, c["num_local_experts"])[:, None]
+    return of_choices(expert, x.new_ones(len(ids), 1), by_token(expert), None, c, math.inf)
 
 
 GATES = dict(switch=top_k, top_k=top_k, batch_prioritized=batch_prioritized, gshard=gshard, sigmoid=sigmoid,
-             expert_choice=expert_choice, hash=hash_layer)
+             expert_choice=expert_choice)
 
 
 # ---- losses
 
 
 def balance_loss(r):
-    """E times the sum over experts of share and mean score: 1 if both are even (Switch Transformers, section 2.2)."""
+    """E times the sum over experts of share and mean score: 1 if both are even (Switch Transformers, section 2.2). 0
+    where the choice reads no scores."""
+    if r.scores is None:
+        return torch.zeros((), dtype=r.share.dtype)
     return len(r.share) * (r.share * r.scores.mean(0)).sum()
 
 
@@ -159,6 +198,17 @@ def z_loss(logits):
 # ---- --check
 
 
+def check_hash(expert, ids):
+    """The published answers of Philox4x32-10 (Random123's kat_vectors); and one id has one expert."""
+    ones = (1 << 32) - 1
+    zero = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    full = (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+    assert philox((0,) * 4, (0,) * 2) == zero and philox((ones,) * 4, (ones,) * 2) == full
+    assert all(len(set(expert[ids == i].tolist())) == 1 for i in set(ids.tolist()))
+    spread = torch.bincount(hashed_experts(torch.arange(4000), 3, 8), minlength=8)
+    assert spread.min() > 400 and spread.max() < 600, spread  # even shares are 500, with a deviation of 21
+
+
 def check_gates():
     """Properties that the papers state, on random logits; raises AssertionError."""
     g = torch.Generator().manual_seed(3)
@@ -167,11 +217,11 @@ def check_gates():
     c = dict(num_local_experts=experts, num_experts_per_tok=2, capacity_factor=1.0, norm_topk_prob=True)
     most = capacity(c, tokens)
     bias = torch.zeros(experts, dtype=torch.float64)
-    table = torch.arange(100) % experts
+    ids = torch.arange(tokens) % 23
     routes = dict(top_k=top_k(logits, c), batch_prioritized=batch_prioritized(logits, c), gshard=gshard(logits, c),
                   sigmoid=sigmoid(logits, dict(c, router_groups=4, router_topk_groups=2), bias),
                   expert_choice=expert_choice(logits, c),
-                  hash=hash_layer(logits, dict(c, num_experts_per_tok=1), torch.arange(tokens) % 100, table))
+                  hash=hash_layer(logits, dict(c, num_experts_per_tok=1), ids, 3))
     for name, r in routes.items():
         load = (r.combine != 0).sum(0)
         assert load.max() <= most, f"{name}: an expert has {load.max()} tokens of {most}"
@@ -181,6 +231,7 @@ def check_gates():
             assert whole.any() and not whole.all(), f"{name}: no drops"
             assert torch.allclose(r.combine[whole].sum(1), torch.ones(int(whole.sum()), dtype=logits.dtype)), name
     assert (routes["expert_choice"].combine != 0).sum(0).eq(most).all()  # every expert is full
+    check_hash(routes["hash"].expert[:, 0], ids)
     in_groups = routes["sigmoid"].expert // 2
     assert all(len(set(row)) <= 2 for row in in_groups.tolist())
     moved = bias.clone()

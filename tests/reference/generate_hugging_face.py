@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small models as Hugging Face folders, and their logits, in plain PyTorch.
 
-Writes beside this script hugging_face/{gpt2,gpt2_moe,gpt2_moe_shared}/{config.json,model.safetensors} and
+Writes beside this script hugging_face/MODEL/{config.json,model.safetensors} of each model of MODELS, and
 logits.safetensors (tokens int32 [S], logits float32 [S, V], computed in float64). The forward pass is written from the
 published description of GPT-2 and from docs/formats.md, not from this project's code.
 
@@ -17,6 +17,8 @@ import struct
 import torch
 import torch.nn.functional as F
 
+import gates
+
 SIZES = dict(n_layer=3, n_head=2, n_embd=24, n_positions=32, vocab_size=71, layer_norm_epsilon=1e-5,
              initializer_range=0.02, n_inner=None)
 GPT2 = dict(SIZES, model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new",
@@ -27,6 +29,16 @@ MOE = dict(SIZES, model_type="gpt2_moe", architectures=["GPT2MoELMHeadModel"], a
            capacity_factor=1.25, router_aux_loss_coef=0.01, router_aux_loss_scope="rank", torch_dtype="float32")
 SHARED = dict(MOE, n_embd=16, moe_layer_freq=1, first_k_dense_replace=1, num_experts_per_tok=2, norm_topk_prob=True,
               router="top_k", moe_intermediate_size=12, n_shared_experts=2)
+SIGMOID = dict(SHARED, router="sigmoid", num_local_experts=8, router_groups=4, router_topk_groups=2,
+               routed_scaling_factor=1.5, router_bias_update_rate=0.01)
+PLAIN = dict(SHARED, norm_topk_prob=False, n_shared_experts=0)
+GSHARD = dict(PLAIN, router="gshard")
+HASH = dict(PLAIN, router="hash", num_experts_per_tok=1)
+EXPERT_CHOICE = dict(PLAIN, router="expert_choice", num_experts_per_tok=1, capacity_factor=1.5)
+MODELS = {  # name: config, seed
+    "gpt2": (GPT2, 5), "gpt2_moe": (MOE, 6), "gpt2_moe_shared": (SHARED, 7), "gpt2_moe_sigmoid": (SIGMOID, 8),
+    "gpt2_moe_gshard": (GSHARD, 9), "gpt2_moe_hash": (HASH, 10), "gpt2_moe_expert_choice": (EXPERT_CHOICE, 12),
+}
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint8: "U8"}
 
 
@@ -46,13 +58,46 @@ def ffn(w, name, x):
     return conv1d(w, name + ".c_proj", F.gelu(conv1d(w, name + ".c_fc", x), approximate="tanh"))
 
 
-def experts(w, name, x, c):
-    p = torch.softmax(x @ w[name + ".gate.weight"].T, dim=1)
-    weights, chosen = p.topk(c["num_experts_per_tok"], dim=1)
-    if c.get("norm_topk_prob"):
+def has_scores(c):
+    return c["router"] not in ("hash", "random")  # without positions in a run, random is hash
+
+
+def chosen(rank, k):
+    """Which k of each row are the largest, as booleans."""
+    return torch.zeros_like(rank, dtype=torch.bool).scatter(1, rank.topk(k, dim=1).indices, True)
+
+
+def sigmoid_choice(scores, c, bias):
+    """Which experts [S, E] the tokens choose by score + bias, in the groups with the two best experts."""
+    grouped = (scores + bias).view(len(scores), c.get("router_groups", 1), -1)
+    of_group = grouped.topk(min(2, grouped.shape[2]), dim=2).values.sum(dim=2)
+    is_open = chosen(of_group, c.get("router_topk_groups") or of_group.shape[1])
+    return chosen(grouped.masked_fill(~is_open[:, :, None], -math.inf).flatten(1), c["num_experts_per_tok"])
+
+
+def expert_weights(w, name, x, ids, block, c):
+    """[S, E]: the weight of each expert's result for tokens x [S, D] with these ids, 0 where it does not have them."""
+    count = c["num_local_experts"]
+    if not has_scores(c):
+        return F.one_hot(gates.hashed_experts(ids, block, count), count).to(x.dtype)
+    logits = x @ w[name + ".gate.weight"].T
+    if c["router"] == "sigmoid":
+        scores = torch.sigmoid(logits)
+        weights = scores * sigmoid_choice(scores, c, w[name + ".gate.bias"])
+    else:
+        scores = torch.softmax(logits, dim=1)
+        if c["router"] == "expert_choice":  # the tokens are a group
+            return scores * chosen(scores.T, min(math.ceil(c["capacity_factor"] * len(x) / count), len(x))).T
+        weights = scores * chosen(scores, c["num_experts_per_tok"])
+    if c.get("norm_topk_prob") or c["router"] == "gshard":
         weights = weights / weights.sum(dim=1, keepdim=True)
-    rows = [sum(weight * ffn(w, f"{name}.experts.{int(e)}", x[t]) for weight, e in zip(weights[t], chosen[t]))
-            for t in range(len(x))]
+    return weights * c.get("routed_scaling_factor", 1)
+
+
+def experts(w, name, x, ids, block, c):
+    weights = expert_weights(w, name, x, ids, block, c)
+    rows = [sum((weights[t, e] * ffn(w, f"{name}.experts.{e}", x[t]) for e in weights[t].nonzero()[:, 0].tolist()),
+                torch.zeros_like(x[t])) for t in range(len(x))]
     routed = torch.stack(rows)
     return routed + ffn(w, f"{name}.shared_experts", x) if c.get("n_shared_experts") else routed
 
@@ -75,7 +120,7 @@ def forward(w, tokens, c):
     for i in range(c["n_layer"]):
         x = x + attention(w, f"h.{i}.attn", norm(f"h.{i}.ln_1", x), c["n_head"])
         y = norm(f"h.{i}.ln_2", x)
-        x = x + (experts(w, f"h.{i}.moe", y, c) if is_moe(c, i) else ffn(w, f"h.{i}.mlp", y))
+        x = x + (experts(w, f"h.{i}.moe", y, tokens, i, c) if is_moe(c, i) else ffn(w, f"h.{i}.mlp", y))
     return norm("ln_f", x) @ w["wte.weight"].T
 
 
@@ -131,8 +176,10 @@ def shapes(c):
         pair(f"h.{i}.attn.c_attn", [d, 3 * d], [3 * d])
         pair(f"h.{i}.attn.c_proj", [d, d], [d])
         pair(f"h.{i}.ln_2", [d], [d])
-        if is_moe(c, i):
+        if is_moe(c, i) and has_scores(c):
             result[f"h.{i}.moe.gate.weight"] = [c["num_local_experts"], d]
+        if is_moe(c, i) and c["router"] == "sigmoid":
+            result[f"h.{i}.moe.gate.bias"] = [c["num_local_experts"]]
         widths = {"mlp": f}
         if is_moe(c, i):
             width = c.get("moe_intermediate_size") or f
@@ -178,9 +225,8 @@ def main():
         print(*(f"{x:.9g}" for x in logits[-1].tolist()))
         return
     here = pathlib.Path(__file__).resolve().parent / "hugging_face"
-    make(here / "gpt2", GPT2, 5, buffers=True)
-    make(here / "gpt2_moe", MOE, 6, buffers=False)
-    make(here / "gpt2_moe_shared", SHARED, 7, buffers=False)
+    for name, (config, seed) in MODELS.items():
+        make(here / name, config, seed, buffers=name == "gpt2")
 
 
 if __name__ == "__main__":

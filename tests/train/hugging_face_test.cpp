@@ -74,7 +74,8 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 }  // namespace
 
 TEST_CASE("imported models give the logits of a PyTorch implementation") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard",
+                                    "gpt2_moe_hash", "gpt2_moe_expert_choice");
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
@@ -87,7 +88,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
 }
 
 TEST_CASE("export, import and export give the same bytes") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_hash");
   const std::int64_t shard_bytes = GENERATE(std::int64_t(1) << 40, std::int64_t(20000));
   const test::TemporaryFolder folder;
   HuggingFaceModel first = import_ok(fixture(name));

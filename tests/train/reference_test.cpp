@@ -1,10 +1,12 @@
 // The trainer against PyTorch in float64 (tests/reference): loss, routing, every gradient, the weights after three
 // steps.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "lancet/train/trainer.h"
 #include "reference/reference.h"
+#include "routers.h"
 #include "train/weights.h"
 
 namespace lancet::train {
@@ -26,6 +28,23 @@ class ReferenceBatches final : public data::Batches {
   const Reference& reference_;
 };
 
+void set_router(config::Model& model, const Reference& r) {
+  const auto named = std::ranges::find(test::routes, r.text("gate"),
+                                       [](const test::Route& route) { return std::string(name(route.router)); });
+  REQUIRE(named != test::routes.end());
+  model.router = named->router;
+  model.capacity_factor = r.number("capacity_factor");
+  if (r.has("router_second_expert")) {
+    REQUIRE(r.text("router_second_expert") == "always");
+    model.router_second_expert = config::SecondExpert::always;
+  }
+  if (r.has("router_z_loss_coef")) model.router_z_loss_coef = r.number("router_z_loss_coef");
+  if (r.has("router_groups")) model.router_groups = r.integer("router_groups");
+  if (r.has("router_topk_groups")) model.router_topk_groups = r.integer("router_topk_groups");
+  if (r.has("routed_scaling_factor")) model.routed_scaling_factor = r.number("routed_scaling_factor");
+  if (r.has("router_bias_update_rate")) model.router_bias_update_rate = r.number("router_bias_update_rate");
+}
+
 config::Config config_of(const Reference& r) {
   config::Config c;
   c.model.n_layer = r.integer("n_layer");
@@ -37,12 +56,7 @@ config::Config config_of(const Reference& r) {
   c.model.moe_layer_freq = r.integer("moe_layer_freq");
   c.model.num_local_experts = r.integer("num_local_experts");
   c.model.router_aux_loss_coef = r.number("router_aux_loss_coef");
-  if (r.has("gate")) {
-    c.model.router = r.text("gate") == "switch"              ? config::Router::switch_top1
-                     : r.text("gate") == "batch_prioritized" ? config::Router::batch_prioritized
-                                                             : config::Router::top_k;
-    c.model.capacity_factor = r.number("capacity_factor");
-  }
+  if (r.has("gate")) set_router(c.model, r);
   if (r.has("num_experts_per_tok")) c.model.num_experts_per_tok = r.integer("num_experts_per_tok");
   c.model.norm_topk_prob = r.has("norm_topk_prob");
   if (r.has("moe_intermediate_size")) c.model.moe_intermediate_size = r.integer("moe_intermediate_size");
@@ -91,7 +105,7 @@ void load_weights(Trainer& trainer, const Reference& reference) {
 }
 
 void check_gradients(Trainer& trainer, const Reference& reference, const std::string& step) {
-  for (const std::string& name : reference.under("init/")) {
+  for (const std::string& name : reference.under(step + "/grad/")) {
     const auto expected = reference.f32(step + "/grad/" + name);
     const auto found = values(trainer.executor().output("grad." + name).as<float>(), reference, step + "/grad/" + name);
     INFO(step << " gradient of " << name);
@@ -132,7 +146,8 @@ void check_final_weights(Trainer& trainer, const Reference& reference) {
 
 TEST_CASE("three steps equal PyTorch's") {
   const std::string name = GENERATE("switch_adamw", "batch_prioritized_sgd", "dense_adamw", "top_k_shared_adamw",
-                                    "batch_prioritized_narrow_sgd");
+                                    "batch_prioritized_narrow_sgd", "gshard_sgd", "sigmoid_adamw", "expert_choice_sgd",
+                                    "hash_adamw", "z_loss_sgd");
   INFO(name);
   const Reference reference = Reference::load(name);
   ReferenceBatches batches(reference);
@@ -148,6 +163,8 @@ TEST_CASE("three steps equal PyTorch's") {
     CHECK(record->loss == Approx(reference.scalar(step + "/loss")).epsilon(1e-5));
     CHECK(record->aux_loss == Approx(reference.scalar(step + "/aux")).epsilon(1e-5).margin(1e-6));
     CHECK(record->grad_norm == Approx(reference.scalar(step + "/grad_norm")).epsilon(1e-5));
+    if (reference.has("router_z_loss_coef"))
+      CHECK(record->z_loss.value() == Approx(reference.scalar(step + "/z_loss")).epsilon(1e-5));
     if (reference.has("gate")) check_routing(**trainer, reference, step);
     if (!reference.has("gradient_steps") || s < reference.integer("gradient_steps"))
       check_gradients(**trainer, reference, step);

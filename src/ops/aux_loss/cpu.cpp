@@ -9,7 +9,7 @@ namespace {
 
 // E * f_e / total_tokens per choice of e: E / (load_tokens * choices * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
-  const double of_load = double(args.attributes.integer("load_tokens") * args.attributes.integer("choices", 1)),
+  const double of_load = args.attributes.real("load_tokens") * args.attributes.real("choices", 1),
                total = double(args.attributes.integer("total_tokens"));
   return double(experts) / (of_load * total);
 }

@@ -8,7 +8,7 @@ using namespace device;
 
 // E * f_e / total_tokens per choice of e: E / (load_tokens * choices * total_tokens).
 double unit(const KernelArgs& args, std::int64_t experts) {
-  const double of_load = double(args.attributes.integer("load_tokens") * args.attributes.integer("choices", 1));
+  const double of_load = args.attributes.real("load_tokens") * args.attributes.real("choices", 1);
   return double(experts) / (of_load * double(args.attributes.integer("total_tokens")));
 }
 

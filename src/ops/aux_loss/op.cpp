@@ -2,11 +2,12 @@
 // choices that are of e (load, without gradient) and P_e is the mean probability of e: 1 if all is even, whatever the
 // number K of a token's choices. (Mixtral's code sums the f_e up to K, so that its loss is K times as large.) The
 // second result is the entropy of the router, the mean over tokens of -sum over experts of p log p, in nats: from 0
-// (certain) to log E (even), without gradient. The result f32[2], loss and entropy, is this rank's share; the sum over ranks is that of the layer.
+// (certain) to log E (even), without gradient. The result f32[2], loss and entropy, is this rank's share; the sum over
+// ranks is that of the layer.
 // Tokens may have several loads, f32[2L,E]: each of L runs of neighbouring tokens has its own f_e, and the loss is the
-// sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent);
-// total_tokens, the number of tokens of the whole batch; coefficient, the weight of the loss in the objective, which
-// the result does not include.
+// sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent), which
+// is no whole number where experts choose and K is a mean; total_tokens, the number of tokens of the whole batch;
+// coefficient, the weight of the loss in the objective, which the result does not include.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -42,6 +43,11 @@ void gradient(GradientContext& g) {
 // Dominated by a logarithm per probability.
 Work work(const OpInput& in) { return {20 * double(in.operands[0].shape.elements()), bytes_of(in)}; }
 
+Attributes with_mean_choices(Attributes attributes, double mean) {
+  attributes.set("choices", mean);
+  return attributes;
+}
+
 Attributes sample_loads(std::int64_t loads, std::int64_t choices = 1) {
   Attributes attributes{
       {"capacity", 8}, {"tokens", 16}, {"load_tokens", 16 / loads}, {"total_tokens", 32}, {"coefficient", 0.5}};
@@ -62,7 +68,8 @@ const OpDef table[] = {
      .partition = {{{0, none}, {partial}, SplitIn::space}, {{0, 0}, {partial}, SplitIn::space}},
      .samples = {{{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)}, sample_loads(1)},
                  {{f32({4, 4, 4}, Fill::positive), f32({8, 4}, Fill::load)}, sample_loads(4)},
-                 {{f32({4, 4, 4}, Fill::positive), f32({8, 4}, Fill::load)}, sample_loads(4, 2)}},
+                 {{f32({4, 4, 4}, Fill::positive), f32({8, 4}, Fill::load)}, sample_loads(4, 2)},
+                 {{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)}, with_mean_choices(sample_loads(1), 1.5)}},
      .is_loss = true},
     {.name = "aux_loss_dx",
      .required = 1,

@@ -199,7 +199,7 @@ void aux_loss(ReferenceCall& c) {
   for (Index i = 0; i < loads * E; ++i) {
     const Index l = i / E, e = i % E;
     const double fraction =
-        load[2 * l * E + e] / double(c.attributes.integer("load_tokens")) / double(c.attributes.integer("choices", 1));
+        load[2 * l * E + e] / double(c.attributes.integer("load_tokens")) / c.attributes.real("choices", 1);
     double mean = 0;
     for (Index t = l * T / loads; t < (l + 1) * T / loads; ++t) {
       mean += p[t * E + e] / double(c.attributes.integer("total_tokens"));
@@ -213,7 +213,7 @@ void aux_loss_dx(ReferenceCall& c) {
   const Index E = c.operands[0].shape()[1];
   for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
     c.results[0][i] = c.attributes.real("coefficient") * double(E) * c.operands[0][i / E * 2 * E + i % E] /
-                      double(c.attributes.integer("load_tokens") * c.attributes.integer("choices", 1)) /
+                      (c.attributes.real("load_tokens") * c.attributes.real("choices", 1)) /
                       double(c.attributes.integer("total_tokens"));
 }
 
