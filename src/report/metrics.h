@@ -16,7 +16,8 @@ inline constexpr auto series_keys = std::to_array<std::string_view>(
     {"loss", "aux_loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "mfu", "compute_ms", "a2a_ms", "allreduce_ms",
      "exposed_ms", "hidden_pct", "predicted_ms", "held_out_loss", "save_ms",
      // of the MoE layers
-     "drop_pct", "dead_experts", "load_max_over_mean", "router_entropy", "experts_per_token", "z_loss", "bias_spread", "rounds"});
+     "drop_pct", "dead_experts", "load_max_over_mean", "router_entropy", "experts_per_token", "z_loss", "bias_spread",
+     "rounds"});
 
 // The keys that every step has: a record without one is of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
