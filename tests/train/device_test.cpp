@@ -109,7 +109,7 @@ TEST_CASE("training on streams: hundreds of rounds, whose numbers share words of
   const Trained expected = train_on(config, false, 2, 1), found = train_on(config, true, 2, 1);
   CHECK(expected.records[0].rounds.value() > 256);
   CHECK(found.records[0].loss == expected.records[0].loss);
-  CHECK(found.tensors == expected.tensors);
+  CHECK((found.tensors == expected.tensors));  // too many bytes to be printed
 }
 
 TEST_CASE("training on streams: ZeRO-1, and gradients in bf16") {
