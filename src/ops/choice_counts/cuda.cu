@@ -22,8 +22,8 @@ struct ZeroCounts {
   }
 };
 
-// A block per load, window of its bins and chunk of its entries. Bytes: the experts once for each window, of which
-// there is one for up to 4096 bins.
+// A block per load, window of its bins (counted.h) and chunk of its entries. Bytes: the experts once for each window,
+// of which there is one for up to 4096 bins.
 struct CountChoices {
   static constexpr int threads = 256, window = 4096, chunk = 16 * threads;
   struct Shared {
@@ -36,9 +36,9 @@ struct CountChoices {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     std::int32_t* own = block.template shared<Shared>().counts;
-    const auto index = std::int32_t(block.index()), of_chunk = index / chunks;
-    const std::int32_t load = of_chunk / windows, first_bin = of_chunk % windows * window;
-    const auto bins = std::int32_t(counted.bins) - first_bin < window ? std::int32_t(counted.bins) - first_bin : window;
+    const auto index = std::int32_t(block.index());
+    const std::int32_t load = index / chunks / windows, first_bin = index / chunks % windows * window;
+    const auto bins_left = std::int32_t(counted.bins) - first_bin, bins = bins_left < window ? bins_left : window;
     for (std::int32_t bin = block.thread(); bin < bins; bin += threads) own[bin] = 0;
     block.sync();
     const std::int32_t begin = index % chunks * chunk;

@@ -45,10 +45,13 @@ struct ChosenGradient {
   LANCET_HD void find_sums(Score score, float least, int first, int step, Add add) {
     if (!normalized) return;
     float scores = 0, weighted = 0;
-    for (std::int64_t k = first; k < choices; k += step) scores += score(expert[k]);
+    for (std::int64_t k = first; k < choices; k += step) {
+      const float p = score(expert[k]);
+      scores += p;
+      weighted += dweight[k] * p;
+    }
     sum = add(scores) + least;
-    for (std::int64_t k = first; k < choices; k += step) weighted += dweight[k] * (score(expert[k]) / sum);
-    mean = add(weighted);
+    mean = add(weighted) / sum;
   }
   // The gradient of the score of choice k.
   LANCET_HD float of_choice(std::int64_t k) const {
