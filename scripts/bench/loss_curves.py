@@ -11,10 +11,8 @@ from bench import run
 from bench.plot import plt, save
 
 WINDOW = 10  # steps over which a plotted loss is the mean
-FIELDS = ["step", "seconds", "loss", "mean_loss", "drop_pct", "step_ms"]
-
-
 RANKS = 2
+FIELDS = ["step", "seconds", "loss", "mean_loss", "drop_pct", "step_ms"]
 
 
 def fields(settings, steps):

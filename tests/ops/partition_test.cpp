@@ -393,7 +393,8 @@ class Split {
   std::map<std::size_t, GuardedTensor> shared_;
 };
 
-// Each shard of slots takes windows of its own, so that in no round the shards together have the choices of the whole.
+// Each shard of slots takes windows of its own, so that in no round the shards together have the choices of the whole
+// (window_test.cpp compares all rounds).
 bool takes_own_windows(const ops::OpDef& op, const PartitionRow& row) {
   return (op.name == "first_window" || op.name == "window") && row.in == ops::SplitIn::space;
 }
