@@ -15,22 +15,32 @@ inline float choice_number(float logit, std::int64_t expert) {
 }
 inline constexpr float never_chosen = __builtin_nanf("");
 
+// Reduces n values to one: value(e) of each, by pick(one, other). Lanes of their own make it a loop over vectors.
+template <class T, class Value, class Pick>
+T reduce(T start, std::int32_t n, Value value, Pick pick) {
+  constexpr std::int32_t lanes = 16;
+  T lane[lanes];
+  for (T& each : lane) each = start;
+  const std::int32_t whole = n / lanes * lanes;
+  for (std::int32_t e = 0; e < whole; e += lanes)
+    for (std::int32_t l = 0; l < lanes; ++l) lane[l] = pick(lane[l], value(e + l));
+  for (std::int32_t e = whole; e < n; ++e) lane[0] = pick(lane[0], value(e));
+  for (std::int32_t l = 1; l < lanes; ++l) lane[0] = pick(lane[0], lane[l]);
+  return lane[0];
+}
+
 // Finds the `choices` experts with the largest numbers [E], in falling order, equals by rising expert, and leaves
-// never_chosen in their places. A search of the largest number, and one of its place, are loops without branches.
+// never_chosen in their places.
 inline void choose(float* numbers, std::int64_t experts, std::int64_t choices, std::int32_t* expert) {
   const auto end = std::int32_t(experts);
   for (std::int64_t k = 0; k < choices; ++k) {
-    float best = -__builtin_huge_valf();
-#pragma omp simd reduction(max : best)
-    for (std::int32_t e = 0; e < end; ++e) best = numbers[e] > best ? numbers[e] : best;
-    std::int32_t first = end;
-#pragma omp simd reduction(min : first)
-    for (std::int32_t e = 0; e < end; ++e) {
-      const std::int32_t here = numbers[e] == best ? e : end;
-      first = here < first ? here : first;
-    }
-    expert[k] = first;
-    numbers[first] = never_chosen;
+    const float best = reduce(
+        -__builtin_huge_valf(), end, [=](std::int32_t e) { return numbers[e]; },
+        [](float one, float other) { return other > one ? other : one; });
+    expert[k] = reduce(
+        end, end, [=](std::int32_t e) { return numbers[e] == best ? e : end; },
+        [](std::int32_t one, std::int32_t other) { return other < one ? other : one; });
+    numbers[expert[k]] = never_chosen;
   }
 }
 
