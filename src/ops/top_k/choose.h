@@ -18,7 +18,7 @@ inline constexpr float never_chosen = __builtin_nanf("");
 // Reduces n values to one: value(e) of each, by pick(one, other). Lanes of their own make it a loop over vectors.
 template <class T, class Value, class Pick>
 T reduce(T start, std::int32_t n, Value value, Pick pick) {
-  constexpr std::int32_t lanes = 16;
+  constexpr std::int32_t lanes = 8;
   T lane[lanes];
   for (T& each : lane) each = start;
   const std::int32_t whole = n / lanes * lanes;
