@@ -42,8 +42,8 @@ class Builder {
   // The input with the number of each sequence i32[B,1], which ops draw random numbers by. The Program has it from the
   // first call on.
   TensorId sequence_numbers();
-  // Under sequence parallelism: what lies between the pairs of products [B,S,D] is split along the sequence, and what a
-  // pair has in its middle along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
+  // Under sequence parallelism the tensors between the pairs of products [B,S,D] are split along the sequence, and the
+  // tensor inside a pair along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
   void split_sequence(TensorId id);
   void split_features(TensorId id, const Split& features);
 

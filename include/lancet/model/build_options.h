@@ -36,7 +36,7 @@ struct BuildOptions {
   // Ranks that split the vocabulary, the size of the mesh's axis `tensor`: V' is a multiple, and with more than one the
   // loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
   std::int64_t vocabulary_shards = 1;
-  // What is between the pairs of products is split along the sequence, over `tensor`, in train and evaluate modes.
+  // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
   bool sequence_parallel = false;
 };
 
