@@ -33,12 +33,6 @@ def same(found, expected, what):
     expect(found == expected, f"{what}: expected {expected!r}, found {found!r}")
 
 
-def has_torch():
-    """True with a PyTorch that compiles models: an older one gives the peer's figures no target."""
-    return any(subprocess.run([python, "-c", "import torch; torch.compile"], capture_output=True).returncode == 0
-               for python in ("python3", "/usr/bin/python3"))
-
-
 def write(path, text):
     path.write_text(text)
     path.chmod(0o755)

@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from checking import PROGRAM, ROOT, check, expect, has_torch, read, same, schema, write
+from checking import PROGRAM, ROOT, check, expect, read, same, schema, write
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from bench import gpu  # noqa: E402
@@ -118,7 +118,7 @@ echo 'RESULT {"tokens_per_s": 10, "torch": "of the test", "mode": "default"}'
 def dry(folder):
     double = write(folder.parent / "peer", PEER_DOUBLE)
     done = check("--dry", "--only", ",".join(DRY_PARTS), "--out", folder, "--seconds", 240,
-                 *([] if has_torch() else ["--python", double]))
+                 "--python", double)
     result = read(folder / "gpu-check.json")
     details = json.dumps(result["parts"], indent=1) + done.stdout + done.stderr
     same(done.returncode, 0, f"exit code\n{details}")
@@ -139,8 +139,7 @@ def dry(folder):
     same(figures["two runs of policy lancet bit-equal"]["value"], 1, "two runs of lancet")
     for name, target in TARGETS.items():
         same(figures[name]["target"], target, f"the target of {name}")
-    if not has_torch():
-        same(figures["dense over its peer"]["value"], figures["dense tokens/s"]["value"] / 10, "the ratio to the peer")
+    same(figures["dense over its peer"]["value"], figures["dense tokens/s"]["value"] / 10, "the ratio to the peer")
     for record in result["parts"]:
         status = "not run" if record["part"] in DEVICE_PARTS else "ran"
         same(record["status"], status, f"the status of {record['part']}\n{details}")

@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from checking import PROGRAM, ROOT, check, command, expect, has_torch, read, same, schema, write
+from checking import PROGRAM, ROOT, check, command, expect, read, same, schema, write
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from bench import gpu, gpu_machine, gpu_parts, run  # noqa: E402
 from bench.gpu_check import Check, Late, Missing  # noqa: E402
 
 REST = "the rest: python3 scripts/bench gpu"
-NO_TORCH = "MISSING: PyTorch: no Python has it, so the speeds have no peer"
 TEST_CUDA = """#!/bin/sh
 test "$1 $2" != '-w NoTests' || shift 2
 case $1 in
@@ -69,11 +68,10 @@ def failures(scratch):
     same(records["probe"]["device"], {"name": "GPU of the test", "driver_version": "1.2"}, "the device")
     missing = ["cuDNN: not found at the build, so attention runs on the tree's own kernels",
                "NCCL: not found at the build, so messages go through the host's memory"]
-    head = [] if has_torch() else [NO_TORCH]
-    head += [f"MISSING: {line}" for line in missing]
+    head = [f"MISSING: {line}" for line in missing]
     if not gpu_parts.sanitizer():
         head.append("MISSING: compute-sanitizer: memcheck and racecheck do not run")
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("MISSING: PyTorch: the one of ")]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("MISSING: PyTorch: ")]
     same(lines[:len(head)], head, "the head of the table")
     expect(lines[len(head)].startswith("device GPU of the test, driver 1.2, "), f"the line of the device: {lines}")
     expect("FAILED: losses: losses-fp32-cpu0 ended with 1" in done.stdout, f"no line of the failed part\n{details}")
@@ -202,6 +200,9 @@ def peers(scratch):
     same(gpu_machine.peer_python(None, dry=False),
          (None, f"PyTorch: the one of {cpu} uses no GPU (torch.cuda.is_available()), so the speeds have no peer"),
          "a PyTorch without a GPU")
+    found = [none]
+    same(gpu_machine.peer_python(None, dry=False),
+         (None, "PyTorch: no Python has it, so the speeds have no peer"), "no PyTorch")
     run.pythons = all_pythons
 
 
