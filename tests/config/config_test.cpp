@@ -5,38 +5,12 @@
 #include <set>
 #include <sstream>
 
+#include "config/parsed.h"
 #include "lancet/base/shown.h"
-#include "lancet/config/config.h"
 #include "text.h"
 
 using namespace lancet;
 using namespace lancet::config;
-
-namespace {
-
-Config good(std::string_view text, const std::vector<std::string>& overrides = {}) {
-  auto config = parse(text, "c.json", overrides);
-  INFO((config.ok() ? "" : config.error().message));
-  REQUIRE(config.ok());
-  return *config;
-}
-
-// The message of a text that must be refused: one line, with the exit code of a config error.
-std::string fault(std::string_view text, const std::vector<std::string>& overrides = {}) {
-  auto config = parse(text, "c.json", overrides);
-  REQUIRE_FALSE(config.ok());
-  CHECK(config.error().code == ExitCode::config);
-  CHECK(config.error().message.find('\n') == std::string::npos);
-  return config.error().message;
-}
-
-std::string fault(const Status& status) {
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::config);
-  return status.error().message;
-}
-
-}  // namespace
 
 TEST_CASE("an empty object gives the default run") {
   const Config c = good("{}");
@@ -312,92 +286,6 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());
   CHECK(check(good("{}", {"model.moe_layer_freq=0", "model.num_local_experts=3"}), 2)
             .ok());  // dense: no experts to divide
-}
-
-TEST_CASE("a router takes the experts per token and the fields that it has a use for") {
-  const auto error = [](const std::vector<std::string>& overrides) { return fault(check(good("{}", overrides), 4)); };
-  CHECK(error({"model.router=gshard"}) ==
-        "config: model.num_experts_per_tok: expected 2 with model.router \"gshard\", found 1; model.router=top_k takes "
-        "any number");
-  for (const std::string router : {"hash", "random"}) {
-    CHECK(error({"model.router=" + router, "model.num_experts_per_tok=2"}) ==
-          "config: model.num_experts_per_tok: expected 1 with model.router \"" + router +
-              "\", found 2; model.router=top_k takes several");
-    CHECK(error({"model.router=" + router, "model.router_jitter_noise=0.01"}) ==
-          "config: model.router_jitter_noise: expected 0 with model.router \"" + router +
-              "\", which has no scores, found 0.01; model.router=switch takes it");
-    CHECK(error({"model.router=" + router, "model.norm_topk_prob=true"}) ==
-          "config: model.norm_topk_prob: expected false with model.router \"" + router +
-              "\", whose weights are 1, found true");
-    CHECK(check(good("{}", {"model.router=" + router}), 4).ok());
-  }
-  CHECK(error({"model.router_second_expert=always"}) ==
-        "config: model.router_second_expert: expected \"random\" with model.router \"switch\", found \"always\"; "
-        "model.router=gshard takes it");
-  const std::vector<std::string> of_gshard{"model.router_second_expert=always", "model.router_skipped_slots=free",
-                                           "model.router_aux_loss_form=gshard"};
-  for (const std::string& field : of_gshard) {
-    CHECK(error({"model.router=top_k", field}).find("model.router=gshard takes it") != std::string::npos);
-    CHECK(check(good("{}", {"model.router=gshard", "model.num_experts_per_tok=2", field}), 4).ok());
-    CHECK(check(good("{}", {"model.moe_layer_freq=0", field}), 4).ok());
-  }
-  CHECK(fault("{}", {"model.router_jitter_noise=1"}).find("router_jitter_noise") != std::string::npos);
-}
-
-TEST_CASE("the mesh gives expert what the experts can be split among, and data the rest") {
-  const auto mesh = [](std::vector<std::string> overrides, int ranks) {
-    const auto made = make_mesh(good("{}", overrides), ranks);
-    REQUIRE(made.ok());
-    return to_string(*made);
-  };
-  CHECK(mesh({}, 1) == "1 rank");
-  CHECK(mesh({}, 4) == "expert 4");  // two experts a rank
-  CHECK(mesh({"model.num_local_experts=8"}, 4) == "expert 4");
-  CHECK(mesh({"model.num_local_experts=6"}, 4) == "data 2 x expert 2");
-  CHECK(mesh({"model.num_local_experts=2"}, 4) == "data 2 x expert 2");
-  CHECK(mesh({"model.num_local_experts=4"}, 3) == "data 3");
-  CHECK(mesh({"model.num_local_experts=6"}, 12) == "data 2 x expert 6");
-  CHECK(mesh({"model.moe_layer_freq=0"}, 4) == "data 4");
-  CHECK(mesh({"mesh.data=2"}, 4) == "data 2 x expert 2");
-  CHECK(mesh({"mesh.expert=2"}, 4) == "data 2 x expert 2");
-  CHECK(mesh({"mesh.expert=1"}, 4) == "data 4");
-  CHECK(mesh({"mesh.data=4", "mesh.expert=2"}, 8) == "data 4 x expert 2");
-  CHECK(mesh({"mesh.data=4", "model.moe_layer_freq=0"}, 4) == "data 4");
-  CHECK(good("{}", {"mesh.expert=2"}).model.experts(2) == 4);  // experts_per_rank: of each coordinate
-}
-
-TEST_CASE("a mesh that does not fit is refused in one line") {
-  const auto error = [](std::vector<std::string> overrides, int ranks) {
-    return fault(check(good("{}", overrides), ranks));
-  };
-  const std::string product = "config: mesh: expected axes whose product is the 4 ranks, found data ";
-  CHECK(error({"mesh.data=3"}, 4) == product + "3, expert null, tensor 1, stage 1");
-  CHECK(error({"mesh.data=2", "mesh.expert=1"}, 4) == product + "2, expert 1, tensor 1, stage 1");
-  CHECK(error({"mesh.data=8", "mesh.expert=4"}, 4) == product + "8, expert 4, tensor 1, stage 1");
-  CHECK(error({"mesh.data=2", "model.moe_layer_freq=0"}, 4) == product + "2, expert null, tensor 1, stage 1");
-  CHECK(error({"mesh.expert=4", "model.num_local_experts=6"}, 4) ==
-        "config: mesh.expert: expected a divisor of the 6 experts (model.num_local_experts) of the tensors "
-        "h.*.moe.experts, found 4");
-  CHECK(error({"mesh.data=1", "model.num_local_experts=2"}, 4).ends_with("h.*.moe.experts, found 4"));
-  CHECK(error({"mesh.expert=2", "model.moe_layer_freq=0"}, 4) ==
-        "config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found 2");
-  CHECK(error({"mesh.tensor=5"}, 5) ==
-        "config: mesh.tensor: expected a divisor of the 12 heads (model.n_head) of h.*.attn.c_attn, found 5");
-  CHECK(error({"mesh.tensor=3", "model.n_inner=32"}, 3) ==
-        "config: mesh.tensor: expected a divisor of the 32 features (model.n_inner) of h.*.mlp.c_fc and "
-        "h.*.moe.experts.c_fc, found 3");
-  CHECK(error({"mesh.tensor=3", "model.moe_intermediate_size=32"}, 3) ==
-        "config: mesh.tensor: expected a divisor of the 32 features (model.moe_intermediate_size) of "
-        "h.*.moe.experts.c_fc, found 3");
-  CHECK(check(good("{}",
-                   {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33", "model.moe_layer_freq=1"}),
-              3)
-            .ok());  // no block has an FFN of n_inner features
-  CHECK(
-      error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
-      "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
-      "found 3");
-  CHECK(error({"mesh.stage=2"}, 4) == "config: mesh.stage: expected 1 (pipeline stages are not supported), found 2");
 }
 
 TEST_CASE("every number except the seed has an upper limit") {

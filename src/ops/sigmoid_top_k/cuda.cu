@@ -4,6 +4,7 @@
 // weights are read from it before the division by the sum. Where groups of experts are limited, each thread finds the
 // keys of some groups, and all of the token's threads read them from shared memory.
 #include "math.h"
+#include "ops/top_k/choice_gradient.h"
 #include "ops/top_k/token_threads.h"
 
 namespace lancet::ops {
@@ -13,28 +14,21 @@ using namespace device;
 
 // Bytes: the logits and the scores once from device memory. The result holds s meanwhile, which the search for each of
 // the K choices and the division read again, mostly from the cache.
-struct ChooseSigmoid {
-  static constexpr int threads = 256;
-  static constexpr int most_tokens = threads / 8;  // of a block
+struct ChooseSigmoid : TokenThreads {
+  static constexpr int most_tokens = threads / least_width;  // of a block
   struct Shared {
     std::uint64_t keys[most_tokens][routing::most_expert_groups];
   };
-  std::int64_t tokens, experts, choices, groups, open;
+  std::int64_t experts, choices, groups, open;
   bool normalized;
   float scale;
   const float *logits, *bias;  // [T, E]; [E] or null
   std::int32_t* expert;        // [T, K]
   float *weight, *scores;      // [T, K], [T, E]
-  int width;
-
-  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t t = exists ? at : tokens - 1;
-    const int member = block.thread() % width;  // of the token's group of threads
+    const auto [t, exists, member] = token_thread(block);
     float *own = scores + t * experts, sum = 0;
     for (std::int64_t e = member; e < experts; e += width) {
       const float s = routing::sigmoid_f32(logits[t * experts + e]);
@@ -93,7 +87,7 @@ struct ChooseSigmoid {
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t groups = args.attributes.integer("expert_groups", 1);
-  const ChooseSigmoid kernel{shape.rows(),
+  const ChooseSigmoid kernel{TokenThreads::of(shape.rows(), shape.back()),
                              shape.back(),
                              args.attributes.integer("k"),
                              groups,
@@ -104,36 +98,27 @@ Kernel bind(const KernelArgs& args) {
                              args.has(1) ? args.operands[1].as<float>() : nullptr,
                              args.results[0].as<std::int32_t>(),
                              args.results[1].as<float>(),
-                             args.results[2].as<float>(),
-                             group_width(shape.back())};
+                             args.results[2].as<float>()};
   const std::size_t shared = kernel.open < kernel.groups ? shared_bytes<ChooseSigmoid>() : 0;
   return run_steps(args.stream, Step{kernel.blocks(), kernel, shared});
 }
 
 // The gradient of the logits (routing::sigmoid_backward), written as by TopKDx (ops/top_k). Bytes: the logits and
 // dlogits once, and both again for the choices, mostly in the cache.
-struct SigmoidDx {
-  static constexpr int threads = 256;
-  std::int64_t tokens, experts, choices;
-  bool normalized;
+struct SigmoidDx : TokenThreads {
+  ChoiceGradientArgs of;  // of_experts: the logits
   float scale;
-  const std::int32_t* expert;              // [T, K]
-  const float *dweight, *logits, *shared;  // [T, K], [T, E], [L, E] or null
-  std::int64_t of_load;                    // tokens that share a row of `shared`
-  float* dlogits;
-  int width;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t t = exists ? at : tokens - 1;
-    const int member = block.thread() % width;  // of the token's group of threads
-    const float* own = logits + t * experts;
-    routing::ChosenGradient chosen{expert + t * choices, dweight + t * choices, choices, normalized, scale};
+    const auto [t, exists, member] = token_thread(block);
+    const std::int64_t experts = of.experts, choices = of.choices;
+    const float* own = of.of_experts + t * experts;
+    routing::ChosenGradient chosen{of.expert + t * choices, of.dweight + t * choices, choices, of.normalized, scale};
     chosen.find_sums([=](std::int32_t e) { return routing::sigmoid_f32(own[e]); }, routing::least_sum, member, width,
                      [&](float sum) { return block.warp_sum(sum, width); });
-    const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
+    const float* of_all =
+        of.dscores ? of.dscores + std::int32_t(t) / std::int32_t(of.load_tokens) * experts : nullptr;
     float sum = 0, dot = 0;
     for (std::int64_t e = member; e < experts; e += width) {
       const float s = routing::sigmoid_f32(own[e]);
@@ -144,7 +129,7 @@ struct SigmoidDx {
     dot = block.warp_sum(dot, width) / sum;
     const auto write = [&](std::int64_t e, float of_choice) {
       const float of_score = of_all ? (of_all[e] - dot) / sum : 0.f;
-      dlogits[t * experts + e] = routing::sigmoid_dlogit(routing::sigmoid_f32(own[e]), of_score + of_choice);
+      of.dlogits[t * experts + e] = routing::sigmoid_dlogit(routing::sigmoid_f32(own[e]), of_score + of_choice);
     };
     for (std::int64_t e = member; e < experts && exists; e += width) write(e, 0.f);
     block.sync_warp();  // another thread of the token may have written that of a choice
@@ -153,21 +138,9 @@ struct SigmoidDx {
 };
 
 Kernel bind_dx(const KernelArgs& args) {
-  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
-  const int width = group_width(experts);
-  const SigmoidDx kernel{tokens,
-                         experts,
-                         args.operands[1].shape()[1],
-                         args.attributes.integer("normalize", 0) != 0,
-                         float(args.attributes.real("scale", 1)),
-                         args.operands[1].as<std::int32_t>(),
-                         args.operands[0].as<float>(),
-                         args.operands[2].as<float>(),
-                         args.has(3) ? args.operands[3].as<float>() : nullptr,
-                         args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
-                         args.results[0].as<float>(),
-                         width};
-  return run_steps(args.stream, Step{divide_up(tokens, SigmoidDx::threads / width), kernel});
+  const ChoiceGradientArgs of = choice_gradient_args(args);
+  const SigmoidDx kernel{TokenThreads::of(of.tokens, of.experts), of, float(args.attributes.real("scale", 1))};
+  return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
 const DeviceKernel table[] = {{"sigmoid_top_k", bind}, {"sigmoid_top_k_dx", bind_dx}};

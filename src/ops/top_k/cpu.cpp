@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "choice_gradient.h"
 #include "choose.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/ops/kernel.h"
@@ -54,23 +55,15 @@ Kernel bind_every(const KernelArgs& args) {
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
-  const std::int64_t choices = args.operands[1].shape()[1];
-  const bool normalized = args.attributes.integer("normalize", 0) != 0;
-  const float* dweight = args.operands[0].as<float>();                         // [T, K]
-  const std::int32_t* expert = args.operands[1].as<std::int32_t>();            // [T, K]
-  const float* scores = args.operands[2].as<float>();                          // [T, E]
-  const float* shared = args.has(3) ? args.operands[3].as<float>() : nullptr;  // [L, E]
-  const std::int64_t of_load = shared ? tokens / (args.operands[3].elements() / experts) : tokens;
-  float* dlogits = args.results[0].as<float>();
-  return [=]() -> Status {
-    parallel_for(tokens, grain(experts), [=](std::int64_t first, std::int64_t last) {
+  const ChoiceGradientArgs of = choice_gradient_args(args);
+  return [of]() -> Status {
+    parallel_for(of.tokens, grain(of.experts), [of](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
-        const float* p = scores + t * experts;
-        const auto chosen =
-            routing::chosen_gradient(expert + t * choices, dweight + t * choices, choices, normalized, p);
-        routing::softmax_backward(p, chosen, shared ? shared + t / of_load * experts : nullptr, dlogits + t * experts,
-                                  experts);
+        const float* p = of.of_experts + t * of.experts;
+        const auto chosen = routing::chosen_gradient(of.expert + t * of.choices, of.dweight + t * of.choices,
+                                                     of.choices, of.normalized, p);
+        routing::softmax_backward(p, chosen, of.dscores ? of.dscores + t / of.load_tokens * of.experts : nullptr,
+                                  of.dlogits + t * of.experts, of.experts);
       }
     });
     return {};

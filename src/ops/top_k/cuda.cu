@@ -3,6 +3,7 @@
 // The keys of choice_key fall in the order of the choices, so that choice k is the largest key below that of choice
 // k - 1: each is one maximum over the token's threads. The softmax has one order of sums, so the result is that of the
 // host.
+#include "choice_gradient.h"
 #include "math.h"
 #include "token_threads.h"
 
@@ -12,23 +13,16 @@ namespace {
 using namespace device;
 
 // Bytes: the logits and the scores once.
-struct Choose {
-  static constexpr int threads = 256;
-  std::int64_t tokens, experts, choices;
+struct Choose : TokenThreads {
+  std::int64_t experts, choices;
   bool normalized;
   const float* logits;     // [T, E]
   std::int32_t* expert;    // [T, K]
   float *weight, *scores;  // [T, K], [T, E]
-  int width;
-
-  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t t = exists ? at : tokens - 1;
-    const int member = block.thread() % width;  // of the token's group of threads
+    const auto [t, exists, member] = token_thread(block);
     const float* own = logits + t * experts;
     std::uint64_t last = next_key(block, own, member, true, 0);
     const float largest = own[routing::expert_of_key(last)];
@@ -66,35 +60,28 @@ struct Choose {
 
 Kernel bind(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const Choose kernel{shape.rows(),
+  const Choose kernel{TokenThreads::of(shape.rows(), shape.back()),
                       shape.back(),
                       args.attributes.integer("k"),
                       args.attributes.integer("normalize", 0) != 0,
                       args.operands[0].as<float>(),
                       args.results[0].as<std::int32_t>(),
                       args.results[1].as<float>(),
-                      args.results[2].as<float>(),
-                      group_width(shape.back())};
+                      args.results[2].as<float>()};
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
 // Every expert of every token, with the softmax. Bytes: the logits, the experts, the weights and the scores once.
-struct EveryExpert {
-  static constexpr int threads = 256;
-  std::int64_t tokens, experts;
+struct EveryExpert : TokenThreads {
+  std::int64_t experts;
   const float* logits;     // [T, E]
   std::int32_t* expert;    // [T, E]
   float *weight, *scores;  // [T, E]
-  int width;
-
-  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t row = (exists ? at : tokens - 1) * experts;
-    const int member = block.thread() % width;  // of the token's group of threads
+    const auto [t, exists, member] = token_thread(block);
+    const std::int64_t row = t * experts;
     std::uint64_t best = 0;
     for (std::int64_t e = member; e < experts; e += width)
       best = Larger{}(routing::choice_key(logits[row + e], std::uint32_t(e)), best);
@@ -113,38 +100,29 @@ struct EveryExpert {
 
 Kernel bind_every(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const EveryExpert kernel{shape.rows(),
+  const EveryExpert kernel{TokenThreads::of(shape.rows(), shape.back()),
                            shape.back(),
                            args.operands[0].as<float>(),
                            args.results[0].as<std::int32_t>(),
                            args.results[1].as<float>(),
-                           args.results[2].as<float>(),
-                           group_width(shape.back())};
+                           args.results[2].as<float>()};
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
 // The gradient of the softmax (routing::softmax_backward). The token's threads first write dlogits as if no expert were
 // chosen, then those of the choices, so that the work grows with E + K. Bytes: the scores and dlogits once, and both
 // again for the choices, mostly in the cache.
-struct TopKDx {
-  static constexpr int threads = 256;
-  std::int64_t tokens, experts, choices;
-  bool normalized;
-  const std::int32_t* expert;              // [T, K]
-  const float *dweight, *scores, *shared;  // [T, K], [T, E], [L, E] or null
-  std::int64_t of_load;                    // tokens that share a row of `shared`
-  float* dlogits;
-  int width;
+struct TopKDx : TokenThreads {
+  ChoiceGradientArgs of;  // of_experts: the scores
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t t = exists ? at : tokens - 1;
-    const int member = block.thread() % width;  // of the token's group of threads
-    const float* p = scores + t * experts;
-    const float* of_all = shared ? shared + std::int32_t(t) / std::int32_t(of_load) * experts : nullptr;
-    routing::ChosenGradient chosen{expert + t * choices, dweight + t * choices, choices, normalized};
+    const auto [t, exists, member] = token_thread(block);
+    const std::int64_t experts = of.experts, choices = of.choices;
+    const float* p = of.of_experts + t * experts;
+    const float* of_all =
+        of.dscores ? of.dscores + std::int32_t(t) / std::int32_t(of.load_tokens) * experts : nullptr;
+    routing::ChosenGradient chosen{of.expert + t * choices, of.dweight + t * choices, choices, of.normalized};
     chosen.find_sums([=](std::int32_t e) { return p[e]; }, 0.f, member, width,
                      [&](float sum) { return block.warp_sum(sum, width); });
     float dot = 0;
@@ -152,7 +130,7 @@ struct TopKDx {
     for (std::int64_t k = member; k < choices; k += width) dot += p[chosen.expert[k]] * chosen.of_choice(k);
     dot = block.warp_sum(dot, width);
     const auto write = [&](std::int64_t e, float own) {
-      dlogits[t * experts + e] = routing::softmax_dlogit(p[e], (of_all ? of_all[e] : 0.f) + own, dot);
+      of.dlogits[t * experts + e] = routing::softmax_dlogit(p[e], (of_all ? of_all[e] : 0.f) + own, dot);
     };
     for (std::int64_t e = member; e < experts && exists; e += width) write(e, 0.f);
     block.sync_warp();  // another thread of the token may have written that of a choice
@@ -161,20 +139,9 @@ struct TopKDx {
 };
 
 Kernel bind_dx(const KernelArgs& args) {
-  const std::int64_t tokens = args.operands[2].shape().rows(), experts = args.operands[2].shape().back();
-  const int width = group_width(experts);
-  const TopKDx kernel{tokens,
-                      experts,
-                      args.operands[1].shape()[1],
-                      args.attributes.integer("normalize", 0) != 0,
-                      args.operands[1].as<std::int32_t>(),
-                      args.operands[0].as<float>(),
-                      args.operands[2].as<float>(),
-                      args.has(3) ? args.operands[3].as<float>() : nullptr,
-                      args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
-                      args.results[0].as<float>(),
-                      width};
-  return run_steps(args.stream, Step{divide_up(tokens, TopKDx::threads / width), kernel});
+  const ChoiceGradientArgs of = choice_gradient_args(args);
+  const TopKDx kernel{TokenThreads::of(of.tokens, of.experts), of};
+  return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
 const DeviceKernel table[] = {{"top_k", bind}, {"every_expert", bind_every}, {"top_k_dx", bind_dx}};

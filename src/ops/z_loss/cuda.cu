@@ -9,22 +9,15 @@ using namespace device;
 
 // A few threads per token: the square of its logarithm, and, if dlogits is not null, the gradient. Bytes: the logits
 // and the results once.
-struct SquareLogs {
-  static constexpr int threads = 256;
-  std::int64_t tokens, experts;
+struct SquareLogs : TokenThreads {
+  std::int64_t experts;
   const float* logits;       // [T, E]
   float *squares, *dlogits;  // [T] or null; [T, E] or null
   float scale;               // of the gradient
-  int width;
-
-  std::int64_t blocks() const { return divide_up(tokens, threads / width); }
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t at = block.index() * (threads / width) + block.thread() / width;
-    const bool exists = at < tokens;
-    const std::int64_t t = exists ? at : tokens - 1;
-    const int member = block.thread() % width;  // of the token's group of threads
+    const auto [t, exists, member] = token_thread(block);
     const float* own = logits + t * experts;
     float largest = own[0], sum = 0;
     for (std::int64_t e = member; e < experts; e += width) largest = Larger{}(own[e], largest);
@@ -40,7 +33,7 @@ struct SquareLogs {
 
 SquareLogs kernel_of(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  return {shape.rows(), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0, group_width(shape.back())};
+  return {TokenThreads::of(shape.rows(), shape.back()), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0};
 }
 
 std::size_t workspace(const KernelArgs& args) { return std::size_t(args.operands[0].shape().rows()) * sizeof(float); }

@@ -13,7 +13,8 @@ namespace lancet::test {
 void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
 void add_choice_references(std::map<std::string_view, Reference>& table);  // reference_choice.cpp
 void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
-void add_draw_references(std::map<std::string_view, Reference>& table);
+void add_draw_references(std::map<std::string_view, Reference>& table);    // reference_draws.cpp
+void add_expert_references(std::map<std::string_view, Reference>& table);  // reference_experts.cpp
 
 namespace {
 
@@ -496,6 +497,7 @@ std::map<std::string_view, Reference> make_references() {
   add_choice_references(table);
   add_decode_references(table);
   add_draw_references(table);
+  add_expert_references(table);
   return table;
 }
 
