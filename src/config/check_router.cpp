@@ -20,7 +20,7 @@ Status check_experts_per_token(const Model& m) {
   return {};
 }
 
-// A field that another router has no use for must have its default.
+// Fields that change what one router decides have their defaults with another.
 Status check_router_fields(const Model& m) {
   const auto needs_gshard = [&](std::string_view field, std::string_view expected, std::string_view found) -> Status {
     if (found == expected || m.router == Router::gshard) return {};
@@ -40,6 +40,10 @@ Status check_router_fields(const Model& m) {
   if (m.norm_topk_prob && !m.has_scores())
     return refused("model.norm_topk_prob: expected false with model.router \"{}\", whose weights are 1, found true",
                    name(m.router));
+  if (m.norm_topk_prob && m.num_experts_per_tok == 1)
+    return refused(
+        "model.norm_topk_prob: expected false with model.num_experts_per_tok = 1, where every weight would be 1 and the "
+        "router would not learn, found true");
   LANCET_TRY(needs_scores("router_jitter_noise", m.router_jitter_noise));
   return needs_scores("router_z_loss_coef", m.router_z_loss_coef);
 }

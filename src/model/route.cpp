@@ -17,9 +17,9 @@ struct Choice {
   TensorId logits{}, scores{};  // [B,S,E]; invalid without scores
 };
 
-class Router {
+class RouteBuilder {
  public:
-  Router(Builder& builder, std::int64_t block, std::int64_t groups, std::int64_t capacity)
+  RouteBuilder(Builder& builder, std::int64_t block, std::int64_t groups, std::int64_t capacity)
       : b_(builder), block_(block), groups_(groups), capacity_(capacity) {}
 
   Route build(TensorId x) {
@@ -171,7 +171,7 @@ class Router {
 }  // namespace
 
 Route route(Builder& builder, std::int64_t block, TensorId x, std::int64_t groups, std::int64_t capacity) {
-  return Router(builder, block, groups, capacity).build(x);
+  return RouteBuilder(builder, block, groups, capacity).build(x);
 }
 
 }  // namespace lancet::model

@@ -202,14 +202,15 @@ class Split {
   }
 
   // An attribute of a part that is no equal share is in proportion. A gate counts the tokens of groups that parts in
-  // time share, and must know which tokens the part has.
+  // time share, and must know which tokens the part has; so must what reads one of several loads of all tokens.
   ir::Attributes attributes_of_part(const Bounds& bounds, std::size_t p) const {
     const std::int64_t parts = std::ssize(bounds) - 1;
     ir::Attributes attributes = ops::attributes_of_share(row_, sample_.attributes, parts);
     for (const std::string_view name : row_.divided)
       if (!are_equal(bounds) && attributes.has(name))
         attributes.set(name, sample_.attributes.integer(name) * (bounds[p + 1] - bounds[p]) / bounds.back());
-    if (!has_slots_ && attributes.integer("groups", 1) > 1) {
+    const bool has_loads = attributes.has("load_tokens") && row_.in != ops::SplitIn::space;
+    if (has_loads || (!has_slots_ && attributes.integer("groups", 1) > 1)) {
       attributes.set("part", std::int64_t(p));
       attributes.set("parts", parts);
     }
@@ -399,6 +400,11 @@ bool takes_own_windows(const ops::OpDef& op, const PartitionRow& row) {
   return (op.name == "first_window" || op.name == "window") && row.in == ops::SplitIn::space;
 }
 
+// True for the gradient of a choice of which tokens have several loads: a row in time splits it, another one in space.
+bool must_split(const ops::OpDef& op, const PartitionRow& row, const ops::Sample& sample) {
+  return op.name.ends_with("top_k_dx") && sample.attributes.has("load_tokens") && row.in != ops::SplitIn::space;
+}
+
 // Returns how many splits of a row were checked, over all samples that it applies to.
 int check_row(const ops::OpDef& op, const PartitionRow& row) {
   int checked = 0;
@@ -408,13 +414,17 @@ int check_row(const ops::OpDef& op, const PartitionRow& row) {
     const SampleRoute route(sample, partition_seed);
     if (!applies(row, op, sample)) continue;
     Split split(op, sample, row, route);
+    const bool equal_parts = sample.attributes.integer("groups", 1) > 1 || sample.attributes.has("load_tokens");
+    const int before = checked;
     for (const Bounds& bounds : splits(split.extent())) {
-      if ((sample.attributes.integer("groups", 1) > 1 || row.placed) && !are_equal(bounds)) continue;
+      if ((equal_parts || row.placed) && !are_equal(bounds)) continue;
       if (!split.fits(bounds)) continue;
       INFO(op.name << ", sample " << s << fmt::format(", operands {}, results {}", row.operands, row.results));
       split.check(bounds);
       ++checked;
     }
+    INFO(op.name << ", sample " << s);
+    if (must_split(op, row, sample)) CHECK(checked > before);
   }
   return checked;
 }

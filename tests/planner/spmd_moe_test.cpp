@@ -251,7 +251,8 @@ TEST_CASE("mixtures of experts between norms whose sequences tensor splits") {
 TEST_CASE("mixtures of experts on meshes with other routers and losses") {
   for (const Route& route : routes) check_case({.mesh = mesh_with(2, 2, 1), .route = route});
   check_case({.mesh = mesh_with(1, 2, 2), .route = {config::Router::top_k, 2}});
-  for (const config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global})
+  for (const config::AuxLossScope scope :
+       {config::AuxLossScope::rank, config::AuxLossScope::group, config::AuxLossScope::global})
     check_case({.mesh = mesh_with(1, 2, 2), .route = {config::Router::gshard, 2}, .scope = scope});
   check_case({.mesh = mesh_with(2, 2, 1), .scope = config::AuxLossScope::global});
 }

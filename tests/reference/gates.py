@@ -128,7 +128,7 @@ def sigmoid(logits, c, bias):
     open_scores = of_group.masked_fill(~allowed[:, :, None], -math.inf).flatten(1)
     expert = best(open_scores, k)
     weight = c.get("routed_scaling_factor", 1) * normalized(s.gather(1, expert), c)
-    shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (equations 17 to 20)
+    shares = s / s.sum(1, keepdim=True)  # of all experts, for the loss (equation 19; f counts the choices made)
     margin = min(gap(good, allowed_groups), gaps(open_scores, k))
     return of_choices(expert, weight, by_token(expert), shares, c, margin)
 

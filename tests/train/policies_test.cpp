@@ -183,4 +183,23 @@ TEST_CASE("four ranks, bf16 and micro batches under lancet") {
   check_alike(found, expected, config.train.dtype == DType::bf16 ? 1e-3 : 1e-6);
 }
 
+TEST_CASE("the auxiliary loss of each group under policies that split the backward pass") {
+  for (const test::Route& route : {test::Route{config::Router::top_k, 2}, test::Route{config::Router::sigmoid, 2}}) {
+    auto config = config_of(route, 1.25);
+    config.model.router_aux_loss_scope = config::AuxLossScope::group;
+    config.model.router_aux_loss_coef = 0.1;
+    config.model.router_group_size = 1;
+    config.overlap.parts = 2;
+    const test::DeclaredCosts costs;
+    const Run expected = train_run(config, 2, 10, costs);
+    for (const char* policy : {"flowmoe", "lancet"}) {
+      config.overlap.policy = policy;
+      const Run found = train_run(config, 2, 10, costs);
+      CHECK(found.policy == policy);
+      CHECK(found.parts > 1);
+      check_alike(found, expected, 1e-6);
+    }
+  }
+}
+
 }  // namespace lancet

@@ -46,8 +46,7 @@ Kernel bind_dx(const KernelArgs& args) {
         const float* own = of.of_experts + t * of.experts;
         const auto chosen = routing::chosen_sigmoids(of.expert + t * of.choices, of.dweight + t * of.choices,
                                                      of.choices, of.normalized, scale, own);
-        routing::sigmoid_backward(chosen, own, of.dscores ? of.dscores + t / of.load_tokens * of.experts : nullptr,
-                                  of.dlogits + t * of.experts, of.experts);
+        routing::sigmoid_backward(chosen, own, of.dscores_of(t), of.dlogits + t * of.experts, of.experts);
       }
     });
     return {};

@@ -117,8 +117,7 @@ struct SigmoidDx : TokenThreads {
     routing::ChosenGradient chosen{of.expert + t * choices, of.dweight + t * choices, choices, of.normalized, scale};
     chosen.find_sums([=](std::int32_t e) { return routing::sigmoid_f32(own[e]); }, routing::least_sum, member, width,
                      [&](float sum) { return block.warp_sum(sum, width); });
-    const float* of_all =
-        of.dscores ? of.dscores + std::int32_t(t) / std::int32_t(of.load_tokens) * experts : nullptr;
+    const float* of_all = of.dscores_of(t);
     float sum = 0, dot = 0;
     for (std::int64_t e = member; e < experts; e += width) {
       const float s = routing::sigmoid_f32(own[e]);

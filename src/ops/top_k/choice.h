@@ -38,7 +38,7 @@ inline void emit_choice_dx(GradientContext& g, std::string_view op, TensorId of_
 
 // The types of such an op: dweight f32[T,K] is the gradient of the weights; dscores f32[L*E] that of all scores, the
 // same for every token of each of L runs of neighbours (the auxiliary loss). Attribute load_tokens: the tokens of a
-// run, if there are several.
+// run, if there are several. A part takes dscores whole and finds its tokens' runs by the attributes part and parts.
 inline Inferred infer_choice_dx(const OpInput& in) {
   const TensorType &dweight = in.operands[0], &expert = in.operands[1], &of_experts = in.operands[2];
   if (of_experts.dtype != DType::f32 || of_experts.shape.rank() != 3) return expected("scores or logits f32[B,S,E]");
@@ -48,7 +48,8 @@ inline Inferred infer_choice_dx(const OpInput& in) {
   if (!is_flag(in, "normalize")) return expected("normalize=0 or 1");
   if (in.operands.size() > 3) {
     const std::int64_t loads = in.operands[3].shape.elements() / p[2];
-    if (!is_vector(in.operands[3], loads * p[2]) || !counts_tokens(in, loads, p.rows()))
+    const std::int64_t tokens = p.rows() * in.attributes.integer("parts", 1);
+    if (!is_vector(in.operands[3], loads * p[2]) || !counts_tokens(in, loads, tokens))
       return expected("dscores f32[L*E]");
   }
   return Types{of_experts};

@@ -1,5 +1,6 @@
 // The operands of the ops whose types infer_choice_dx gives, for their kernels on all devices.
 #pragma once
+#include "lancet/base/math.h"
 #include "lancet/ops/kernel.h"
 
 namespace lancet::ops {
@@ -9,8 +10,13 @@ struct ChoiceGradientArgs {
   bool normalized;
   const std::int32_t* expert;                   // [T, K]
   const float *dweight, *of_experts, *dscores;  // [T, K], [T, E], [L, E] or null
-  std::int64_t load_tokens;                     // tokens that share a row of dscores
+  std::int64_t first, load_tokens;              // the part's first token among all parts'; tokens of a row of dscores
   float* dlogits;                               // [T, E]
+
+  // The row [E] of dscores for token t; null if there is none.
+  LANCET_HD const float* dscores_of(std::int64_t t) const {
+    return dscores ? dscores + std::int32_t(first + t) / std::int32_t(load_tokens) * experts : nullptr;
+  }
 };
 
 inline ChoiceGradientArgs choice_gradient_args(const KernelArgs& args) {
@@ -23,7 +29,8 @@ inline ChoiceGradientArgs choice_gradient_args(const KernelArgs& args) {
           args.operands[0].as<float>(),
           args.operands[2].as<float>(),
           args.has(3) ? args.operands[3].as<float>() : nullptr,
-          args.has(3) ? tokens / (args.operands[3].elements() / experts) : tokens,
+          args.attributes.integer("part", 0) * tokens,
+          args.attributes.integer("load_tokens", tokens * args.attributes.integer("parts", 1)),
           args.results[0].as<float>()};
 }
 

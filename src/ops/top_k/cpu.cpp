@@ -62,8 +62,7 @@ Kernel bind_dx(const KernelArgs& args) {
         const float* p = of.of_experts + t * of.experts;
         const auto chosen = routing::chosen_gradient(of.expert + t * of.choices, of.dweight + t * of.choices,
                                                      of.choices, of.normalized, p);
-        routing::softmax_backward(p, chosen, of.dscores ? of.dscores + t / of.load_tokens * of.experts : nullptr,
-                                  of.dlogits + t * of.experts, of.experts);
+        routing::softmax_backward(p, chosen, of.dscores_of(t), of.dlogits + t * of.experts, of.experts);
       }
     });
     return {};

@@ -120,8 +120,7 @@ struct TopKDx : TokenThreads {
     const auto [t, exists, member] = token_thread(block);
     const std::int64_t experts = of.experts, choices = of.choices;
     const float* p = of.of_experts + t * experts;
-    const float* of_all =
-        of.dscores ? of.dscores + std::int32_t(t) / std::int32_t(of.load_tokens) * experts : nullptr;
+    const float* of_all = of.dscores_of(t);
     routing::ChosenGradient chosen{of.expert + t * choices, of.dweight + t * choices, choices, of.normalized};
     chosen.find_sums([=](std::int32_t e) { return p[e]; }, 0.f, member, width,
                      [&](float sum) { return block.warp_sum(sum, width); });
