@@ -1,9 +1,9 @@
 // A tensor is known if the host has its numbers: inputs of integers, routers' scores, which are drawn, the biases that
 // balance the load (ops::OpDef::counted), which stay zero, and the results of an instruction whose operands are all
 // known (choices of experts, gates, counts, statistics of the load). A part of a tensor is known if the whole is, and
-// the other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself. All other
-// tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the filled slots and the
-// rows that tell their sizes are known.
+// the other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself. All
+// other tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the filled slots
+// and the rows that tell their sizes are known.
 #include "emulated_kernels.h"
 
 #include <algorithm>

@@ -33,7 +33,8 @@ struct SquareLogs : TokenThreads {
 
 SquareLogs kernel_of(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  return {TokenThreads::of(shape.rows(), shape.back()), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0};
+  return {
+      TokenThreads::of(shape.rows(), shape.back()), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0};
 }
 
 std::size_t workspace(const KernelArgs& args) { return std::size_t(args.operands[0].shape().rows()) * sizeof(float); }
