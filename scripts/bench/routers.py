@@ -44,8 +44,8 @@ def page(curves, held_out, times, options, load):
     return "\n".join([
         "# Routers at equal time", "",
         f"`python3 scripts/bench routers`, commit {run.commit()}. configs/quickstart.json on 2 ranks with the fields of the table,",
-        f"each for {seconds:.0f} s of training: as many steps as fit, from {options.seeds} seeds, with a learning rate that falls to",
-        f"its end over these steps. {loss_curves.machine(load)}",
+        f"each for {seconds:.0f} s of training: as many steps as fit, at least {2 * WINDOW}, from {options.seeds} seeds, with a",
+        f"learning rate that falls to its end over these steps. {loss_curves.machine(load)}",
         f"A step's time is the median of {options.rounds} short runs that took turns, with its quartiles. Losses are means over",
         "the seeds, with the least and the greatest.", "",
         "![Loss by time and by steps for each router](routers.svg)", "",

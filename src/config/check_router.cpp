@@ -85,7 +85,7 @@ Status check_expert_groups(const Model& m, std::int64_t experts) {
   return {};
 }
 
-Status check_expert_choice(const Config& config) {
+Status check_expert_choice(const Config& config, std::int64_t experts) {
   const Model& m = config.model;
   if (!m.experts_choose()) return {};
   if (m.num_experts_per_tok != 1)
@@ -97,6 +97,12 @@ Status check_expert_choice(const Config& config) {
     return refused(
         "model.capacity_factor: expected a number with model.router \"expert_choice\", the mean number of experts per "
         "token, found null");
+  if (*m.capacity_factor > double(experts))
+    return refused(
+        "model.capacity_factor: expected at most the {} experts with model.router \"expert_choice\", the mean number "
+        "of "
+        "experts per token, found {}",
+        experts, *m.capacity_factor);
   if (m.norm_topk_prob)
     return refused(
         "model.norm_topk_prob: expected false with model.router \"expert_choice\", whose weights are the scores, found "
@@ -117,9 +123,9 @@ Status check_router(const Config& config, const mesh::Mesh& mesh) {
   LANCET_TRY(check_experts_per_token(m));
   LANCET_TRY(check_router_fields(m));
   LANCET_TRY(check_sigmoid_only(m));
-  LANCET_TRY(check_expert_choice(config));
-  if (m.router != Router::sigmoid) return {};
-  return check_expert_groups(m, m.experts(mesh[mesh::Axis::expert]));
+  const std::int64_t experts = m.experts(mesh[mesh::Axis::expert]);
+  LANCET_TRY(check_expert_choice(config, experts));
+  return m.router == Router::sigmoid ? check_expert_groups(m, experts) : Status{};
 }
 
 }  // namespace lancet::config

@@ -90,12 +90,17 @@ Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& t
 
 // The sequences that make whole groups. Experts that choose would compare the tokens of an incomplete group with
 // filler.
-Result<std::int64_t> whole_groups(const config::Config& config, std::int64_t sequences) {
-  const std::int64_t group = config.group_sequences();
+Result<std::int64_t> whole_groups(const config::Config& config, std::int64_t of_file) {
+  const std::int64_t group = config.group_sequences(), sequences = std::min(config.data.eval_sequences, of_file);
   if (sequences >= group) return sequences - sequences % group;
+  if (of_file >= group)
+    return config_error(
+        fmt::format("data.eval_sequences (--max-sequences): expected at least the {} of one group of model.router "
+                    "\"expert_choice\", found {}",
+                    group, sequences));
   return data_error(
       fmt::format("{}: expected at least the {} sequences of one group of model.router \"expert_choice\", found {}",
-                  config.data.eval, group, sequences));
+                  config.data.eval, group, of_file));
 }
 
 }  // namespace
@@ -166,9 +171,10 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
   LANCET_ASSIGN(Sampler sampler,
                 Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));
   Evaluation evaluation;
-  evaluation.sequences = std::min<std::int64_t>(config.data.eval_sequences, std::int64_t(sampler.windows()));
+  const auto of_file = std::int64_t(sampler.windows());
+  evaluation.sequences = std::min(config.data.eval_sequences, of_file);
   if (config.model.has_moe() && config.model.experts_choose()) {
-    LANCET_ASSIGN(evaluation.sequences, whole_groups(config, evaluation.sequences));
+    LANCET_ASSIGN(evaluation.sequences, whole_groups(config, of_file));
   }
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
   evaluation.batches =

@@ -23,7 +23,12 @@ bool computes(const ir::Instruction& at) { return at.stream == ir::Stream::compu
 class PipelineCosts {
  public:
   PipelineCosts(const Step& step, const std::vector<std::size_t>& groups, PartMemory memory, bool forced)
-      : step_(step), groups_(groups), layers_(moe_groups(step, groups)), memory_(memory), forced_(forced) {
+      : step_(step),
+        groups_(groups),
+        layers_(moe_groups(step, groups)),
+        memory_(memory),
+        forced_(forced),
+        per_token_(per_token_tensors(step.program())) {
     frame_ = step.program();
     frame_.instructions.clear();
     frame_.outputs.clear();
@@ -79,6 +84,7 @@ class PipelineCosts {
     Split result{{split.rows.begin() + begin, split.rows.begin() + end},
                  {split.parts.begin() + begin, split.parts.begin() + end},
                  Cut::batch};
+    result.per_token = per_token_;
     if (memory_ == PartMemory::copies) result.pipeline.assign(last - first, 0);
     return result;
   }
@@ -88,6 +94,7 @@ class PipelineCosts {
   const std::vector<int> layers_;
   const PartMemory memory_;
   const bool forced_;                     // no MoE layer stays whole
+  const std::vector<bool> per_token_;     // of the step
   ir::Program frame_;                     // the step without instructions and outputs
   std::vector<std::size_t> last_reader_;  // by tensor; beyond the step: an output
 };

@@ -249,6 +249,9 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(error({"model.router=expert_choice", "model.num_experts_per_tok=2"}, 4) ==
         "config: model.num_experts_per_tok: expected 1 with model.router \"expert_choice\", found 2; "
         "model.capacity_factor is the mean number of experts per token");
+  CHECK(error({"model.router=expert_choice", "model.capacity_factor=8.5"}, 4) ==
+        "config: model.capacity_factor: expected at most the 8 experts with model.router \"expert_choice\", the mean "
+        "number of experts per token, found 8.5");
   CHECK(error({"model.router=expert_choice", "model.norm_topk_prob=true"}, 4).find("weights are the scores") !=
         std::string::npos);
   CHECK(error({"model.router=expert_choice", "train.sample_tokens=5"}, 4) ==

@@ -44,7 +44,7 @@ const sections = {
   ],
   experts: [
     {title: "Load of the fullest expert", unit: "times the mean", keys: [["load_max_over_mean", "max/mean"]]},
-    {title: "Dropped tokens", unit: "% of tokens", keys: [["drop_pct", "dropped"]]},
+    {title: "Dropped choices", unit: "% of choices", keys: [["drop_pct", "dropped"]]},
     {title: "Rounds without drops", unit: "rounds of the fullest layer", keys: [["rounds", "rounds"]]},
     {title: "Dead experts", unit: "experts without a token", keys: [["dead_experts", "dead"]]},
     {title: "Router entropy", unit: "nats, mean over layers", keys: [["router_entropy", "entropy"]]},

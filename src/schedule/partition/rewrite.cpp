@@ -34,10 +34,12 @@ bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::a
 class Rewriter {
  public:
   Rewriter(const ir::Program& source, const Split& split)
-      : source_(source), split_(split), per_token_(source.tensors.size()), whole_users_(source.tensors.size()) {
+      : source_(source),
+        split_(split),
+        per_token_(split.per_token.empty() ? per_token_tensors(source) : split.per_token),
+        whole_users_(source.tensors.size()) {
     result_.program = source;
     result_.program.instructions.clear();
-    find_per_token();
     find_whole_users();
   }
 
@@ -62,21 +64,6 @@ class Rewriter {
   bool copies(TensorId id) const { return copies() && !is_per_token(id); }
   bool is_per_token(TensorId id) const { return per_token_[id.index()]; }
   int pipeline(std::size_t instruction) const { return copies() ? split_.pipeline[instruction] : 0; }
-
-  // Finds what is said of each token's choices: the slots in the experts' buffers, and what the instructions that read
-  // them say of the same choices (experts, weights and gradients of these).
-  void find_per_token() {
-    for (const Instruction& at : source_.instructions) {
-      const auto& ragged = ops::op(at.op).ragged;
-      if (!ragged || ragged->slots < 0) continue;
-      const Shape& choices = source_.type(at.operands[std::size_t(ragged->slots)]).shape;
-      for (std::size_t o = 0; o < at.operands.size(); ++o)
-        if (int(o) != ragged->counts && source_.type(at.operands[o]).shape == choices)
-          per_token_[at.operands[o].index()] = true;
-      for (const TensorId id : at.results)
-        if (source_.type(id).shape == choices) per_token_[id.index()] = true;
-    }
-  }
 
   // Finds the tensors that something reads as a whole, in another number of parts than they are made in, or in another
   // pipeline: their parts are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of
@@ -395,6 +382,21 @@ class Rewriter {
 };
 
 }  // namespace
+
+std::vector<bool> per_token_tensors(const ir::Program& program) {
+  std::vector<bool> result(program.tensors.size());
+  for (const Instruction& at : program.instructions) {
+    const auto& ragged = ops::op(at.op).ragged;
+    if (!ragged || ragged->slots < 0) continue;
+    const Shape& choices = program.type(at.operands[std::size_t(ragged->slots)]).shape;
+    for (std::size_t o = 0; o < at.operands.size(); ++o)
+      if (int(o) != ragged->counts && program.type(at.operands[o]).shape == choices)
+        result[at.operands[o].index()] = true;
+    for (const TensorId id : at.results)
+      if (program.type(id).shape == choices) result[id.index()] = true;
+  }
+  return result;
+}
 
 Rewritten rewrite(const ir::Program& program, const Split& split) { return Rewriter(program, split).run(); }
 

@@ -25,6 +25,10 @@ enum class Cut {
   peers      // by groups of destination ranks; splits only the experts and their all-to-alls (FasterMoE)
 };
 
+// By tensor of the program: true for what is said of each token's choices, that is the slots in the experts' buffers,
+// and what the instructions that read these say of the same choices (experts, weights and gradients of these).
+std::vector<bool> per_token_tensors(const ir::Program& program);
+
 struct Split {
   AxisRows rows;
   std::vector<int> parts;  // per instruction; 1: whole. Greater than 1 only where `rows` has a row
@@ -34,6 +38,8 @@ struct Split {
   // memory of their own: copies split what they read from outside of it, and copies join what is read there (Lancet,
   // Fig. 8a). If empty, the parts of a tensor that something reads whole are slices of it, and nothing is copied.
   std::vector<int> pipeline = {};
+  // Of a program that is a range of a step's instructions: per_token_tensors of the step. Empty: of the program.
+  std::vector<bool> per_token = {};
 };
 
 struct Rewritten {
