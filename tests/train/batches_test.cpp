@@ -157,7 +157,7 @@ TEST_CASE("an evaluation in which experts choose covers whole groups of sequence
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
   CHECK(
-      message_of(refused.error()) ==
+      refused.error().message ==
       "data.eval_sequences (--max-sequences): expected at least the 4 of one group of model.router \"expert_choice\", "
       "found 3");
   config.data.eval_sequences = 100;
@@ -165,7 +165,6 @@ TEST_CASE("an evaluation in which experts choose covers whole groups of sequence
   write_counting_tokens(config.data.eval, 3 * length + 1);
   const auto short_file = data::evaluation_batches(config, {}, 0, 1);
   REQUIRE_FALSE(short_file.ok());
-  CHECK(short_file.error().code == ExitCode::data);
   CHECK(message_of(short_file.error()) ==
         config.data.eval +
             ": expected at least the 4 sequences of one group of model.router \"expert_choice\", found 3");
