@@ -165,6 +165,10 @@ enum class Kind : std::uint8_t {
   flat_all_gather,      // completes parameters of which each rank has updated its flat shard
 };
 
+// Collectives that permutes of windows can take the place of (schedule/ring_shards): gather brings the shards of a
+// dimension to all ranks, scatter gives each rank its shard of a sum.
+enum class Ring : std::uint8_t { none, gather, scatter };
+
 // Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work
 // on filled rows, their last operand. In the forward pass the fused op has the product's operands and both results; in
 // the backward pass it takes the reader's operand 1 as its operand 2 and has the reader's results.
@@ -215,6 +219,7 @@ struct OpDef {
       false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
+  Ring ring = Ring::none;
   std::optional<Fusion> fuses = {};
   std::optional<Ragged> ragged = {};  // applies to instructions that have the operand `counts`
   // If a result's index: parts run one after the other, because each continues the count of the part before. Every

@@ -70,17 +70,28 @@ Kernel bind_join_rows(const KernelArgs& args) {
   };
 }
 
+// out[i] = (parts[0][i] + parts[1][i]) + ..., in f32.
+template <class T>
+void sum_in_order(const std::vector<const T*>& parts, std::int64_t begin, std::int64_t n, T* out) {
+  float sum[cpu::block];
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = to_f32(parts[0][begin + i]);
+  for (std::size_t p = 1; p < parts.size(); ++p)
+    for (std::int64_t i = 0; i < n; ++i) sum[i] += to_f32(parts[p][begin + i]);
+  for (std::int64_t i = 0; i < n; ++i) out[begin + i] = from_f32<T>(sum[i]);
+}
+
 Kernel bind_sum(const KernelArgs& args) {
-  std::vector<const float*> parts;
-  for (const TensorView& part : args.operands) parts.push_back(part.as<float>());
-  float* sum = args.results[0].as<float>();
-  const std::int64_t n = args.results[0].elements();
-  return [=]() -> Status {
-    std::memcpy(sum, parts[0], std::size_t(n) * sizeof(float));
-    for (std::size_t p = 1; p < parts.size(); ++p)
-      for (std::int64_t i = 0; i < n; ++i) sum[i] += parts[p][i];
-    return {};
-  };
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    std::vector<const T*> parts;
+    for (const TensorView& part : args.operands) parts.push_back(part.as<T>());
+    return [parts, sum = args.results[0].as<T>(), n = args.results[0].elements()]() -> Status {
+      cpu::parallel_for(n, cpu::grain_elements, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; i += cpu::block)
+          sum_in_order(parts, i, std::min(cpu::block, end - i), sum);
+      });
+      return {};
+    };
+  });
 }
 
 const CpuKernel table[] = {{"split_filled", bind_split},

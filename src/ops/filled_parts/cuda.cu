@@ -132,36 +132,40 @@ Kernel bind_join_rows(const KernelArgs& args) {
 constexpr int parts_per_launch = 32;
 
 // Bytes: each part and the sum once.
-struct Sum {
+template <class T>
+struct SumParts {
   static constexpr int threads = 256;
-  const float* parts[parts_per_launch];
+  const T* parts[parts_per_launch];
   int count;
   bool accumulate;  // onto the sum of earlier launches
-  float* sum;
+  T* sum;
   std::int64_t n;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t i = block.index() * threads + block.thread();
     if (i >= n) return;
-    float total = accumulate ? sum[i] : parts[0][i];
+    float total = to_f32(accumulate ? sum[i] : parts[0][i]);
 #pragma unroll 4
-    for (int p = accumulate ? 0 : 1; p < count; ++p) total += parts[p][i];
-    sum[i] = total;
+    for (int p = accumulate ? 0 : 1; p < count; ++p) total += to_f32(parts[p][i]);
+    sum[i] = from_f32<T>(total);
   }
 };
 
 Kernel bind_sum(const KernelArgs& args) {
-  std::vector<Sum> sums;
-  for (std::size_t p = 0; p < args.operands.size(); ++p) {
-    if (p % parts_per_launch == 0)
-      sums.push_back({{}, 0, p > 0, args.results[0].as<float>(), args.results[0].elements()});
-    sums.back().parts[sums.back().count++] = args.operands[p].as<float>();
-  }
-  return [stream = args.stream, sums = std::make_shared<const std::vector<Sum>>(std::move(sums))]() -> Status {
-    for (const Sum& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, Sum::threads), sum));
-    return {};
-  };
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    std::vector<SumParts<T>> sums;
+    for (std::size_t p = 0; p < args.operands.size(); ++p) {
+      if (p % parts_per_launch == 0)
+        sums.push_back({{}, 0, p > 0, args.results[0].as<T>(), args.results[0].elements()});
+      sums.back().parts[sums.back().count++] = args.operands[p].as<T>();
+    }
+    return [stream = args.stream, sums = std::make_shared<const std::vector<SumParts<T>>>(std::move(sums))]() -> Status {
+      for (const SumParts<T>& sum : *sums)
+        LANCET_TRY(launch(*stream, divide_up(sum.n, SumParts<T>::threads), sum));
+      return {};
+    };
+  });
 }
 
 const DeviceKernel table[] = {{"split_filled", bind_split},

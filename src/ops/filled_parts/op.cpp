@@ -10,7 +10,7 @@
 //       of FasterMoE). It is on the expert stream, because it depends on the rank.
 // The others join what parts have made:
 //   join_rows(rows of each part...) -> where each expert's rows, or filled slots, begin and end, over all parts
-//   sum(part...) -> the sum of partial results, added in order
+//   sum(part...) -> the sum of partial results, added in order in f32 and rounded once (on a GPU every 32 parts)
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -43,13 +43,17 @@ Inferred infer_split_peers(const OpInput& in) {
   return Types{in.operands[0]};
 }
 
-Inferred infer_same(const OpInput& in, DType dtype, std::string_view what) {
+Inferred infer_same(const OpInput& in, bool fits, std::string_view what) {
   for (const TensorType& part : in.operands)
-    if (part.dtype != dtype || part != in.operands[0]) return expected(what);
+    if (!fits || part != in.operands[0]) return expected(what);
   return Types{in.operands[0]};
 }
-Inferred infer_join_rows(const OpInput& in) { return infer_same(in, DType::i32, "rows i32[E/W,W+1] of one type"); }
-Inferred infer_sum(const OpInput& in) { return infer_same(in, DType::f32, "f32 tensors of one type"); }
+Inferred infer_join_rows(const OpInput& in) {
+  return infer_same(in, in.operands[0].dtype == DType::i32, "rows i32[E/W,W+1] of one type");
+}
+Inferred infer_sum(const OpInput& in) {
+  return infer_same(in, is_activation(in.operands[0].dtype), "f32 or bf16 tensors of one type");
+}
 
 const OpDef table[] = {
     {.name = "split_filled",
@@ -81,7 +85,8 @@ const OpDef table[] = {
      .required = 1,
      .most = any_number,
      .infer = infer_sum,
-     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}},
+     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}},
+                 {{bf16({3, 7}), bf16({3, 7}), bf16({3, 7})}, {}}},
      .kind = Kind::part_helper},
 };
 
