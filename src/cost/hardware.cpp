@@ -172,6 +172,19 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   return local > 0 && !network.over_mpi ? std::min(direct, two_steps) : direct;
 }
 
+double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, std::int64_t shift) {
+  if (layout.ranks == 1 || bytes <= 0) return 0;
+  const double local = layout.on_host();
+  const double crossing = layout.hosts > 1 ? std::min(double(shift), local) : 0;  // ranks that send to another node
+  const double links = crossing < local ? bytes / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency,
+                                                                    local, bytes)
+                                        : 0;
+  if (layout.hosts == 1) return hardware.node.latency_us * us + links;
+  const double nics = crossing * layout.beside * bytes /
+                      nic_bytes_per_ms(hardware, hardware.network.all_to_all_efficiency, layout.hosts, bytes);
+  return hardware.network.latency_us * us + std::max(links, nics);
+}
+
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double local = layout.on_host(), hosts = layout.hosts;
@@ -205,8 +218,13 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
                                  std::int64_t peers) const {
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
-  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   const Layout layout = layout_.group(group);
+  if (instruction.attributes.has("shift")) {
+    const double sent = bytes_sent(program, instruction);
+    const double ms = permute_ms(hardware_, layout, sent, instruction.attributes.integer("shift"));
+    return {ms, std::min(ms, all_to_all_core().ms(sent))};
+  }
+  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);
   double bytes = bytes_sent(program, instruction);

@@ -15,6 +15,7 @@ constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_gr
 constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
 constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
+constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
 const Policy table[] = {
@@ -44,6 +45,10 @@ const Policy table[] = {
      "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
      {},
      {pipeline_both_passes, chunk_all_reduces}},
+    {"collective_matmul",
+     "products beside the rings of their all-gathers and reduce-scatters (Wang et al., ASPLOS 2023; XLA)",
+     {},
+     {take_turns, collective_matmul}},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
      {},
@@ -70,8 +75,8 @@ const Policy table[] = {
      true},
     {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
     {"auto",
-     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition and lancet",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"},
+     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition, collective_matmul and lancet",
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "collective_matmul", "lancet"},
      {}},
 };
 

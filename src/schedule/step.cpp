@@ -10,6 +10,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
+#include "ring_shards/ring_rewrite.h"
 
 namespace lancet::schedule {
 namespace {
@@ -105,6 +106,7 @@ std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap
       result.push_back(rewrite(step, with_helpers(all_of(rows, cut, k))).program);
     }
   }
+  for (ir::Program& rings : ring_variants(step)) result.push_back(std::move(rings));
   return result;
 }
 
@@ -117,6 +119,7 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.forward_end_ = end_of_forward(program);
   step.batch_rows_ = rows_of(program, Cut::batch);
   step.capacity_rows_ = rows_of(program, Cut::capacity);
+  for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
   if (!step.has_all_to_all()) return step;
   for (int k : part_counts) {
     if (has_rows(step.batch_rows_) && divides(program, step.batch_rows_, k)) {

@@ -115,6 +115,10 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
+// Milliseconds of a permute: each rank sends `bytes` to the rank `shift` places on, or half of them there and half as
+// many places back. The ranks of a node are neighbours, so `shift` of them, or all if they are fewer, send to another
+// node; links and NICs work at the same time.
+double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, std::int64_t shift);
 // Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs
 // twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks.
 // Groups beside one another (Layout::beside) have their share of the NICs. The latency is that of a tree over the

@@ -36,6 +36,11 @@ Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candi
 // FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
+// Collective matmul (Wang et al., Overlap Communication with Dependent Computation via Decomposition, ASPLOS 2023, and
+// XLA's windowed einsum): an all-gather before products and a reduce-scatter after one become rings of permutes, beside
+// the products of the windows that have come (ring_shards). All else takes turns.
+Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.
 Candidate move_dw(const Step& step, const config::Overlap& overlap, Candidate candidate);
