@@ -176,9 +176,8 @@ double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, 
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double local = layout.on_host();
   const double crossing = layout.hosts > 1 ? std::min(double(shift), local) : 0;  // ranks that send to another node
-  const double links = crossing < local ? bytes / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency,
-                                                                    local, bytes)
-                                        : 0;
+  const double links =
+      crossing < local ? bytes / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency, local, bytes) : 0;
   if (layout.hosts == 1) return hardware.node.latency_us * us + links;
   const double nics = crossing * layout.beside * bytes /
                       nic_bytes_per_ms(hardware, hardware.network.all_to_all_efficiency, layout.hosts, bytes);

@@ -23,9 +23,9 @@ namespace {
 // Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
 constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 
-// Allowed arena growth over the unsplit step (5%); 2.5% is kept for packing loss. Steps with all-reduces in chunks are
-// tried with tight_limit as well.
-constexpr double arena_limit = 1.05, memory_limit = 1.025, tight_limit = 0.985;
+// Of the allowed arena growth 2.5% is kept for packing loss. Steps with all-reduces in chunks are tried with
+// tight_limit as well.
+constexpr double memory_limit = 1.025, tight_limit = 0.985;
 
 // The number of splits that are ordered again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;

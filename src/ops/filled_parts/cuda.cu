@@ -160,11 +160,11 @@ Kernel bind_sum(const KernelArgs& args) {
         sums.push_back({{}, 0, p > 0, args.results[0].as<T>(), args.results[0].elements()});
       sums.back().parts[sums.back().count++] = args.operands[p].as<T>();
     }
-    return [stream = args.stream, sums = std::make_shared<const std::vector<SumParts<T>>>(std::move(sums))]() -> Status {
-      for (const SumParts<T>& sum : *sums)
-        LANCET_TRY(launch(*stream, divide_up(sum.n, SumParts<T>::threads), sum));
-      return {};
-    };
+    return
+        [stream = args.stream, sums = std::make_shared<const std::vector<SumParts<T>>>(std::move(sums))]() -> Status {
+          for (const SumParts<T>& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, SumParts<T>::threads), sum));
+          return {};
+        };
   });
 }
 

@@ -85,8 +85,7 @@ const OpDef table[] = {
      .required = 1,
      .most = any_number,
      .infer = infer_sum,
-     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}},
-                 {{bf16({3, 7}), bf16({3, 7}), bf16({3, 7})}, {}}},
+     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}, {{bf16({3, 7}), bf16({3, 7}), bf16({3, 7})}, {}}},
      .kind = Kind::part_helper},
 };
 

@@ -20,8 +20,8 @@ Kernel bind_join(const KernelArgs& args) {
   return [of = WindowShards(args, args.results[0]), windows, stream = args.stream,
           whole = args.results[0].as<std::byte>()]() -> Status {
     for (std::size_t i = 0; i < windows.size(); ++i)
-      LANCET_TRY(device::copy_shards(*stream, of.layout, of.unit, true, whole, windows[i],
-                                     of.shard_of(std::int64_t(i)), 1));
+      LANCET_TRY(
+          device::copy_shards(*stream, of.layout, of.unit, true, whole, windows[i], of.shard_of(std::int64_t(i)), 1));
     return {};
   };
 }

@@ -1,7 +1,7 @@
 // Windows of a tensor that all ranks of a group have, or are to have: its shards along a dimension, numbered from the
-// rank's own, so that the same program makes a ring on all ranks (schedule/ring_shards). Window i on the rank at place p
-// of n is shard (p + i) mod n. Windows are dense tensors of their own. Attributes: axes (the group, ir/groups.h; without
-// it all ranks), shards (its ranks), axis, blocks (shards.h).
+// rank's own, so that the same program makes a ring on all ranks (schedule/ring_shards). Window i on the rank at place
+// p of n is shard (p + i) mod n. Windows are dense tensors of their own. Attributes: axes (the group, ir/groups.h;
+// without it all ranks), shards (its ranks), axis, blocks (shards.h).
 //   take_window(x) {part}: window `part` of x
 //   join_windows(window 0, window 1, ...) -> the whole
 #include "ops/describe.h"

@@ -5,14 +5,15 @@
 // Decomposition in Large Deep Learning Models, ASPLOS 2023; XLA's windowed einsum). ring_rewrite.cpp says what a ring
 // of n windows is. One ring serves all products that read one gathered tensor.
 //
-// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of computation and messages
-// in windows, and one message that nothing hides, are less than both without windows. Windows cost more than the whole:
-// n products of fewer rows, copies that join what is read whole, additions of sums, n - 1 latencies. Then the simulator:
-// from all rings that the rule leaves, going one way, it tries for one kind of ring after the other whether another way
-// or none makes the step shorter. Rings whose products cost the same, as those of all layers, choose alike.
+// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of computation and
+// messages in windows, and one message that nothing hides, are less than both without windows. Windows cost more than
+// the whole: n products of fewer rows, copies that join what is read whole, additions of sums, n - 1 latencies. Then
+// the simulator: from all rings that the rule leaves, going one way, it tries for one kind of ring after the other
+// whether another way or none makes the step shorter. Rings whose products cost the same, as those of all layers,
+// choose alike.
 //
-// In a ring's range, list scheduling orders what is on windows and the weight gradients beside it; everything else takes
-// turns with the network. A step whose arena would grow by more than 5% is refused.
+// In a ring's range, list scheduling orders what is on windows and the weight gradients beside it; everything else
+// takes turns with the network. A step whose arena would grow by more than 5% is refused.
 //
 // The results of rings of all-gathers have the bits of the whole, since each row of a product is computed alone. Sums
 // of a reduce-scatter's ring are added in the order of the ring, in bf16 rounded at each rank; weight gradients over
@@ -24,17 +25,14 @@
 #include <limits>
 #include <map>
 
+#include "../orders.h"
+#include "../split_search.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "ring_rewrite.h"
-#include "schedule/orders.h"
-#include "schedule/split_search.h"
 
 namespace lancet::schedule {
 namespace {
-
-// As in the search over orders (order_search.cpp).
-constexpr double arena_limit = 1.05;
 
 // The times of a ring, and of what it takes the place of.
 struct RingTimes {
@@ -124,7 +122,8 @@ class RingSearch {
     std::vector<cost::OpCost> op_costs = cost::op_costs(step_.costs(), ringed.program).value();
     const std::vector<Span> spans = spans_of(ringed);
     std::vector<bool> overlaps(ringed.ring.size());
-    for (const auto& [begin, end] : spans) std::fill(overlaps.begin() + std::ptrdiff_t(begin), overlaps.begin() + std::ptrdiff_t(end), true);
+    for (const auto& [begin, end] : spans)
+      std::fill(overlaps.begin() + std::ptrdiff_t(begin), overlaps.begin() + std::ptrdiff_t(end), true);
     const Orders orders(ringed.program, std::move(op_costs), spans);
     const Order order = orders.find({.lead = 0, .backward_lead = 0}).order;
     ir::Program program = orders.program(order);
@@ -148,9 +147,9 @@ class RingSearch {
 
   const Step& step_;
   const std::vector<Ring> rings_;
-  std::vector<RingChoice> choices_;                       // per ring
+  std::vector<RingChoice> choices_;                        // per ring
   std::map<std::string, std::vector<std::size_t>> kinds_;  // the rings of each kind
-  double arena_ = 0;                                      // bytes
+  double arena_ = 0;                                       // bytes
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lancet/base/check.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
@@ -110,10 +111,10 @@ class Places {
 
 using Windows = std::vector<TensorId>;  // by number; those that were not made are invalid
 
-class Rewriter {
+class RingRewriter {
  public:
-  Rewriter(const ir::Program& source, std::span<const Ring> rings, std::span<const RingChoice> choices,
-           bool all_helpers)
+  RingRewriter(const ir::Program& source, std::span<const Ring> rings, std::span<const RingChoice> choices,
+               bool all_helpers)
       : source_(source),
         places_(source, rings, choices),
         rings_(rings),
@@ -194,8 +195,13 @@ class Rewriter {
     ir::Tensor& tensor = result_.program[id];
     tensor.storage = {};
     const Instruction& maker = *made.is_maker;
-    result_.program.instructions.push_back({"join_windows", made.of.at(made.key), {id}, {},
-                                            window_attributes(made.key), ir::Stream::compute, maker.role,
+    result_.program.instructions.push_back({"join_windows",
+                                            made.of.at(made.key),
+                                            {id},
+                                            {},
+                                            window_attributes(made.key),
+                                            ir::Stream::compute,
+                                            maker.role,
                                             maker.label});
     result_.ring.push_back(made.ring);
   }
@@ -385,7 +391,7 @@ class Rewriter {
   const bool all_helpers_;
   Ringed result_;
   std::vector<InWindows> in_windows_;
-  const Place* place_ = nullptr;          // of the instruction that is rewritten
+  const Place* place_ = nullptr;            // of the instruction that is rewritten
   const Instruction* source_at_ = nullptr;  // and itself
 };
 
@@ -407,7 +413,7 @@ Ringed with_rings(const ir::Program& program, std::span<const Ring> rings, std::
                   bool all_helpers) {
   LANCET_CHECK(rings.size() == choices.size(), "expected a choice for each of {} rings, found {}", rings.size(),
                choices.size());
-  return Rewriter(program, rings, choices, all_helpers).run();
+  return RingRewriter(program, rings, choices, all_helpers).run();
 }
 
 std::vector<ir::Program> ring_variants(const ir::Program& program) {

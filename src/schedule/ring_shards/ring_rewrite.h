@@ -9,8 +9,8 @@
 namespace lancet::schedule {
 
 // whole: no ring. one_way: each step brings one window, from the next rank. two_sums (reduce-scatter, an even number of
-// windows): two sums take turns, each two ranks a step. both_ways (more than two windows): each step brings two windows,
-// from the next rank and from the one before.
+// windows): two sums take turns, each two ranks a step. both_ways (more than two windows): each step brings two
+// windows, from the next rank and from the one before.
 enum class RingWay : std::uint8_t { whole, one_way, two_sums, both_ways };
 
 struct RingChoice {

@@ -138,11 +138,9 @@ const ops::PartitionRow* window_row(const ir::Program& program, const ir::Instru
       [&](Axis entry) { return entry == axis; }, axis);
 }
 
-const ops::PartitionRow* sum_row(const ir::Program& program, const ir::Instruction& at, int axis,
-                                 std::int64_t shards) {
+const ops::PartitionRow* sum_row(const ir::Program& program, const ir::Instruction& at, int axis, std::int64_t shards) {
   return first_row(
-      program, at, shards,
-      [&](Axis entry) { return entry == axis || entry == ops::none || entry == ops::accumulated; },
+      program, at, shards, [&](Axis entry) { return entry == axis || entry == ops::none || entry == ops::accumulated; },
       [](Axis entry) { return entry == ops::accumulated; }, axis);
 }
 

@@ -15,10 +15,10 @@ struct Ring {
   std::int64_t shards = 1;     // the ranks of the group, and the windows of the tensor
   // Of an all-gather: those that read the gathered tensor and make a window of their result of each of its windows. Of
   // a reduce-scatter: the one that makes the summands.
-  std::vector<std::size_t> products;
+  std::vector<std::size_t> products = {};
   // Of an all-gather: those that sum over the windows of the gathered tensor.
-  std::vector<std::size_t> weight_gradients;
-  std::string kind;  // rings of one kind cost the same
+  std::vector<std::size_t> weight_gradients = {};
+  std::string kind = {};  // rings of one kind cost the same
 
   // The windows that it shares with rings of the same key, so that one's results are another's operands.
   std::string key(const ir::Program& program) const;
