@@ -16,6 +16,7 @@
 #include "lancet/comm/rounds.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 
 namespace lancet::cost {
 namespace {
@@ -218,9 +219,9 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
   const Layout layout = layout_.group(group);
-  if (instruction.attributes.has("shift")) {
+  if (ops::is_ring_step(instruction)) {
     const double sent = bytes_sent(program, instruction);
-    const double ms = permute_ms(hardware_, layout, sent, instruction.attributes.integer("shift"));
+    const double ms = permute_ms(hardware_, layout, sent, instruction.attributes.integer(ops::ring_shift));
     return {ms, std::min(ms, all_to_all_core().ms(sent))};
   }
   if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);

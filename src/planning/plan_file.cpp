@@ -13,6 +13,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/schedule/schedule_report.h"
@@ -84,11 +85,13 @@ Status check_alignment(const ir::Plan& plan) {
   return {};
 }
 
-// The op, its place in the model, and the attributes that all its parts share.
+// The op, its place in the model, and the attributes that all its parts share. The steps of a ring are those of the
+// collective that it takes the place of.
 std::string description_of(const ir::Instruction& at) {
-  std::string line = fmt::format("{} at {} ({})", at.op, schedule::site_of(at), ir::name(at.role));
+  std::string line = fmt::format("{} at {} ({})", ops::collective_of(at), schedule::site_of(at), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
-    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0)
+    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0 && name != ops::ring_of &&
+        name != ops::ring_shift)
       std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   return line;
 }

@@ -10,6 +10,7 @@
 #include "lancet/base/check.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/ops/kernel.h"
+#include "lancet/ops/ring.h"
 #include "ops/shards.h"
 
 namespace lancet::ops {
@@ -153,7 +154,7 @@ struct PermuteShards {
   Messages messages;
 
   explicit PermuteShards(const KernelArgs& args) {
-    const std::int64_t ranks = args.group.size, shift = args.attributes.integer("shift");
+    const std::int64_t ranks = args.group.size, shift = args.attributes.integer(ring_shift);
     LANCET_CHECK(ranks == args.attributes.integer("shards"), "{} is planned for {} ranks, its group has {}", args.op,
                  args.attributes.integer("shards"), ranks);
     for (std::size_t i = 0; i < args.operands.size(); ++i) {

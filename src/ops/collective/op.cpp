@@ -16,6 +16,7 @@
 // its backward pass.
 #include <algorithm>
 
+#include "lancet/ops/ring.h"
 #include "ops/describe.h"
 #include "ops/shards.h"
 
@@ -64,7 +65,7 @@ Inferred infer_swap(const OpInput& in) {
 Inferred infer_permute(const OpInput& in) {
   for (const TensorType& type : in.operands)
     if (!is_activation(type.dtype) && type.dtype != DType::i32) return expected("tensors of f32, bf16 or i32");
-  const std::int64_t shards = shards_of(in), shift = in.attributes.integer("shift");
+  const std::int64_t shards = shards_of(in), shift = in.attributes.integer(ring_shift);
   if (shards < 1 || shift < 1 || shift >= std::max<std::int64_t>(shards, 2))
     return expected("the attributes shards, the ranks of a group, and shift, from 1 on and less than that");
   return Types(in.operands.begin(), in.operands.end());

@@ -5,12 +5,13 @@
 // Decomposition in Large Deep Learning Models, ASPLOS 2023; XLA's windowed einsum). ring_rewrite.cpp says what a ring
 // of n windows is. One ring serves all products that read one gathered tensor.
 //
-// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of computation and
-// messages in windows, and one message that nothing hides, are less than both without windows. Windows cost more than
-// the whole: n products of fewer rows, copies that join what is read whole, additions of sums, n - 1 latencies. Then
-// the simulator: from all rings that the rule leaves, going one way, it tries for one kind of ring after the other
-// whether another way or none makes the step shorter. Rings whose products cost the same, as those of all layers,
-// choose alike.
+// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of its computation, and of
+// its messages with the computation of one window before or after them, takes less than product and collective without
+// windows. (XLA adds 2 / n of the messages to the longer of both, by which two windows would never pay; in its public
+// code all times are 0.) Windows cost more than the whole: n products of fewer rows, copies that join what is read
+// whole, sums one by one, n - 1 latencies. Then the simulator: from all rings that the rule leaves, going one way (or
+// from none, if these need too much memory), it tries for one kind of ring after the other whether another way or none
+// makes the step shorter. Rings whose products cost the same, as those of all layers, choose alike.
 //
 // In a ring's range, list scheduling orders what is on windows and the weight gradients beside it; everything else
 // takes turns with the network. A step whose arena would grow by more than 5% is refused.
@@ -34,12 +35,11 @@
 namespace lancet::schedule {
 namespace {
 
-// The times of a ring, and of what it takes the place of.
+// Milliseconds of a ring, and of what it takes the place of.
 struct RingTimes {
   double compute = 0, messages = 0, whole_compute = 0, whole_message = 0;
-  // Whether it pays by itself. shards - 1 messages.
-  bool pays(std::int64_t shards) const {
-    return std::max(compute, messages) + messages / double(shards - 1) < whole_compute + whole_message;
+  bool pays(std::int64_t windows) const {
+    return std::max(compute, messages + compute / double(windows)) < whole_compute + whole_message;
   }
 };
 
@@ -67,26 +67,19 @@ std::vector<Span> spans_of(const Ringed& ringed) {
 class RingSearch {
  public:
   explicit RingSearch(const Step& step) : step_(step), rings_(find_rings(step.program())), choices_(rings_.size()) {
-    for (std::size_t i = 0; i < rings_.size(); ++i) kinds_[rings_[i].kind].push_back(i);
     arena_ = double(plan_memory_sequentially(step.program()).arena_bytes);
   }
 
   Candidate best(Candidate whole) {
     start();
-    Candidate best = std::move(whole), found = candidate();
-    if (found.timeline.makespan < best.timeline.makespan && fits(found)) best = found;
-    for (const auto& [_, kind] : kinds_)
-      for (const RingChoice& choice : choices_of(rings_[kind.front()])) {
-        const std::vector<RingChoice> before = choices_;
-        if (before[kind.front()] == choice) continue;
-        for (const std::size_t i : kind) choices_[i] = choice;
-        Candidate other = candidate();
-        if (other.timeline.makespan < found.timeline.makespan * (1 - 1e-9) && fits(other))
-          found = std::move(other);
-        else
-          choices_ = before;
-      }
-    return better(std::move(best), std::move(found));
+    Candidate best = candidate();
+    if (!fits(best)) {
+      choices_.assign(rings_.size(), {});
+      best = whole;
+    }
+    for (const std::vector<std::size_t>& kind : paying_)
+      for (const RingChoice& choice : choices_of(rings_[kind.front()])) try_choice(kind, choice, best);
+    return better(std::move(whole), std::move(best));
   }
 
  private:
@@ -95,8 +88,24 @@ class RingSearch {
     std::vector<RingChoice> all;
     for (const Ring& ring : rings_) all.push_back({RingWay::one_way, ring.products.empty()});
     const std::vector<RingTimes> times = times_of(all);
-    for (std::size_t i = 0; i < rings_.size(); ++i)
-      if (times[i].pays(rings_[i].shards)) choices_[i] = all[i];
+    std::map<std::string_view, std::vector<std::size_t>> kinds;
+    for (std::size_t i = 0; i < rings_.size(); ++i) {
+      if (!times[i].pays(rings_[i].shards)) continue;
+      choices_[i] = all[i];
+      kinds[rings_[i].kind].push_back(i);
+    }
+    for (auto& [_, kind] : kinds) paying_.push_back(std::move(kind));
+  }
+
+  void try_choice(const std::vector<std::size_t>& kind, const RingChoice& choice, Candidate& best) {
+    if (choices_[kind.front()] == choice) return;
+    const std::vector<RingChoice> before = choices_;
+    for (const std::size_t i : kind) choices_[i] = choice;
+    Candidate other = candidate();
+    if (other.timeline.makespan < best.timeline.makespan * (1 - 1e-9) && fits(other))
+      best = std::move(other);
+    else
+      choices_ = before;
   }
 
   std::vector<RingTimes> times_of(const std::vector<RingChoice>& choices) const {
@@ -147,9 +156,9 @@ class RingSearch {
 
   const Step& step_;
   const std::vector<Ring> rings_;
-  std::vector<RingChoice> choices_;                        // per ring
-  std::map<std::string, std::vector<std::size_t>> kinds_;  // the rings of each kind
-  double arena_ = 0;                                       // bytes
+  std::vector<RingChoice> choices_;               // per ring
+  std::vector<std::vector<std::size_t>> paying_;  // the rings of each kind that the rule leaves
+  double arena_ = 0;                              // bytes
 };
 
 }  // namespace

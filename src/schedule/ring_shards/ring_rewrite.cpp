@@ -21,6 +21,7 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 
 namespace lancet::schedule {
 namespace {
@@ -238,8 +239,8 @@ class RingRewriter {
   // A step of the ring. Steps count from 1.
   std::vector<TensorId> permute(std::vector<TensorId> operands, std::int64_t shift, std::int64_t step) {
     ir::Attributes attributes = source_at_->attributes;
-    attributes.set("of", source_at_->op);
-    attributes.set("shift", shift);
+    attributes.set(ops::ring_of, source_at_->op);
+    attributes.set(ops::ring_shift, shift);
     set_part(attributes, step);
     return append("permute_shards", std::move(operands), std::move(attributes), label(step));
   }
