@@ -15,7 +15,7 @@ GuardedTensor numbered_rows(const Shape& shape, float first) {
 }
 
 ir::Attributes ring_of(int ranks, std::int64_t shift) {
-  return {{"axes", "tensor"}, {"shards", std::int64_t{ranks}}, {"shift", shift}};
+  return {{"axes", "tensor"}, {"shards", std::int64_t{ranks}}, {"of", "all_gather"}, {"shift", shift}};
 }
 
 ir::Attributes windows_of(int ranks, std::int64_t axis, std::int64_t blocks) {
@@ -89,6 +89,8 @@ TEST_CASE("permutes and windows refuse what does not fit") {
   CHECK(refused("permute_shards", {x}, ring_of(4, 4)) == shift);
   CHECK(refused("permute_shards", {x}, ring_of(4, 0)) == shift);
   CHECK(refused("permute_shards", {x}, ring_of(0, 1)) == shift);
+  CHECK(refused("permute_shards", {x}, {{"shards", std::int64_t{2}}, {"of", ""}, {"shift", std::int64_t{1}}}) ==
+        "expected the attribute of, a collective");
   CHECK(refused("permute_shards", {{DType::signals, {4}}}, ring_of(4, 1)) == "expected tensors of f32, bf16 or i32");
   ir::Attributes window = windows_of(3, 0, 1);
   const std::string divides = "expected a dimension whose blocks the shards divide, and one of the windows";

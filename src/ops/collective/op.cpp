@@ -68,6 +68,7 @@ Inferred infer_permute(const OpInput& in) {
   const std::int64_t shards = shards_of(in), shift = in.attributes.integer(ring_shift);
   if (shards < 1 || shift < 1 || shift >= std::max<std::int64_t>(shards, 2))
     return expected("the attributes shards, the ranks of a group, and shift, from 1 on and less than that");
+  if (in.attributes.text(ring_of).empty()) return expected("the attribute of, a collective");
   return Types(in.operands.begin(), in.operands.end());
 }
 
@@ -132,8 +133,9 @@ const OpDef table[] = {
      .most = 2,
      .infer = infer_permute,
      .work = work_permute,
-     .samples = {{{f32({2, 6, 5})}, {{"axes", "tensor"}, {"shards", 1}, {"shift", 1}}},
-                 {{bf16({4, 3, 7}), bf16({4, 3, 7})}, {{"axes", "tensor"}, {"shards", 1}, {"shift", 1}}}},
+     .samples = {{{f32({2, 6, 5})}, {{"axes", "tensor"}, {"shards", 1}, {"of", "all_gather"}, {"shift", 1}}},
+                 {{bf16({4, 3, 7}), bf16({4, 3, 7})},
+                  {{"axes", "tensor"}, {"shards", 1}, {"of", "all_gather"}, {"shift", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::collective},
 };
