@@ -5,13 +5,14 @@
 // Decomposition in Large Deep Learning Models, ASPLOS 2023; XLA's windowed einsum). ring_rewrite.cpp says what a ring
 // of n windows is. One ring serves all products that read one gathered tensor.
 //
-// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of its computation, and of
-// its messages with the computation of one window before or after them, takes less than product and collective without
-// windows. (XLA adds 2 / n of the messages to the longer of both, by which two windows would never pay; in its public
-// code all times are 0.) Windows cost more than the whole: n products of fewer rows, copies that join what is read
-// whole, sums one by one, n - 1 latencies. Then the simulator: from all rings that the rule leaves, going one way (or
-// from none, if these need too much memory), it tries for one kind of ring after the other whether another way or none
-// makes the step shorter. Rings whose products cost the same, as those of all layers, choose alike.
+// First the cost rule, as in XLA, with the costs of the step: a ring pays only if the longer of its computation, with
+// what messages take of it, and of its messages, with the computation of one window before or after them, takes less
+// than product and collective without windows. (XLA adds 2 / n of the messages to the longer of both, by which two
+// windows would never pay; in its public code all times are 0.) Windows cost more than the whole: n products of fewer
+// rows, copies that join what is read whole, sums one by one, n - 1 latencies. Then the simulator: from all rings that
+// the rule leaves, going one way (or from none, if these need too much memory), it tries for one kind of ring after the
+// other whether another way or none makes the step shorter. Rings whose products cost the same, as those of all layers,
+// choose alike.
 //
 // In a ring's range, list scheduling orders what is on windows and the weight gradients beside it; everything else
 // takes turns with the network. A step whose arena would grow by more than 5% is refused.
@@ -83,17 +84,22 @@ class RingSearch {
   }
 
  private:
-  // All rings that the cost rule leaves, one way.
+  // All rings that the cost rule leaves, one way. Without a ring, those beside it have other copies, so the rule is
+  // asked again until it leaves all.
   void start() {
-    std::vector<RingChoice> all;
-    for (const Ring& ring : rings_) all.push_back({RingWay::one_way, ring.products.empty()});
-    const std::vector<RingTimes> times = times_of(all);
-    std::map<std::string_view, std::vector<std::size_t>> kinds;
-    for (std::size_t i = 0; i < rings_.size(); ++i) {
-      if (!times[i].pays(rings_[i].shards)) continue;
-      choices_[i] = all[i];
-      kinds[rings_[i].kind].push_back(i);
+    for (std::size_t i = 0; i < rings_.size(); ++i) choices_[i] = {RingWay::one_way, rings_[i].products.empty()};
+    for (bool dropped = true; dropped;) {
+      dropped = false;
+      const std::vector<RingTimes> times = times_of(choices_);
+      for (std::size_t i = 0; i < rings_.size(); ++i) {
+        if (choices_[i].way == RingWay::whole || times[i].pays(rings_[i].shards)) continue;
+        choices_[i] = {};
+        dropped = true;
+      }
     }
+    std::map<std::string_view, std::vector<std::size_t>> kinds;
+    for (std::size_t i = 0; i < rings_.size(); ++i)
+      if (choices_[i].way != RingWay::whole) kinds[rings_[i].kind].push_back(i);
     for (auto& [_, kind] : kinds) paying_.push_back(std::move(kind));
   }
 
@@ -115,7 +121,9 @@ class RingSearch {
     for (std::size_t i = 0; i < op_costs.size(); ++i) {
       if (ringed.ring[i] < 0) continue;
       RingTimes& of = times[std::size_t(ringed.ring[i])];
-      (ringed.program.instructions[i].stream == ir::Stream::compute ? of.compute : of.messages) += op_costs[i].ms;
+      const bool is_message = ringed.program.instructions[i].stream != ir::Stream::compute;
+      (is_message ? of.messages : of.compute) += op_costs[i].ms;
+      of.compute += op_costs[i].core_ms;
     }
     for (std::size_t r = 0; r < rings_.size(); ++r) {
       times[r].whole_message = step_.op_costs()[rings_[r].collective].ms;
