@@ -1,4 +1,4 @@
-// The all-gathers and reduce-scatters beside products that can be rings of windows (collective_matmul.cpp).
+// The all-gathers and reduce-scatters beside products that can be rings of windows (schedule/collective_matmul.cpp).
 #pragma once
 #include <string>
 #include <vector>

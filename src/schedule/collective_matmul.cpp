@@ -27,11 +27,11 @@
 #include <limits>
 #include <map>
 
-#include "../orders.h"
-#include "../split_search.h"
+#include "orders.h"
+#include "ring_shards/ring_rewrite.h"
+#include "split_search.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "ring_rewrite.h"
 
 namespace lancet::schedule {
 namespace {
