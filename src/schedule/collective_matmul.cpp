@@ -27,11 +27,11 @@
 #include <limits>
 #include <map>
 
+#include "lancet/schedule/overlap.h"
+#include "lancet/schedule/plan_memory.h"
 #include "orders.h"
 #include "ring_shards/ring_rewrite.h"
 #include "split_search.h"
-#include "lancet/schedule/overlap.h"
-#include "lancet/schedule/plan_memory.h"
 
 namespace lancet::schedule {
 namespace {
