@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lancet/ir/micro_batches.h"
+#include "lancet/ir/micro_batch_name.h"
 
 namespace lancet::ir {
 namespace {

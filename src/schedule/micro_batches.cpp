@@ -54,8 +54,8 @@ class Copies {
   }
 
   TensorId add_named(const ir::Tensor& tensor, int micro) {
-    const TensorId id = result_.program.add_named(tensor.kind, ir::of_micro_batch(tensor.name, micro), tensor.type,
-                                                  tensor.sharding);
+    const TensorId id =
+        result_.program.add_named(tensor.kind, ir::of_micro_batch(tensor.name, micro), tensor.type, tensor.sharding);
     result_.program[id].flat_shard = tensor.flat_shard;
     return id;
   }

@@ -10,21 +10,12 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "lancet/ir/micro_batch_name.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ir {
-
-// "tokens", 2 -> "tokens@2"; the names of the first micro batch stay as they are.
-std::string of_micro_batch(std::string_view name, std::int32_t micro_batch);
-// The same read back: "tokens@2" -> {"tokens", 2}. A text that does not end in @ and a number from 1 on is all name.
-struct OfMicroBatch {
-  std::string_view name;
-  std::int32_t micro_batch = 0;
-};
-OfMicroBatch parse_micro_batch(std::string_view text);
 
 // The place of an instruction in the model, with its micro batch, for people: "h.1.attn.c_attn@1".
 inline std::string place_of(const Instruction& at) { return of_micro_batch(at.label, at.micro_batch); }

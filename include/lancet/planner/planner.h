@@ -23,9 +23,9 @@ struct PlanRequest {
   mesh::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
   passes::GradientSums gradient_sums = {};
-  bool accumulate = false;  // gradients accumulate over the runs of several plans
-  bool update = true;       // false: a micro batch that only accumulates its gradients
   bool fuse = false;        // GELU is fused with the products beside it
+  bool accumulate = false;  // gradients add up in states, so that several micro batches make one step
+  int micro_batches = 1;    // in the plan; more than 1 only with `accumulate`
   // The report holds all policies, not only sequential and the requested one, unless the step is a large one.
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
@@ -58,14 +58,16 @@ struct PlanReport {
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
-// overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the logical
-// Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs,
-// their name and the prediction (profile: Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy
-// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op; those of
-// passes::shard and passes::partition_spmd.
+// overlap.parts forces a split. A policy schedules one micro batch; the pass micro_batches repeats its schedule, and
+// all times are those of the micro batches together. The header holds what the plan was made from (policy, model: the
+// hash of the logical Program's text, ranks, mesh if instructions name its groups, optimizer, build:
+// cost::kernel_build) and, with costs, their name and the prediction (profile: Costs::identity; predicted_ms,
+// exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the known ones); a pass that cannot
+// be skipped; costs that lack an op; those of passes::shard and passes::partition_spmd.
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report = nullptr);
 
-// One rank's training step, before a policy schedules it. Errors: those of passes::shard and passes::partition_spmd.
+// One rank's training step, with one micro batch, before a policy schedules it. Errors: those of passes::shard and
+// passes::partition_spmd.
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request);
 
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
