@@ -21,8 +21,7 @@ OfMicroBatch parse_micro_batch(std::string_view text) {
   if (at == text.npos || at + 1 == text.size() || text[at + 1] == '0') return first;
   std::int32_t number = 0;
   const auto [end, error] = std::from_chars(text.data() + at + 1, text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > most)
-    return first;
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > most) return first;
   return {text.substr(0, at), number};
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
@@ -80,8 +81,9 @@ constexpr std::string_view required[] = {"autodiff", "shard",        "partition_
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
   for (const Policy& policy : policy_table())
-    for (const SchedulePass& pass : policy.passes)
-      if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+    for (const auto* passes : {&policy.passes, &policy.across})
+      for (const SchedulePass& pass : *passes)
+        if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
   return names;
 }
 
@@ -90,15 +92,15 @@ struct Scheduled {
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
   Candidate candidate;     // of one micro batch
   Pipeline pipeline;
-  std::optional<Candidate> repeated = {};  // for the micro batches of the plan, if there are several
-  const Candidate& whole() const { return repeated ? *repeated : candidate; }
+  // The same for the micro batches of the plan, if there are several.
+  struct Repeated {
+    Candidate candidate;
+    Pipeline pipeline;
+  };
+  std::optional<Repeated> repeated = {};
+  const Candidate& whole() const { return repeated ? repeated->candidate : candidate; }
+  const Pipeline& passes() const { return repeated ? repeated->pipeline : pipeline; }
 };
-
-Candidate repeat(const Step& step, const Candidate& one, int count) {
-  Candidate all = schedule::in_micro_batches(one, count);
-  return schedule::as_it_is(step, std::move(all.how), std::move(all.program), std::move(all.op_costs),
-                            std::move(all.needed));
-}
 
 // The schedules of the step by policy, each made once.
 class Schedules {
@@ -130,8 +132,21 @@ class Schedules {
       });
       scheduled.policy = index;
     }
-    if (micro_batches_ > 1) scheduled.repeated = repeat(step_, scheduled.candidate, micro_batches_);
+    if (micro_batches_ > 1) scheduled.repeated = repeat(policy, scheduled);
     return scheduled;
+  }
+
+  Scheduled::Repeated repeat(const Policy& policy, const Scheduled& one) const {
+    Pipeline pipeline = one.pipeline;
+    Candidate all = pipeline.run("micro_batches", one.candidate, [&](const Candidate& candidate) {
+      Candidate made = schedule::in_micro_batches(candidate, micro_batches_);
+      return schedule::as_it_is(step_, std::move(made.how), std::move(made.program), std::move(made.op_costs),
+                                std::move(made.needed));
+    });
+    for (const SchedulePass& pass : policy.across)
+      all = pipeline.run(pass.name, std::move(all),
+                         [&](Candidate candidate) { return pass.run(step_, overlap_, std::move(candidate)); });
+    return {std::move(all), std::move(pipeline)};
   }
 
   // The fastest of these policies' schedules; ties, up to the rounding of sums, go to the first in the list.
@@ -247,6 +262,11 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
   return plan;
 }
 
+// Without a second micro batch, a policy of several is another one.
+bool is_compared(const Policy& policy, int micro_batches) {
+  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
+}
+
 ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const PlanRequest& request,
                              const Pipeline& pipeline, PlanReport* report) {
   tell_if_slow(request, step.program().instructions.size());
@@ -254,13 +274,9 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
-  Pipeline passes = chosen.pipeline;
-  Candidate candidate = chosen.candidate;
-  if (request.micro_batches > 1)
-    candidate = passes.run("micro_batches", std::move(candidate),
-                           [&](const Candidate& one) { return repeat(step, one, request.micro_batches); });
-  const schedule::Timeline timeline = candidate.timeline;
-  ir::Plan plan = plan_of(std::move(candidate), passes);
+  const schedule::Timeline& timeline = chosen.whole().timeline;
+  Pipeline passes = chosen.passes();
+  ir::Plan plan = plan_of(chosen.whole(), passes);
   set_step_header(plan, logical, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", timeline.makespan);
@@ -270,8 +286,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
                    (request.compare && step.program().instructions.size() <= compared_step);
   for (const Policy& policy : table)
-    if (!policy.passes.empty() &&
-        ((all && !policy.step_of_ablation) || policy.name == sequential || policy.name == request.overlap.policy))
+    if (!policy.passes.empty() && ((all && is_compared(policy, request.micro_batches)) || policy.name == sequential ||
+                                   policy.name == request.overlap.policy))
       made.policies.push_back(result_of(schedules.of(policy.name)));
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
@@ -291,7 +307,7 @@ std::vector<PolicyInfo> policies() {
 std::vector<std::string_view> compared_policies() {
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table())
-    if (!policy.passes.empty() && !policy.step_of_ablation) names.push_back(policy.name);
+    if (!policy.passes.empty() && is_compared(policy, 1)) names.push_back(policy.name);
   return names;
 }
 

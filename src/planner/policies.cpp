@@ -15,6 +15,7 @@ constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_gr
 constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
 constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
+constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
 const Policy table[] = {
@@ -44,6 +45,12 @@ const Policy table[] = {
      "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
      {},
      {pipeline_both_passes, chunk_all_reduces}},
+    {"neighbour_microbatches",
+     "the backward pass of a micro batch beside the forward pass of the next (Megatron-LM, DualPipe)",
+     {},
+     {move_dw, chunk_all_reduces},
+     false,
+     {pair_micro_batches}},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
      {},

@@ -127,6 +127,24 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
   }
 }
 
+TEST_CASE("every policy trains micro batches like sequential") {
+  auto config = config_of({config::Router::top_k, 2}, 0.75);
+  config.train.gradient_accumulation_steps = GENERATE(2, 4);
+  config.train.micro_batch_size = 4;
+  const test::DeclaredCosts costs;
+  const Run expected = train_run(config, 2, 10, costs);
+  REQUIRE(expected.policy == "sequential");
+  for (const auto& [policy, _] : planner::policies()) {
+    if (policy == "sequential") continue;
+    config.overlap.policy = policy;
+    const Run found = train_run(config, 2, 10, costs);
+    INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");
+    CHECK(found.policy != "sequential");
+    check_alike(found, expected);
+    if (policy == "dw") CHECK(found.weights == expected.weights);
+  }
+}
+
 TEST_CASE("any number of parts trains like the whole") {
   const bool drops = GENERATE(true, false);
   const auto route = GENERATE(from_range(test::routes));

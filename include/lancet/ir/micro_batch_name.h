@@ -1,5 +1,5 @@
-// Names that say which micro batch of a step something is of: "tokens@2" is of the third, as the first one is 0 and adds
-// nothing to a name.
+// Names that say which micro batch of a step something is of: "tokens@2" is of the third, as the first one is 0 and
+// adds nothing to a name.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -81,7 +81,8 @@ struct PolicyInfo {
   std::string_view name, what;
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
-// The policies that a plan is compared with: those that make a schedule of their own, without the steps of an ablation.
+// The policies that a plan of one micro batch is compared with: those that make a schedule of their own, without the
+// steps of an ablation.
 std::vector<std::string_view> compared_policies();
 // Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);

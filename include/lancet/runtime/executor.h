@@ -87,6 +87,7 @@ class Executor {
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
   // result. Slow. Collective; it always runs to the end, since other ranks may find a number later or not at all.
   virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
+  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()

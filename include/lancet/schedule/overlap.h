@@ -1,7 +1,7 @@
-// The passes that hide communication behind computation. Each takes a candidate of the step, whose instructions are the
-// step's own, and returns its own schedule if the simulator finds that shorter, else the candidate; those that others
-// published do what their text says and are always applied. If overlap.parts forces a number of parts, a split is
-// returned even if it is longer.
+// The passes that hide communication behind computation. Each but pair_micro_batches takes a candidate of the step,
+// whose instructions are the step's own, and returns its own schedule if the simulator finds that shorter, else the
+// candidate; those that others published do what their text says and are always applied. If overlap.parts forces a
+// number of parts, a split is returned even if it is longer.
 //
 // Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls, greedily and then by a local search
 // (assign_dw.h); its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the
@@ -35,6 +35,13 @@ Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candi
 // of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
 // FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
+// DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
+// one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,
+// or compete with all other instructions, whichever is shorter. The activations of two micro batches are alive at once.
+// The candidate is the schedule of all micro batches; with one there is no pair, and it stays as it is.
+Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.
