@@ -9,6 +9,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/profiler/profiler.h"
 #include "load_config.h"
 #include "numbers.h"
@@ -121,6 +122,9 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies().size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
+  const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
+  if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
+    fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
   if (arguments.explain)

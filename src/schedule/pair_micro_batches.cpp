@@ -1,5 +1,5 @@
-// In the order of the candidate the passes of the micro batches alternate: F0 B0 F1 B1 F2 B2. Each pair B(k) F(k+1) is a
-// span of consecutive instructions, so the list scheduler orders it alone, and what stands before the first pair and
+// In the order of the candidate the passes of the micro batches alternate: F0 B0 F1 B1 F2 B2. Each pair B(k) F(k+1) is
+// a span of consecutive instructions, so the list scheduler orders it alone, and what stands before the first pair and
 // after the last stays in its order.
 #include <fmt/format.h>
 
@@ -33,9 +33,8 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap&, Candidate
   std::optional<Candidate> best;
   for (const bool fill_gaps : {true, false}) {
     const Order order = orders.find({.fill_gaps = fill_gaps}).order;
-    Candidate paired =
-        as_it_is(step, fmt::format("{} pairs of micro batches; {}", pairs.size(), candidate.how), orders.program(order),
-                 orders.op_costs(order), orders.needed(order));
+    Candidate paired = as_it_is(step, fmt::format("{} pairs of micro batches; {}", pairs.size(), candidate.how),
+                                orders.program(order), orders.op_costs(order), orders.needed(order));
     best = best ? better(*std::move(best), std::move(paired)) : std::move(paired);
   }
   return *std::move(best);

@@ -164,7 +164,7 @@ class TrainerImpl final : public Trainer {
   std::string memory_json() const override { return train::memory_json(memory_.plan()); }
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
-                       "\n" + describe_plan(plans_.step, plans_.report);
+                       "\n" + describe_plan(plans_.step, plans_.report, runs_a_step());
     if (memory_.has_window()) text += "\n" + world::describe_all_to_alls(config_);
     if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
     return text;

@@ -87,8 +87,8 @@ TEST_CASE("micro batches: dependencies, costs and memory") {
   REQUIRE(two.program.instructions.size() == 6 + 10);
   for (std::size_t i = 0; i < two.op_costs.size(); ++i) CHECK(two.op_costs[i].ms == double(i < 6 ? i : i - 6));
   using Needed = std::vector<ir::InstructionId>;
-  CHECK(two.needed[3] == Needed{{0}, {1}, {2}});  // what the candidate adds holds in every micro batch
-  CHECK(two.needed[6].empty());                   // a micro batch begins without waiting for the one before it
+  CHECK(two.needed[3] == Needed{{0}, {1}, {2}});       // what the candidate adds holds in every micro batch
+  CHECK(two.needed[6].empty());                        // a micro batch begins without waiting for the one before it
   CHECK(two.needed[9] == Needed{{3}, {6}, {7}, {8}});  // but adds onto its gradients
   const ir::Plan plan = schedule::plan_memory(two.program, two.needed);
   CHECK(ir::verify(plan).ok());

@@ -43,15 +43,15 @@ planner::PlanRequest micro_request(const config::Config& config, int in_plan, co
 
 ir::Plan micro_plan(const config::Config& config, int in_plan, const cost::Costs* costs) {
   const auto options = planning::build_options(config, model::Mode::train, micro_ranks);
-  auto plan = planner::make_plan(planning::build_forward(config, options, micro_ranks),
-                                 micro_request(config, in_plan, costs));
+  auto plan =
+      planner::make_plan(planning::build_forward(config, options, micro_ranks), micro_request(config, in_plan, costs));
   if (!plan.ok()) throw InternalError(plan.error().message);
   if (const Status sound = ir::verify(*plan); !sound.ok()) throw InternalError(sound.error().message);
   return *plan;
 }
 
 struct Trained {
-  std::vector<std::vector<float>> reports;            // of rank 0: losses and loads, micro batch by micro batch
+  std::vector<std::vector<float>> reports;             // of rank 0: losses and loads, micro batch by micro batch
   std::map<std::string, std::vector<std::byte>> held;  // by rank and tensor
 };
 
@@ -97,9 +97,8 @@ Status train_rank(const config::Config& config, const ir::Plan& plan, comm::Comm
 
 Trained trained_by(const config::Config& config, const ir::Plan& plan) {
   Trained trained;
-  const Status status = comm::run_inproc(micro_ranks, [&](comm::Communicator& world) -> Status {
-    return train_rank(config, plan, world, trained);
-  });
+  const Status status = comm::run_inproc(
+      micro_ranks, [&](comm::Communicator& world) -> Status { return train_rank(config, plan, world, trained); });
   if (!status.ok()) throw InternalError(status.error().message);
   return trained;
 }
@@ -130,9 +129,7 @@ TEST_CASE("micro batches: a plan of several makes the bits of a plan that runs f
   SECTION("without clipping, updates between gradients") { config.train.clip_grad = 0; }
   SECTION("guarded updates") { config.train.on_non_finite = config::OnNonFinite::skip; }
   SECTION("ZeRO-1") { config.train.zero = 1; }
-  SECTION("bf16, with gradients that travel so") {
-    config.train.dtype = config.train.reduce_dtype = DType::bf16;
-  }
+  SECTION("bf16, with gradients that travel so") { config.train.dtype = config.train.reduce_dtype = DType::bf16; }
   SECTION("an auxiliary loss and drops") {
     config.model.router_aux_loss_coef = 0.02;
     config.model.capacity_factor = 0.75;
@@ -185,8 +182,8 @@ TEST_CASE("micro batches: memory does not grow with their number") {
 
 TEST_CASE("micro batches: a plan holds the most, up to eight, that divide the step's") {
   config::Config config;
-  for (const auto& [all, in_plan] : {std::pair{1, 1}, {2, 2}, {7, 7}, {8, 8}, {9, 3}, {11, 1}, {12, 6}, {16, 8},
-                                     {1'000'000, 8}}) {
+  for (const auto& [all, in_plan] :
+       {std::pair{1, 1}, {2, 2}, {7, 7}, {8, 8}, {9, 3}, {11, 1}, {12, 6}, {16, 8}, {1'000'000, 8}}) {
     config.train.gradient_accumulation_steps = all;
     CHECK(planning::micro_batches_in_plan(config) == in_plan);
   }
