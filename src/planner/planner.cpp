@@ -39,8 +39,9 @@ constexpr std::size_t slow_sequential_step = 40'000;
 // instructions: of one micro batch, which is what a policy searches.
 void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
   const std::string& policy = request.overlap.policy;
-  const std::size_t in_plan = instructions * std::size_t(request.micro_batches);
-  if (policy == sequential ? in_plan > slow_sequential_step : instructions > compared_step)
+  const bool searches = policy != sequential;
+  if (!searches) instructions *= std::size_t(request.micro_batches);
+  if (instructions > (searches ? compared_step : slow_sequential_step))
     log::info("plan: {} of {} instructions; this may take minutes", policy, instructions);
 }
 
