@@ -10,6 +10,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/profiler/profiler.h"
+#include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
 #include "numbers.h"
 #include "plan_report.h"
@@ -104,6 +105,19 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
   return declared;
 }
 
+// What each cut says of itself.
+std::string cuts_text() {
+  std::string text;
+  for (const schedule::Cut* cut : schedule::all_cuts()) {
+    const schedule::CutWords& words = cut->words;
+    text += fmt::format("{}\n  splits    {}\n  pairs     {}\n  rewrites  {}\n", cut->name, words.splits, words.pairs,
+                        words.rewrites);
+    text += fmt::format("  memory    {}\n  launches  {}\n  source    {}\n", words.memory, words.launches, words.source);
+  }
+  text.pop_back();
+  return text;
+}
+
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
   LANCET_TRY(planner::check_skip(arguments.skip));
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
@@ -167,6 +181,9 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->expected(1)
       ->take_all();
   command->add_option("--out", arguments->out, "Write the plan here, for train --plan")->type_name("FILE");
+  command->add_flag_callback(
+      "--cuts", [] { throw CLI::CallForVersion(cuts_text(), 0); },  // printed without the need for a config
+      "List the ways to cut a step in parts, with what they cost and their source, and exit");
   CLI::Option* given =
       command
           ->add_option("--plan", arguments->given,

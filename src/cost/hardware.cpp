@@ -154,11 +154,12 @@ double Routing::kept() const {
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
-  const double within = spread.fullest * bytes * local / others, between = bytes * away / others;
+  double within = spread.fullest * bytes * local / others, between = bytes * away / others;
+  if (spread.within_host) within = *spread.within_host ? spread.fullest * bytes : 0, between = bytes;
   const auto links_ms = [&](double sent) {
     return sent / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency, local + 1, sent);
   };
-  if (layout.hosts == 1) return hardware.node.latency_us * us + links_ms(within);
+  if (layout.hosts == 1 || spread.within_host.value_or(false)) return hardware.node.latency_us * us + links_ms(within);
   const Hardware::Network& network = hardware.network;
   const double nics = nic_bytes_per_ms(hardware, network.all_to_all_efficiency, layout.hosts, between);
   const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() * layout.beside / nics;
@@ -209,6 +210,8 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
   const Layout layout = layout_.group(group);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);
+  if (reached(instruction) > 0 && layout.hosts > 1 && layout.on_host() > 1)
+    spread.within_host = instruction.attributes.integer("near", 0) != 0;
   double bytes = bytes_sent(program, instruction);
   if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
     bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));

@@ -14,6 +14,7 @@ constexpr SchedulePass pipelines_of_slices{"pipelines_of_slices", schedule::pipe
 constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_greedily};
 constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
 constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
+constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
@@ -40,6 +41,10 @@ const Policy table[] = {
      "peer_groups in the order of its smart schedule (FasterMoE, PPoPP 2022)",
      {},
      {take_turns, smart_schedule}},
+    {"comet",
+     "the experts by tiles of source ranks, their results by tiles of columns (Comet, MLSys 2025)",
+     {},
+     {take_turns, tile_experts}},
     {"flowmoe",
      "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
      {},
@@ -70,8 +75,8 @@ const Policy table[] = {
      true},
     {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
     {"auto",
-     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition and lancet",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"},
+     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition, comet and lancet",
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "comet", "lancet"},
      {}},
 };
 

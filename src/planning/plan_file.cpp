@@ -88,7 +88,8 @@ Status check_alignment(const ir::Plan& plan) {
 std::string description_of(const ir::Instruction& at) {
   std::string line = fmt::format("{} at {} ({})", at.op, schedule::site_of(at), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
-    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0)
+    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0 &&
+        std::ranges::count(ops::tile_attributes, name) == 0)
       std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   return line;
 }

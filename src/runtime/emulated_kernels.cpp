@@ -131,7 +131,9 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
 ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs args) {
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
-  const bool alone = !args.group.comm || args.group.size == 1;
+  // What splits slots and rows by ranks sends nothing, nor does a part of an all-to-all that stays on the rank.
+  const bool alone =
+      !args.group.comm || args.group.size == 1 || ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
   double latency = alone ? cost.ms * ns_per_ms
                    : at.stream == ir::Stream::expert
                        ? device_.all_to_all_latency_ns(ir::group_of(at))

@@ -174,14 +174,14 @@ Candidate OrderSearch::with_or_without_turns(Candidate best) const {
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step);
-  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(Cut::batch));
+  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(cut_named("batch")));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {
       if (backward && !overlap.split_backward) continue;
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
     }
-  return or_forced_split(std::move(candidate), step, overlap, Cut::batch,
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
                          [&](Candidate whole) { return search.best(std::move(whole)); });
 }
 

@@ -100,8 +100,9 @@ struct Routing {
 
 // Properties of an all-to-all that decide its time besides its bytes.
 struct Spread {
-  double fullest = 1;  // bytes that the rank of the fullest experts receives, relative to the mean
-  double share = 1;    // share of the other ranks that get a message: less than 1 in a group of peers
+  double fullest = 1;                    // bytes that the rank of the fullest experts receives, relative to the mean
+  double share = 1;                      // share of the other ranks that get a message: less than 1 in a group of peers
+  std::optional<bool> within_host = {};  // if given, all bytes stay on the host, or all leave it
 };
 
 // Milliseconds of an op that has the device to itself: launch overhead of its kernels plus the slower of memory and
@@ -146,6 +147,7 @@ class HardwareCosts final : public Costs {
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
+  std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).on_host(); }
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;

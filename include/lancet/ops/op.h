@@ -188,6 +188,9 @@ struct Ragged {
 
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
+// Attributes that only parts have, and by which their times differ: the columns of a tile (OpDef::column_tiles), and of
+// an all-to-all the other ranks that it reaches and whether they are all on this rank's host.
+inline constexpr std::array<std::string_view, 3> tile_attributes{"columns", "peers", "near"};
 
 struct OpDef {
   std::string_view name;
@@ -208,6 +211,10 @@ struct OpDef {
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
+  // Result 0 can be made in tiles of its last axis, each a dense tensor: with the attribute `columns`, an instruction
+  // makes the columns [part * columns, (part + 1) * columns) alone. Operands are whole; of weights it reads what it
+  // needs in their place. Tiles have the bits of the whole, where products sum in the same order.
+  bool column_tiles = false;
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts

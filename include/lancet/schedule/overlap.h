@@ -31,6 +31,12 @@ Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Can
 // FasterMoE's smart schedule (He et al., PPoPP 2022), in the order of its published code: all-to-alls to every group of
 // ranks, the experts group by group, all-to-alls back. One number of groups for all layers.
 Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// Comet (Zhang et al., MLSys 2025), section 3.1, in both passes: received rows in tiles by the ranks that they come
+// from, beside the experts' first product; the experts' last product in tiles of columns, each sent back as soon as it
+// is made. The numbers of tiles are found layer by layer; the arena stays within 105% of the sequential step's. Left
+// out, and described in docs/planning.md: one kernel that multiplies and sends, and adding up a token's experts before
+// its row is sent back.
+Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
 // of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
 // FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "lancet/ops/peer_parts.h"
 #include "ops/cpu.h"
 #include "ops/token_slots.h"
 
@@ -40,18 +41,38 @@ Kernel bind_split_capacity(const KernelArgs& args) {
 }
 
 Kernel bind_split_peers(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].shape()[0];
-  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.group.place;
-  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
-  const std::int64_t first = theirs * group * (experts / ranks), last = first + experts / parts;
+  const PeerParts peers = peer_parts(args.attributes);
+  const std::int64_t experts = args.results[0].shape()[0], of_rank = experts / peers.ranks;
+  const std::int64_t part_number = args.attributes.integer("part"), rank = args.group.place;
   const auto* whole = args.operands[0].as<std::int32_t>();
   auto* part = args.results[0].as<std::int32_t>();
   return [=]() -> Status {
     for (std::int64_t e = 0; e < experts; ++e) {
-      const bool mine = e >= first && e < last;
+      const bool mine = peers.part_of(rank, e / of_rank) == part_number;
       part[2 * e] = whole[2 * e];
       part[2 * e + 1] = mine ? whole[2 * e + 1] : whole[2 * e];
+    }
+    return {};
+  };
+}
+
+Kernel bind_peer_rows(const KernelArgs& args) {
+  const PeerParts peers = peer_parts(args.attributes);
+  const std::int64_t experts = args.results[0].shape()[0], width = peers.ranks + 1;
+  const std::int64_t part_number = args.attributes.integer("part"), rank = args.group.place;
+  const auto* whole = args.operands[0].as<std::int32_t>();
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int32_t* all = whole + e * width;
+      std::int32_t *mine = part + e * width, at = all[0];
+      for (std::int64_t source = 0; source < peers.ranks; ++source)
+        if (peers.part_of(source, rank) < part_number) at += all[source + 1] - all[source];
+      mine[0] = at;
+      for (std::int64_t source = 0; source < peers.ranks; ++source) {
+        if (peers.part_of(source, rank) == part_number) at += all[source + 1] - all[source];
+        mine[source + 1] = at;
+      }
     }
     return {};
   };
@@ -83,11 +104,9 @@ Kernel bind_sum(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"split_filled", bind_split},
-                           {"split_capacity", bind_split_capacity},
-                           {"split_peers", bind_split_peers},
-                           {"join_rows", bind_join_rows},
-                           {"sum", bind_sum}};
+const CpuKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
+                           {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
+                           {"join_rows", bind_join_rows},     {"sum", bind_sum}};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include "lancet/ops/peer_parts.h"
 #include "ops/device/pack.h"
 #include "ops/token_slots.h"
 
@@ -78,12 +79,13 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.experts, SplitCapacity::threads), kernel});
 }
 
-// The slots of the experts [first, last); empty ranges for the other experts.
+// The slots of the experts on the ranks of a part; empty ranges for the other experts.
 struct SplitPeers {
   static constexpr int threads = 128;
   const std::int32_t* whole;  // [E, 2]
   std::int32_t* part;         // [E, 2]
-  std::int64_t experts, first, last;
+  std::int64_t experts, rank, number;
+  PeerParts peers;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -91,19 +93,47 @@ struct SplitPeers {
     if (e >= experts) return;
     const std::int32_t begin = whole[2 * e];
     part[2 * e] = begin;
-    part[2 * e + 1] = e >= first && e < last ? whole[2 * e + 1] : begin;
+    part[2 * e + 1] = peers.part_of(rank, e / (experts / peers.ranks)) == number ? whole[2 * e + 1] : begin;
   }
 };
 
 Kernel bind_split_peers(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].shape()[0];
-  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.group.place;
-  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
-  const std::int64_t first = theirs * group * (experts / ranks);
-  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(), experts, first,
-                          first + experts / parts};
-  return run_steps(args.stream, Step{divide_up(experts, SplitPeers::threads), kernel});
+  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                          args.results[0].shape()[0],          args.group.place,
+                          args.attributes.integer("part"),     peer_parts(args.attributes)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, SplitPeers::threads), kernel});
+}
+
+// The rows of an expert that come from the ranks of a part, after those of the parts before.
+struct PeerRows {
+  static constexpr int threads = 64;
+  const std::int32_t* whole;  // [E/W, W+1]
+  std::int32_t* part;         // [E/W, W+1]
+  std::int64_t experts, rank, number;
+  PeerParts peers;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e >= experts) return;
+    const std::int32_t* all = whole + e * (peers.ranks + 1);
+    std::int32_t* mine = part + e * (peers.ranks + 1);
+    std::int32_t at = all[0];
+    for (std::int64_t source = 0; source < peers.ranks; ++source)
+      if (peers.part_of(source, rank) < number) at += all[source + 1] - all[source];
+    mine[0] = at;
+    for (std::int64_t source = 0; source < peers.ranks; ++source) {
+      if (peers.part_of(source, rank) == number) at += all[source + 1] - all[source];
+      mine[source + 1] = at;
+    }
+  }
+};
+
+Kernel bind_peer_rows(const KernelArgs& args) {
+  const PeerRows kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                        args.results[0].shape()[0],          args.group.place,
+                        args.attributes.integer("part"),     peer_parts(args.attributes)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, PeerRows::threads), kernel});
 }
 
 struct JoinRows {
@@ -164,11 +194,9 @@ Kernel bind_sum(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {{"split_filled", bind_split},
-                              {"split_capacity", bind_split_capacity},
-                              {"split_peers", bind_split_peers},
-                              {"join_rows", bind_join_rows},
-                              {"sum", bind_sum}};
+const DeviceKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
+                              {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
+                              {"join_rows", bind_join_rows},     {"sum", bind_sum}};
 
 }  // namespace
 
