@@ -27,7 +27,7 @@ struct PlanArguments {
   int ranks = 1, hosts = 0;
   std::string out, profile, hardware, given, dump;
   std::vector<std::string> skip;
-  bool explain = false, passes = false;
+  bool explain = false, passes = false, bounds = false;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -91,7 +91,8 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .hardware = arguments.hardware,
                               .plan_file = arguments.given,
                               .skip = arguments.skip,
-                              .keep_texts = !arguments.dump.empty()};
+                              .keep_texts = !arguments.dump.empty(),
+                              .bounds = arguments.bounds};
   auto planned = planning::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
@@ -126,6 +127,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
                communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
+  if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
@@ -159,6 +161,8 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
   command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
+  command->add_flag("--bounds", arguments->bounds,
+                    "List what each known way to overlap would bring with ideal dependencies");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
@@ -172,7 +176,7 @@ void add_plan(CLI::App& app, Selection& selection) {
           ->add_option("--plan", arguments->given,
                        "Predict the plan of this file, which may have been made for other costs or another routing")
           ->type_name("FILE");
-  for (const char* of_planning : {"--explain", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
+  for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

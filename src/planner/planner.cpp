@@ -255,6 +255,9 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(step);
+  if (request.bounds)
+    made.bounds = {schedule::find_bounds(step.program(), step.op_costs()),
+                   schedule::find_bounds(chosen.candidate.program, chosen.candidate.op_costs)};
   *report = std::move(made);
   return plan;
 }

@@ -39,16 +39,6 @@ bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std
   return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
 }
 
-AxisRows rows_of(const ir::Program& program, Cut cut) {
-  std::int64_t all = 0;
-  for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
-  return infer_axes(program, members(program, [&](const ir::Instruction& at) {
-                      if (cut == Cut::capacity) return in_layers(at) && is_expert_core(at);
-                      return in_layers(at) || keeps_much_alive(program, at, all);
-                    }));
-}
-
 // False if no tokens travel: rows are found from the all-to-alls on.
 bool has_rows(const AxisRows& rows) {
   return std::ranges::any_of(rows, [](const ops::PartitionRow* row) { return row != nullptr; });
@@ -87,6 +77,16 @@ std::size_t end_of_forward(const ir::Program& program) {
 
 }  // namespace
 
+AxisRows axis_rows(const ir::Program& program, Cut cut) {
+  std::int64_t all = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
+  return infer_axes(program, members(program, [&](const ir::Instruction& at) {
+                      if (cut == Cut::capacity) return in_layers(at) && is_expert_core(at);
+                      return in_layers(at) || keeps_much_alive(program, at, all);
+                    }));
+}
+
 std::vector<int> part_counts(const config::Overlap& overlap) {
   if (overlap.parts > 1) return {static_cast<int>(overlap.parts)};
   std::vector<int> counts;
@@ -98,7 +98,7 @@ std::vector<int> part_counts(const config::Overlap& overlap) {
 std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap) {
   std::vector<ir::Program> result{step};
   for (Cut cut : {Cut::batch, Cut::capacity}) {
-    const AxisRows rows = rows_of(step, cut);
+    const AxisRows rows = axis_rows(step, cut);
     if (!has_rows(rows)) continue;
     for (int k : part_counts(overlap)) {
       if (!divides(step, rows, k)) continue;
@@ -115,8 +115,8 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.dependencies_ = ir::dependencies(program);
   LANCET_ASSIGN(step.op_costs_, cost::op_costs(costs, program));
   step.forward_end_ = end_of_forward(program);
-  step.batch_rows_ = rows_of(program, Cut::batch);
-  step.capacity_rows_ = rows_of(program, Cut::capacity);
+  step.batch_rows_ = axis_rows(program, Cut::batch);
+  step.capacity_rows_ = axis_rows(program, Cut::capacity);
   if (!step.has_all_to_all()) return step;
   for (int k : part_counts) {
     if (has_rows(step.batch_rows_) && divides(program, step.batch_rows_, k)) {

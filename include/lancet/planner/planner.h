@@ -1,6 +1,7 @@
 // The planner: makes a rank's Plan from a logical forward Program by the pipeline of passes of a policy.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/passes/passes.h"
 #include "lancet/planner/pass_run.h"
+#include "lancet/schedule/bounds.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::planner {
@@ -30,6 +32,7 @@ struct PlanRequest {
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
+  bool bounds = false;                 // PlanReport::bounds is filled
 };
 
 // The schedule of one policy, as simulated. Milliseconds.
@@ -49,12 +52,18 @@ struct LowerBound {
   double ms() const { return compute > network ? compute : network; }
 };
 
+// What ways to overlap would bring with ideal dependencies: to the whole step, and to the plan that runs.
+struct PlanBounds {
+  schedule::Bounds step, plan;
+};
+
 struct PlanReport {
   std::vector<PassRun> passes;         // the passes that made the plan, in order, after the logical Program itself
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
   LowerBound lower_bound;
+  std::optional<PlanBounds> bounds;
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless

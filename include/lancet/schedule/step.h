@@ -11,6 +11,10 @@
 
 namespace lancet::schedule {
 
+// The rows along the batch (layers of both passes, and weight gradients that keep much alive), or those of the experts
+// and their all-to-alls by capacity or by peers.
+AxisRows axis_rows(const ir::Program& program, Cut cut);
+
 class Step {
  public:
   // program: the result of autodiff, sync and optimize. part_counts: the counts that part_cost may be called with.
