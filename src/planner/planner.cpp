@@ -163,6 +163,13 @@ LowerBound lower_bound_of(const Step& step) {
   return {compute + std::min(core, network), network};
 }
 
+PlanBounds bounds_of(const Step& step, const Candidate& chosen, double memory_factor) {
+  const auto memory = std::int64_t(memory_factor * double(schedule::peak_bytes(step.program())));
+  const std::vector<schedule::Chunked> plan{{chosen.program, chosen.op_costs}};
+  return {memory_factor, schedule::find_bounds(schedule::chunked_variants(step), memory),
+          schedule::find_bounds(plan, memory)};
+}
+
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
@@ -255,9 +262,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(step);
-  if (request.bounds)
-    made.bounds = {schedule::find_bounds(step.program(), step.op_costs()),
-                   schedule::find_bounds(chosen.candidate.program, chosen.candidate.op_costs)};
+  if (request.bounds_memory_factor > 0)
+    made.bounds = bounds_of(step, chosen.candidate, request.bounds_memory_factor);
   *report = std::move(made);
   return plan;
 }

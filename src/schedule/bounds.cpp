@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "ideal_jobs.h"
 #include "lancet/ir/dependencies.h"
@@ -51,7 +52,10 @@ bool contains(const IdealOptions& outer, const IdealOptions& inner) {
   return (inner.cuts & ~outer.cuts) == 0 && (outer.halves || !inner.halves) && inner.border <= outer.border;
 }
 
-IdealStep shorter(const IdealStep& a, const IdealStep& b) { return b.ms < a.ms ? b : a; }
+const IdealStep& shorter(const IdealStep& a, const IdealStep& b) { return b.ms < a.ms ? b : a; }
+IdealSteps shorter(const IdealSteps& a, const IdealSteps& b) {
+  return {shorter(a.any, b.any), shorter(a.within, b.within)};
+}
 
 // Time in which a communication runs and no computation does. The jobs of a stream follow one another.
 double exposed_in(std::span<const Job> jobs, const ListSchedule& schedule) {
@@ -72,16 +76,23 @@ double exposed_in(std::span<const Job> jobs, const ListSchedule& schedule) {
   return exposed;
 }
 
-IdealStep schedule_of(std::span<const Job> jobs) {
-  IdealStep best{.ms = -1};
+constexpr IdealStep not_found{std::numeric_limits<double>::infinity(), 0};
+
+IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes) {
+  IdealSteps best{not_found, not_found};
   const auto attempt = [&](const ListOptions& options) {
-    const ListSchedule schedule = list_schedule(jobs, options);
-    if (best.ms < 0 || schedule.makespan < best.ms) best = {schedule.makespan, exposed_in(jobs, schedule)};
+    const ListSchedule schedule = list_schedule(step.jobs, options, step.block_bytes);
+    if (schedule.makespan >= best.within.ms) return;  // no shorter than the best of any memory, too
+    const IdealStep found{schedule.makespan, exposed_in(step.jobs, schedule)};
+    best.any = shorter(best.any, found);
+    if (schedule.peak_bytes <= memory_bytes) best.within = found;
   };
-  for (const double lead : {0.0, 1.0 / 64, 1.0 / 16})
+  for (const std::int64_t fills_at : {std::numeric_limits<std::int64_t>::max(), memory_bytes})
+    attempt({.fill_gaps = false, .memory_bytes = fills_at});
+  for (const double lead : part_leads)
     for (const bool feed_network : {false, true})
-      attempt({.lead = lead, .backward_lead = lead, .feed_network = feed_network});
-  attempt({.fill_gaps = false});
+      for (const std::int64_t fills_at : {std::numeric_limits<std::int64_t>::max(), memory_bytes, memory_bytes / 10 * 9})
+        attempt({.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = fills_at});
   return best;
 }
 
@@ -94,36 +105,64 @@ IdealStep in_order(const ir::Program& program, std::span<const cost::OpCost> op_
 }
 
 // One step of many that follow one another.
-IdealStep steady_step(const IdealJobs& step, IdealOptions options) {
+IdealSteps steady_step(const IdealStepJobs& step, IdealOptions options, std::int64_t memory_bytes) {
   options.steps = 2;
-  const IdealStep two = schedule_of(step.make(options));
+  const IdealSteps two = schedule_of(step.make(options), memory_bytes);
   options.steps = 3;
-  const IdealStep three = schedule_of(step.make(options));
-  return {three.ms - two.ms, std::max(0.0, three.exposed - two.exposed)};
+  const IdealSteps three = schedule_of(step.make(options), memory_bytes);
+  const auto third = [](const IdealStep& of_three, const IdealStep& of_two) {
+    if (of_three.ms == not_found.ms || of_two.ms == not_found.ms) return not_found;
+    return IdealStep{of_three.ms - of_two.ms, std::max(0.0, of_three.exposed - of_two.exposed)};
+  };
+  return {third(three.any, two.any), third(three.within, two.within)};
+}
+
+// Three steps need not be in the rhythm of many, whose steps are no shorter than the work.
+IdealStep at_least_work(IdealStep step, const Bounds& bounds) {
+  step.ms = std::max(step.ms, bounds.least());
+  step.exposed = std::max(0.0, std::min(step.exposed, step.ms - bounds.compute));
+  return step;
+}
+
+// Makes no way longer than today's step, nor than a way that it contains.
+void order_ways(Bounds& bounds) {
+  for (std::size_t w = 0; w < std::size(ways); ++w) {
+    bounds.ways[w] = shorter(bounds.ways[w], bounds.today);
+    for (std::size_t other = 0; other < w; ++other)
+      if (contains(options_of[w], options_of[other])) bounds.ways[w] = shorter(bounds.ways[w], bounds.ways[other]);
+  }
 }
 
 }  // namespace
 
 std::span<const OverlapWay> overlap_ways() { return ways; }
 
-Bounds find_bounds(const ir::Program& program, std::span<const cost::OpCost> op_costs) {
-  Bounds bounds;
-  for (std::size_t i = 0; i < op_costs.size(); ++i)
-    (program.instructions[i].stream == ir::Stream::compute ? bounds.compute : bounds.network) += op_costs[i].alone_ms();
-  const IdealJobs step(program, op_costs);
-  bounds.today = shorter(schedule_of(step.make({})), in_order(program, op_costs));
-  for (std::size_t w = 0; w < std::size(ways); ++w) {
-    const IdealOptions& options = options_of[w];
-    const bool across = options.border != Border::closed;
-    IdealStep found = across ? steady_step(step, options) : schedule_of(step.make(options));
-    // Three steps need not be in the rhythm of many, whose steps are no shorter than the work.
-    found.ms = std::max(found.ms, bounds.least());
-    found.exposed = std::min(found.exposed, found.ms - bounds.compute);
-    found = shorter(found, bounds.today);
-    for (std::size_t other = 0; other < w; ++other)
-      if (contains(options, options_of[other])) found = shorter(found, bounds.ways[other]);
-    bounds.ways.push_back(found);
+std::vector<Chunked> chunked_variants(const Step& step) {
+  constexpr std::size_t most_sizes = 3;
+  std::vector<Chunked> variants{{step.program(), step.op_costs()}};
+  for (const std::int64_t bytes : chunk_sizes(step.program(), step.costs(), most_sizes))
+    variants.push_back(cut_all_reduces(step.program(), step.op_costs(), step.costs(), bytes));
+  return variants;
+}
+
+Bounds find_bounds(std::span<const Chunked> variants, std::int64_t memory_bytes) {
+  Bounds bounds{.today = {not_found, not_found}, .ways = {std::size(ways), {not_found, not_found}}};
+  const auto& [first, costs] = variants.front();
+  for (std::size_t i = 0; i < costs.size(); ++i)
+    (first.instructions[i].stream == ir::Stream::compute ? bounds.compute : bounds.network) += costs[i].alone_ms();
+  for (const auto& [program, op_costs] : variants) {
+    const IdealStepJobs step(program, op_costs);
+    const IdealStep as_it_is = in_order(program, op_costs);
+    bounds.today = shorter(bounds.today, {as_it_is, as_it_is});
+    bounds.today = shorter(bounds.today, schedule_of(step.make({}), memory_bytes));
+    for (std::size_t w = 0; w < std::size(ways); ++w) {
+      const IdealOptions& options = options_of[w];
+      const IdealSteps found = options.border == Border::closed ? schedule_of(step.make(options), memory_bytes)
+                                                                : steady_step(step, options, memory_bytes);
+      bounds.ways[w] = shorter(bounds.ways[w], {at_least_work(found.any, bounds), at_least_work(found.within, bounds)});
+    }
   }
+  order_ways(bounds);
   return bounds;
 }
 

@@ -1,7 +1,7 @@
-// An instruction becomes a chain of equal tiles, so its last tile stands for its end. A tile waits for the tile before
-// it and, of each instruction that it depends on, for the last tile; if the dependency holds tile by tile under one of
-// the cuts, for the tile that has made as large a share. Instructions that take no time have no job: whoever waits for
-// one waits for what it waits for.
+// An instruction with a dependency that holds tile by tile becomes a chain of equal tiles, another one a single tile, so
+// the last tile stands for the end. A tile waits for the tile before it and, of each instruction that it depends on, for
+// the last tile; if the dependency holds tile by tile under one of the cuts, for the tile that has made as large a
+// share. Instructions that take no time have no job: what waits for one waits for what it waits for.
 //
 // A dependency can hold tile by tile if it is a value that the reader takes from its maker. Which cuts it belongs to
 // follows from the kinds of both ops and, for the cuts along the batch and through the experts, from the axes that
@@ -97,14 +97,14 @@ void append_new(std::vector<std::int32_t>& list, const std::vector<std::int32_t>
 
 }  // namespace
 
-IdealJobs::IdealJobs(const ir::Program& program, std::span<const cost::OpCost> op_costs)
-    : program_(program), op_costs_(op_costs) {
+IdealStepJobs::IdealStepJobs(const ir::Program& program, std::span<const cost::OpCost> op_costs)
+    : program_(program), op_costs_(op_costs), blocks_(program), is_halved_(blocks_.bytes.size()) {
   find_edges();
   find_batch();
   find_crossings();
 }
 
-void IdealJobs::find_edges() {
+void IdealStepJobs::find_edges() {
   const AxisRows batch = axis_rows(program_, Cut::batch), experts = axis_rows(program_, Cut::capacity);
   const Dependencies precedence = ir::precedence(program_);
   for (std::size_t i = 0; i < precedence.size(); ++i) {
@@ -129,17 +129,22 @@ void IdealJobs::find_edges() {
   }
 }
 
-void IdealJobs::find_batch() {
+void IdealStepJobs::find_batch() {
+  std::vector<bool> made(blocks_.bytes.size());
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const ir::Instruction& at = program_.instructions[i];
     const bool reads = std::ranges::any_of(at.operands, [&](TensorId id) {
       return program_[program_.root(id)].kind == ir::TensorKind::input;
     }) || std::ranges::any_of(edges_[i], [&](const Edge& edge) { return of_batch_[edge.maker]; });
     of_batch_.push_back(reads && at.role != Role::sync && at.role != Role::update);
+    for (const std::int32_t block : blocks_.of[i]) {
+      if (!made[std::size_t(block)]) is_halved_[std::size_t(block)] = of_batch_[i] && at.role != Role::dw;
+      made[std::size_t(block)] = true;
+    }
   }
 }
 
-void IdealJobs::find_crossings() {
+void IdealStepJobs::find_crossings() {
   const auto named = [&](TensorId id) {
     const ir::TensorKind kind = program_[program_.root(id)].kind;
     return kind == ir::TensorKind::parameter || kind == ir::TensorKind::state;
@@ -168,36 +173,53 @@ void IdealJobs::find_crossings() {
 }
 
 // Makes the jobs of all copies of the program: of each step, and in it of each half of the batch.
-class IdealJobs::Builder {
+class IdealStepJobs::Builder {
  public:
-  Builder(const IdealJobs& step, const IdealOptions& options)
-      : step_(step), options_(options), count_(step.edges_.size()), nodes_(count_ * 2 * std::size_t(options.steps)) {}
+  Builder(const IdealStepJobs& step, const IdealOptions& options)
+      : step_(step),
+        options_(options),
+        count_(step.edges_.size()),
+        is_tiled_(count_),
+        nodes_(count_ * 2 * std::size_t(options.steps)) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (step.program_.instructions[i].stream == ir::Stream::reduce) is_tiled_[i] = true;
+      for (const Edge& edge : step.edges_[i])
+        if (edge.cuts & options.cuts) is_tiled_[i] = is_tiled_[edge.maker] = true;
+    }
+    const std::size_t blocks = step.blocks_.bytes.size();
+    made_.block_bytes.resize(blocks * 2 * std::size_t(options.steps));
+    for (std::size_t b = 0; b < made_.block_bytes.size(); ++b)
+      made_.block_bytes[b] = step.blocks_.bytes[b % blocks] / (options.halves && step.is_halved_[b % blocks] ? 2 : 1);
+  }
 
-  std::vector<Job> run() {
+  IdealJobs run() {
     for (int step = 0; step < options_.steps; ++step)
       for (std::size_t i = 0; i < count_; ++i)
         for (int half = 0; half < copies(i); ++half) add(step, half, i);
-    return std::move(jobs_);
+    return std::move(made_);
   }
 
  private:
   using Needs = std::vector<std::int32_t>;
   // An instruction of one step and half.
   struct Node {
-    std::int32_t first_job = -1;        // of its tiles; -1: it takes no time
-    Needs begin;                        // what its first tile waits for
-    Needs beside_end;                   // jobs that must also have ended before it has
-    std::vector<Needs> through;         // if it takes no time: what stands for each of its tiles
+    std::int32_t first_job = -1;  // of its tiles; -1: it takes no time
+    int jobs = 0;
+    Needs begin;                 // what its first tile waits for
+    Needs beside_end;            // jobs that must also have ended before it has
+    std::vector<Needs> through;  // if it takes no time: what stands for each of its tiles
   };
 
   int copies(std::size_t i) const { return options_.halves && step_.of_batch_[i] ? 2 : 1; }
-  Node& node(int step, int half, std::size_t i) { return nodes_[(std::size_t(step) * 2 + std::size_t(half)) * count_ + i]; }
+  Node& node(int step, int half, std::size_t i) {
+    return nodes_[(std::size_t(step) * 2 + std::size_t(half)) * count_ + i];
+  }
 
   // The jobs that end when a tile of the node does; tile -1: those after which it can start.
   Needs ends_of(const Node& node, int tile) const {
     if (tile < 0) return node.begin;
     if (node.first_job < 0) return node.through[std::size_t(tile)];
-    Needs ends{node.first_job + tile};
+    Needs ends{node.first_job + std::min(tile, node.jobs - 1)};
     if (tile == tiles - 1) append_new(ends, node.beside_end);
     return ends;
   }
@@ -251,44 +273,62 @@ class IdealJobs::Builder {
     return needs;
   }
 
+  // The blocks of the node's step and half.
+  std::vector<std::int32_t> blocks_of(int step, int half, std::size_t i) const {
+    std::vector<std::int32_t> blocks;
+    const auto count = std::int32_t(step_.blocks_.bytes.size());
+    for (const std::int32_t block : step_.blocks_.of[i]) {
+      const bool halved = options_.halves && step_.is_halved_[std::size_t(block)];
+      for (int copy = 0; copy < (halved ? 2 : 1); ++copy)
+        if (!halved || copies(i) == 1 || copy == half) blocks.push_back((step * 2 + copy) * count + block);
+    }
+    return blocks;
+  }
+
   void add(int step, int half, std::size_t i) {
-    Node& made = node(step, half, i);
-    const ir::Instruction& at = step_.program_.instructions[i];
-    const double ms = step_.op_costs_[i].alone_ms() / copies(i) / tiles;
-    made.beside_end = own_share_of(step, half, i);
-    if (ms > 0) made.first_job = std::int32_t(jobs_.size());
+    Node& added = node(step, half, i);
+    added.beside_end = own_share_of(step, half, i);
+    if (step_.op_costs_[i].alone_ms() > 0) return add_jobs(added, step, half, i);
     for (int tile = 0; tile < tiles; ++tile) {
-      Needs needs = needs_of_tile(step, half, i, tile);
-      if (tile == 0) {
-        append_new(needs, needs_across(step, i));
-        made.begin = needs;
-      }
-      if (ms > 0) {
-        if (tile > 0) needs.push_back(made.first_job + tile - 1);
-        jobs_.push_back({.stream = at.stream,
-                         .ms = ms,
-                         .part = int(at.attributes.integer("part", options_.halves ? half : -1)),
-                         .backward = at.role != Role::forward,
-                         .feeds_network = step_.feeds_network_[i],
-                         .filler = at.role == Role::dw || at.role == Role::update,
-                         .needs = std::move(needs),
-                         .blocks = {}});
-        continue;
-      }
-      Needs through = tile > 0 ? made.through.back() : Needs{};
-      append_new(through, needs);
-      if (tile == tiles - 1) append_new(through, made.beside_end);
-      made.through.push_back(std::move(through));
+      Needs through = tile > 0 ? added.through.back() : needs_across(step, i);
+      append_new(through, needs_of_tile(step, half, i, tile));
+      if (tile == 0) added.begin = through;
+      if (tile == tiles - 1) append_new(through, added.beside_end);
+      added.through.push_back(std::move(through));
     }
   }
 
-  const IdealJobs& step_;
+  void add_jobs(Node& added, int step, int half, std::size_t i) {
+    const ir::Instruction& at = step_.program_.instructions[i];
+    added.first_job = std::int32_t(made_.jobs.size());
+    added.jobs = is_tiled_[i] ? tiles : 1;
+    const double ms = step_.op_costs_[i].alone_ms() / copies(i) / added.jobs;
+    for (int tile = 0; tile < added.jobs; ++tile) {
+      Needs needs = needs_of_tile(step, half, i, tile);
+      if (tile > 0) needs.push_back(added.first_job + tile - 1);
+      if (tile == 0) append_new(needs, needs_across(step, i));
+      if (tile == 0) added.begin = needs;
+      const bool at_end = tile == 0 || tile == added.jobs - 1;  // its tensors are alive in between as well
+      made_.jobs.push_back({.stream = at.stream,
+                            .ms = ms,
+                            .rest_ms = ms * (added.jobs - 1 - tile),
+                            .part = int(at.attributes.integer("part", options_.halves ? half : -1)),
+                            .backward = at.role != Role::forward,
+                            .feeds_network = step_.feeds_network_[i],
+                            .filler = at.role == Role::dw || at.role == Role::update,
+                            .needs = std::move(needs),
+                            .blocks = at_end ? blocks_of(step, half, i) : std::vector<std::int32_t>{}});
+    }
+  }
+
+  const IdealStepJobs& step_;
   const IdealOptions& options_;
   const std::size_t count_;  // instructions of a step
+  std::vector<bool> is_tiled_;
   std::vector<Node> nodes_;
-  std::vector<Job> jobs_;
+  IdealJobs made_;
 };
 
-std::vector<Job> IdealJobs::make(const IdealOptions& options) const { return Builder(*this, options).run(); }
+IdealJobs IdealStepJobs::make(const IdealOptions& options) const { return Builder(*this, options).run(); }
 
 }  // namespace lancet::schedule

@@ -1,4 +1,4 @@
-// The jobs of a list schedule of one or several steps whose instructions are cut in tiles at no cost.
+// The jobs of a list schedule of one or several steps, some of whose instructions are cut in tiles at no cost.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,6 +7,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/program.h"
 #include "list_schedule.h"
+#include "orders.h"
 
 namespace lancet::schedule {
 
@@ -37,12 +38,18 @@ struct IdealOptions {
   Border border = Border::closed;
 };
 
-class IdealJobs {
+struct IdealJobs {
+  std::vector<Job> jobs;
+  std::vector<std::int64_t> block_bytes;
+};
+
+class IdealStepJobs {
  public:
+  // Of an instruction with a dependency that holds tile by tile, and of an all-reduce, which can be cut in chunks.
   static constexpr int tiles = 16;
 
-  IdealJobs(const ir::Program& program, std::span<const cost::OpCost> op_costs);
-  std::vector<Job> make(const IdealOptions& options) const;
+  IdealStepJobs(const ir::Program& program, std::span<const cost::OpCost> op_costs);
+  IdealJobs make(const IdealOptions& options) const;
 
  private:
   // A dependency on an earlier instruction.
@@ -61,6 +68,8 @@ class IdealJobs {
 
   const ir::Program& program_;
   std::span<const cost::OpCost> op_costs_;
+  const Blocks blocks_;
+  std::vector<bool> is_halved_;           // by block: half of it belongs to each half of the batch
   std::vector<std::vector<Edge>> edges_;  // by reader
   std::vector<bool> of_batch_;            // works on tokens: half of it belongs to each half of the batch
   std::vector<bool> is_gather_;           // completes updated weights

@@ -154,8 +154,7 @@ class Scheduler {
       return next;
     }
     if (stream != ir::Stream::compute || fillers_.by_length.empty()) return -1;
-    const double gap = running_[index(ir::Stream::expert)].end - now_;
-    return take_filler(gap == never ? fillers_.most_urgent() : best_fit(gap));
+    return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : fillers_.most_urgent());
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -202,6 +201,7 @@ class Scheduler {
       }
     result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
     const double end = now_ + job(id).ms;
+    if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0)
       running_[index(stream)] = {id, end};
@@ -243,6 +243,7 @@ class Scheduler {
   Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;
+  double message_end_ = 0;  // of the all-to-all under way, if none of its tiles has to wait
   ListSchedule result_;
 };
 

@@ -14,6 +14,7 @@ namespace lancet::schedule {
 struct Job {
   ir::Stream stream = ir::Stream::compute;
   double ms = 0;
+  double rest_ms = 0;  // of a tile: the tiles of its instruction after it
   int part = -1;  // of a split instruction; -1: whole
   bool backward = false;
   bool feeds_network = false;        // an all-reduce needs it

@@ -32,7 +32,8 @@ struct PlanRequest {
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
-  bool bounds = false;                 // PlanReport::bounds is filled
+  // PlanReport::bounds is filled, within this many times the memory of the step without parts; 0: it is empty.
+  double bounds_memory_factor = 0;
 };
 
 // The schedule of one policy, as simulated. Milliseconds.
@@ -54,6 +55,7 @@ struct LowerBound {
 
 // What ways to overlap would bring with ideal dependencies: to the whole step, and to the plan that runs.
 struct PlanBounds {
+  double memory_factor = 0;
   schedule::Bounds step, plan;
 };
 

@@ -1,16 +1,17 @@
 // What a way to overlap would bring to a step with ideal dependencies, before the way is built.
 //
-// Each instruction is cut in equal tiles at no cost. Today a tile waits for all tiles of what its instruction reads;
-// under a way to overlap, a tile of some instructions waits for the corresponding tiles only. A list schedule of the
-// tiles is the time that the way could reach: messages take turns on the network, the network and computation do not
-// slow each other down, launches and moving bytes take no time, and memory has no limit.
+// Today an instruction waits for the end of what it reads. Under a way to overlap, some instructions are cut in equal
+// tiles at no cost, and a tile waits for the corresponding tiles only. A list schedule of all is the time that the way
+// could reach: messages take turns on the network, all-reduces can be cut anywhere, the network and computation do not
+// slow each other down, launches and moving bytes take no time.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "lancet/cost/costs.h"
-#include "lancet/ir/program.h"
+#include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/step.h"
 
 namespace lancet::schedule {
 
@@ -28,16 +29,23 @@ struct IdealStep {
   double exposed = 0;  // time in which the network is busy and the compute stream is not
 };
 
+// The best schedule found, and the best one whose values alive at once are within the limit of memory.
+struct IdealSteps {
+  IdealStep any, within;
+};
+
 struct Bounds {
   double compute = 0, network = 0;  // milliseconds of work
-  IdealStep today;                  // with the dependencies of the program
-  std::vector<IdealStep> ways;      // in the order of overlap_ways(): today's dependencies but for those of the way
+  IdealSteps today;                 // with the dependencies of the program
+  std::vector<IdealSteps> ways;     // in the order of overlap_ways(): today's dependencies but for those of the way
   double least() const { return compute > network ? compute : network; }
 };
 
-// The bounds of a step, whole or already split in parts. No way is longer than `today`, nor than a way that it
-// contains. Weight gradients and updates run where the compute stream would wait, or by urgency, whatever is shorter.
-// The time is linear in instructions times tiles, about 1 s for 1,000 instructions.
-Bounds find_bounds(const ir::Program& program, std::span<const cost::OpCost> op_costs);
+// The bounds of a step, whole or already split in parts. variants: the step with its all-reduces cut in one or several
+// ways, of which each bound takes the best one; their own order counts as within the limit. No way is longer than
+// `today`, nor than a way that it contains. Weight gradients and updates run where the compute stream would wait.
+Bounds find_bounds(std::span<const Chunked> variants, std::int64_t memory_bytes);
+// Of a step, its all-reduces as they are and in chunks of some sizes.
+std::vector<Chunked> chunked_variants(const Step& step);
 
 }  // namespace lancet::schedule
