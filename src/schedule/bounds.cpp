@@ -73,7 +73,7 @@ double exposed_in(std::span<const Job> jobs, const ListSchedule& schedule) {
     for (auto cover = beside; cover != computing.end() && cover->first < end; ++cover)
       exposed -= std::min(cover->second, end) - std::max(cover->first, start);
   }
-  return exposed;
+  return std::max(exposed, 0.0);
 }
 
 constexpr IdealStep not_found{std::numeric_limits<double>::infinity(), 0};
@@ -87,11 +87,12 @@ IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes) {
     best.any = shorter(best.any, found);
     if (schedule.peak_bytes <= memory_bytes) best.within = found;
   };
-  for (const std::int64_t fills_at : {std::numeric_limits<std::int64_t>::max(), memory_bytes})
+  const std::int64_t any = std::numeric_limits<std::int64_t>::max(), share = memory_bytes / 20;
+  for (const std::int64_t fills_at : {any, memory_bytes})
     attempt({.fill_gaps = false, .memory_bytes = fills_at});
   for (const double lead : part_leads)
     for (const bool feed_network : {false, true})
-      for (const std::int64_t fills_at : {std::numeric_limits<std::int64_t>::max(), memory_bytes, memory_bytes / 10 * 9})
+      for (const std::int64_t fills_at : {any, memory_bytes, 19 * share, 18 * share, 17 * share})
         attempt({.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = fills_at});
   return best;
 }
@@ -124,12 +125,13 @@ IdealStep at_least_work(IdealStep step, const Bounds& bounds) {
   return step;
 }
 
-// Makes no way longer than today's step, nor than a way that it contains.
+// Makes no way longer than today's step, nor than a way that it contains, nor with any memory than within the limit.
 void order_ways(Bounds& bounds) {
   for (std::size_t w = 0; w < std::size(ways); ++w) {
     bounds.ways[w] = shorter(bounds.ways[w], bounds.today);
     for (std::size_t other = 0; other < w; ++other)
       if (contains(options_of[w], options_of[other])) bounds.ways[w] = shorter(bounds.ways[w], bounds.ways[other]);
+    bounds.ways[w].any = shorter(bounds.ways[w].any, bounds.ways[w].within);
   }
 }
 

@@ -98,7 +98,9 @@ void append_new(std::vector<std::int32_t>& list, const std::vector<std::int32_t>
 }  // namespace
 
 IdealStepJobs::IdealStepJobs(const ir::Program& program, std::span<const cost::OpCost> op_costs)
-    : program_(program), op_costs_(op_costs), blocks_(program), is_halved_(blocks_.bytes.size()) {
+    : program_(program), op_costs_(op_costs), blocks_(program), users_(blocks_.bytes.size()) {
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for (const std::int32_t block : blocks_.of[i]) users_[std::size_t(block)].push_back(i);
   find_edges();
   find_batch();
   find_crossings();
@@ -130,18 +132,15 @@ void IdealStepJobs::find_edges() {
 }
 
 void IdealStepJobs::find_batch() {
-  std::vector<bool> made(blocks_.bytes.size());
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const ir::Instruction& at = program_.instructions[i];
     const bool reads = std::ranges::any_of(at.operands, [&](TensorId id) {
       return program_[program_.root(id)].kind == ir::TensorKind::input;
     }) || std::ranges::any_of(edges_[i], [&](const Edge& edge) { return of_batch_[edge.maker]; });
     of_batch_.push_back(reads && at.role != Role::sync && at.role != Role::update);
-    for (const std::int32_t block : blocks_.of[i]) {
-      if (!made[std::size_t(block)]) is_halved_[std::size_t(block)] = of_batch_[i] && at.role != Role::dw;
-      made[std::size_t(block)] = true;
-    }
   }
+  for (const std::vector<std::size_t>& users : users_)
+    is_halved_.push_back(of_batch_[users.front()] && program_.instructions[users.front()].role != Role::dw);
 }
 
 void IdealStepJobs::find_crossings() {
@@ -186,10 +185,14 @@ class IdealStepJobs::Builder {
       for (const Edge& edge : step.edges_[i])
         if (edge.cuts & options.cuts) is_tiled_[i] = is_tiled_[edge.maker] = true;
     }
-    const std::size_t blocks = step.blocks_.bytes.size();
-    made_.block_bytes.resize(blocks * 2 * std::size_t(options.steps));
-    for (std::size_t b = 0; b < made_.block_bytes.size(); ++b)
-      made_.block_bytes[b] = step.blocks_.bytes[b % blocks] / (options.halves && step.is_halved_[b % blocks] ? 2 : 1);
+    for (std::size_t b = 0; b < step.users_.size(); ++b) {
+      is_in_tiles_.push_back(is_used_in_tiles(b));
+      first_block_.push_back(std::int32_t(made_.block_bytes.size()));
+      const bool halved = options.halves && step.is_halved_[b];
+      const int pieces = (halved ? 2 : 1) * (is_in_tiles_[b] ? tiles : 1);
+      made_.block_bytes.insert(made_.block_bytes.end(), std::size_t(pieces * options.steps),
+                               step.blocks_.bytes[b] / pieces);
+    }
   }
 
   IdealJobs run() {
@@ -273,14 +276,29 @@ class IdealStepJobs::Builder {
     return needs;
   }
 
-  // The blocks of the node's step and half.
-  std::vector<std::int32_t> blocks_of(int step, int half, std::size_t i) const {
+  // True if nothing needs more of the block than a tile of it: each tile then has memory of its own.
+  bool is_used_in_tiles(std::size_t block) const {
+    const std::vector<std::size_t>& users = step_.users_[block];
+    return std::ranges::all_of(users, [&](std::size_t i) {
+      return is_tiled_[i] && std::ranges::all_of(step_.edges_[i], [&](const Edge& edge) {
+               return (edge.cuts & options_.cuts) != 0 || std::ranges::find(users, edge.maker) == users.end();
+             });
+    });
+  }
+
+  // The blocks that a tile touches. What is not in tiles is alive from the first tile to the last one.
+  std::vector<std::int32_t> blocks_of(int step, int half, std::size_t i, int tile) const {
     std::vector<std::int32_t> blocks;
-    const auto count = std::int32_t(step_.blocks_.bytes.size());
-    for (const std::int32_t block : step_.blocks_.of[i]) {
-      const bool halved = options_.halves && step_.is_halved_[std::size_t(block)];
-      for (int copy = 0; copy < (halved ? 2 : 1); ++copy)
-        if (!halved || copies(i) == 1 || copy == half) blocks.push_back((step * 2 + copy) * count + block);
+    const bool at_end = tile == 0 || tile == tiles - 1 || !is_tiled_[i];
+    for (const std::int32_t id : step_.blocks_.of[i]) {
+      const auto block = std::size_t(id);
+      if (!is_in_tiles_[block] && !at_end) continue;
+      const int halves = options_.halves && step_.is_halved_[block] ? 2 : 1;
+      for (int copy = 0; copy < halves; ++copy) {
+        if (halves == 2 && copies(i) == 2 && copy != half) continue;
+        const int copy_of_step = step * halves + copy;
+        blocks.push_back(first_block_[block] + (is_in_tiles_[block] ? copy_of_step * tiles + tile : copy_of_step));
+      }
     }
     return blocks;
   }
@@ -298,6 +316,14 @@ class IdealStepJobs::Builder {
     }
   }
 
+  // The part in whose lead a tile of an instruction without parts is: tiles along the batch lead as parts do.
+  int tile_part(int half, std::size_t i, int tile) const {
+    const bool along_batch = std::ranges::any_of(step_.edges_[i], [&](const Edge& edge) {
+      return (edge.cuts & options_.cuts & (ideal::batch_forward | ideal::batch_backward)) != 0;
+    });
+    return options_.halves ? half : along_batch ? tile : -1;
+  }
+
   void add_jobs(Node& added, int step, int half, std::size_t i) {
     const ir::Instruction& at = step_.program_.instructions[i];
     added.first_job = std::int32_t(made_.jobs.size());
@@ -308,23 +334,24 @@ class IdealStepJobs::Builder {
       if (tile > 0) needs.push_back(added.first_job + tile - 1);
       if (tile == 0) append_new(needs, needs_across(step, i));
       if (tile == 0) added.begin = needs;
-      const bool at_end = tile == 0 || tile == added.jobs - 1;  // its tensors are alive in between as well
       made_.jobs.push_back({.stream = at.stream,
                             .ms = ms,
                             .rest_ms = ms * (added.jobs - 1 - tile),
-                            .part = int(at.attributes.integer("part", options_.halves ? half : -1)),
+                            .part = int(at.attributes.integer("part", tile_part(half, i, tile))),
                             .backward = at.role != Role::forward,
                             .feeds_network = step_.feeds_network_[i],
                             .filler = at.role == Role::dw || at.role == Role::update,
                             .needs = std::move(needs),
-                            .blocks = at_end ? blocks_of(step, half, i) : std::vector<std::int32_t>{}});
+                            .blocks = blocks_of(step, half, i, tile)});
     }
   }
 
   const IdealStepJobs& step_;
   const IdealOptions& options_;
   const std::size_t count_;  // instructions of a step
-  std::vector<bool> is_tiled_;
+  std::vector<bool> is_tiled_;             // by instruction
+  std::vector<bool> is_in_tiles_;          // by block
+  std::vector<std::int32_t> first_block_;  // by block: the first of its copies and tiles
   std::vector<Node> nodes_;
   IdealJobs made_;
 };

@@ -69,6 +69,7 @@ class IdealStepJobs {
   const ir::Program& program_;
   std::span<const cost::OpCost> op_costs_;
   const Blocks blocks_;
+  std::vector<std::vector<std::size_t>> users_;  // by block: the instructions that touch it, the first one makes it
   std::vector<bool> is_halved_;           // by block: half of it belongs to each half of the batch
   std::vector<std::vector<Edge>> edges_;  // by reader
   std::vector<bool> of_batch_;            // works on tokens: half of it belongs to each half of the batch
