@@ -38,7 +38,8 @@ class Scheduler {
       rank_[i] = jobs[i].ms + path_after(i);
       longest = std::max(longest, rank_[i]);
     }
-    for (std::size_t i = 0; i < jobs.size(); ++i)
+    for (std::size_t i = 0; i < jobs.size() && options.first_ready; ++i) rank_[i] = -double(i);
+    for (std::size_t i = 0; i < jobs.size() && !options.first_ready; ++i)
       if (jobs[i].part >= 0 && !jobs[i].filler)
         rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
   }

@@ -30,6 +30,9 @@ struct ListOptions {
   // Fillers run only where the compute stream would wait for the network; the one that fits the gap best is chosen
   // (Lancet, section 4.2). If false, they compete with all other jobs by urgency.
   bool fill_gaps = true;
+  // Of the jobs that are ready the first one starts, as in a stream that keeps its order where it can; else the most
+  // urgent one.
+  bool first_ready = false;
   // The lead of each part over the next one, as a share of the longest path. With 0 the parts run abreast: all need the
   // network at the same time and leave it idle at the same time. With a large lead they spread over the layers and the
   // network always has work, but the memory of many layers is alive at once.

@@ -122,8 +122,8 @@ TEST_CASE("bounds: the next step begins before weights that it reads later are u
   CHECK(way(bounds, "neighbours").ms == Approx(21));
 }
 
-TEST_CASE("bounds: memory that parts hold longer") {
-  // Halves of the batch hold no more than the whole; without room for the values of one half nothing new fits.
+TEST_CASE("bounds: a limit of memory below that of the step") {
+  // With room for nothing only the order of the program is left.
   const Bounds bounds = bounds_of(expert_layer, {10, 10, 10}, 1);
   for (const schedule::IdealSteps& steps : bounds.ways) {
     CHECK(steps.within.ms == Approx(30));
