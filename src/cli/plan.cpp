@@ -184,7 +184,8 @@ void add_plan(CLI::App& app, Selection& selection) {
           ->add_option("--plan", arguments->given,
                        "Predict the plan of this file, which may have been made for other costs or another routing")
           ->type_name("FILE");
-  for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
+  for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"})
+    given->excludes(of_planning);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

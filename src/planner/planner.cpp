@@ -262,8 +262,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(step);
-  if (request.bounds_memory_factor > 0)
-    made.bounds = bounds_of(step, chosen.candidate, request.bounds_memory_factor);
+  if (request.bounds_memory_factor > 0) made.bounds = bounds_of(step, chosen.candidate, request.bounds_memory_factor);
   *report = std::move(made);
   return plan;
 }

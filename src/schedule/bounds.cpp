@@ -88,9 +88,10 @@ IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes) {
     if (schedule.peak_bytes <= memory_bytes) best.within = found;
   };
   const std::int64_t any = std::numeric_limits<std::int64_t>::max(), share = memory_bytes / 20;
-  for (const bool first_ready : {false, true}) attempt({.fill_gaps = false, .first_ready = first_ready});
-  for (const std::int64_t fills_at : {memory_bytes, 18 * share, 16 * share})
-    attempt({.first_ready = true, .memory_bytes = fills_at});
+  attempt({.fill_gaps = false});
+  attempt({.in_order = {true, true, true}});
+  for (const std::int64_t fills_at : {any, memory_bytes, 18 * share, 16 * share})
+    attempt({.in_order = {false, true, false}, .memory_bytes = fills_at});
   for (const double lead : part_leads)
     for (const bool feed_network : {false, true})
       for (const std::int64_t fills_at : {any, memory_bytes, 19 * share, 18 * share, 17 * share})

@@ -1,6 +1,6 @@
-// An instruction with a dependency that holds tile by tile becomes a chain of equal tiles, another one a single tile, so
-// the last tile stands for the end. A tile waits for the tile before it and, of each instruction that it depends on, for
-// the last tile; if the dependency holds tile by tile under one of the cuts, for the tile that has made as large a
+// An instruction with a dependency that holds tile by tile becomes a chain of equal tiles, another one a single tile,
+// so the last tile stands for the end. A tile waits for the tile before it and, of each instruction that it depends on,
+// for the last tile; if the dependency holds tile by tile under one of the cuts, for the tile that has made as large a
 // share. Instructions that take no time have no job: what waits for one waits for what it waits for.
 //
 // A dependency can hold tile by tile if it is a value that the reader takes from its maker. Which cuts it belongs to
@@ -134,9 +134,10 @@ void IdealStepJobs::find_edges() {
 void IdealStepJobs::find_batch() {
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const ir::Instruction& at = program_.instructions[i];
-    const bool reads = std::ranges::any_of(at.operands, [&](TensorId id) {
-      return program_[program_.root(id)].kind == ir::TensorKind::input;
-    }) || std::ranges::any_of(edges_[i], [&](const Edge& edge) { return of_batch_[edge.maker]; });
+    const bool reads =
+        std::ranges::any_of(at.operands,
+                            [&](TensorId id) { return program_[program_.root(id)].kind == ir::TensorKind::input; }) ||
+        std::ranges::any_of(edges_[i], [&](const Edge& edge) { return of_batch_[edge.maker]; });
     of_batch_.push_back(reads && at.role != Role::sync && at.role != Role::update);
   }
   for (const std::vector<std::size_t>& users : users_)
@@ -348,7 +349,7 @@ class IdealStepJobs::Builder {
 
   const IdealStepJobs& step_;
   const IdealOptions& options_;
-  const std::size_t count_;  // instructions of a step
+  const std::size_t count_;                // instructions of a step
   std::vector<bool> is_tiled_;             // by instruction
   std::vector<bool> is_in_tiles_;          // by block
   std::vector<std::int32_t> first_block_;  // by block: the first of its copies and tiles

@@ -70,12 +70,12 @@ class IdealStepJobs {
   std::span<const cost::OpCost> op_costs_;
   const Blocks blocks_;
   std::vector<std::vector<std::size_t>> users_;  // by block: the instructions that touch it, the first one makes it
-  std::vector<bool> is_halved_;           // by block: half of it belongs to each half of the batch
-  std::vector<std::vector<Edge>> edges_;  // by reader
-  std::vector<bool> of_batch_;            // works on tokens: half of it belongs to each half of the batch
-  std::vector<bool> is_gather_;           // completes updated weights
-  std::vector<bool> is_last_;             // nothing but gathers of the same step waits for it
-  std::vector<bool> feeds_network_;       // an all-reduce waits for it
+  std::vector<bool> is_halved_;                  // by block: half of it belongs to each half of the batch
+  std::vector<std::vector<Edge>> edges_;         // by reader
+  std::vector<bool> of_batch_;                   // works on tokens: half of it belongs to each half of the batch
+  std::vector<bool> is_gather_;                  // completes updated weights
+  std::vector<bool> is_last_;                    // nothing but gathers of the same step waits for it
+  std::vector<bool> feeds_network_;              // an all-reduce waits for it
   // By instruction: those of the step before that write a parameter or a state that it reads or writes.
   std::vector<std::vector<std::size_t>> crossings_;
 };

@@ -38,8 +38,8 @@ class Scheduler {
       rank_[i] = jobs[i].ms + path_after(i);
       longest = std::max(longest, rank_[i]);
     }
-    for (std::size_t i = 0; i < jobs.size() && options.first_ready; ++i) rank_[i] = -double(i);
-    for (std::size_t i = 0; i < jobs.size() && !options.first_ready; ++i)
+    for (std::size_t i = 0; i < jobs.size(); ++i) given_[index(jobs[i].stream)].push_back(std::int32_t(i));
+    for (std::size_t i = 0; i < jobs.size(); ++i)
       if (jobs[i].part >= 0 && !jobs[i].filler)
         rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
   }
@@ -109,6 +109,7 @@ class Scheduler {
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
   void make_ready(std::int32_t id) {
+    if (options_.in_order[index(job(id).stream)]) return;  // pick() finds it
     if (options_.fill_gaps && job(id).filler && job(id).stream == ir::Stream::compute)
       add_filler(id);
     else
@@ -143,7 +144,15 @@ class Scheduler {
     return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
+  // The next one of a stream that keeps the order of its jobs; -1: it has to wait.
+  std::int32_t pick_next(ir::Stream stream) {
+    std::size_t& next = next_[index(stream)];
+    const std::vector<std::int32_t>& given = given_[index(stream)];
+    return next < given.size() && missing_[std::size_t(given[next])] == 0 ? given[next++] : -1;
+  }
+
   std::int32_t pick(ir::Stream stream) {
+    if (options_.in_order[index(stream)]) return pick_next(stream);
     if (stream == ir::Stream::compute && live_bytes_ > options_.memory_bytes)
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
@@ -239,6 +248,8 @@ class Scheduler {
   std::vector<double> rank_;  // urgency: the longest path from a job's start in milliseconds, less the lead of its part
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
+  std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
+  std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
   Urgent urgent_{&rank_};
   std::array<Queue, ir::stream_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
   Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs

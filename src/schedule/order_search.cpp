@@ -90,7 +90,8 @@ void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
         try_options(
             tried, orders,
             {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory_ / 10 * tenths});
-  for (double lead : part_leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : part_leads)
+    try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   for (double lead : part_leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
 }
 
@@ -128,7 +129,8 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-  for (double lead : part_leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : part_leads)
+    try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 

