@@ -41,6 +41,31 @@ double number_in(const std::string& output, const std::string& policy, int colum
 
 }  // namespace
 
+TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is longer than today's step") {
+  const Files files;
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 1.2");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("in 1.20 x its memory") == 1);
+  for (const schedule::OverlapWay& way : schedule::overlap_ways()) {
+    INFO(way.name);
+    const auto row =
+        test::match(outcome.output, "\n" + std::string(way.name) + " +((\\| +[0-9. ]+\\+[0-9.]+% *){4})\n");
+    CHECK_FALSE(row.empty());
+    CHECK(outcome.lines_with("  " + std::string(way.name) + ": ") == 1);
+  }
+  CHECK(lancet("plan " + files.config + files.for_two).lines_with("work") == 0);
+}
+
+TEST_CASE("plan --bounds-memory needs --bounds and a factor of at least 1") {
+  const Files files;
+  CHECK(lancet("plan " + files.config + files.for_two + " --bounds-memory 1.2").code == 2);
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 0.9");
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("expected a number from 1 to 100, found 0.9") == 1);
+}
+
 TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {
   const Files files;
   const auto outcome = lancet("plan " + files.config + files.for_two + " --set overlap.policy=auto --explain --out " +
