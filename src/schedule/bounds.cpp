@@ -78,7 +78,11 @@ double exposed_in(std::span<const Job> jobs, const ListSchedule& schedule) {
 
 constexpr IdealStep not_found{std::numeric_limits<double>::infinity(), 0};
 
-IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes) {
+// As order_search.cpp tries them, and longer ones: a plan of many parts may need them.
+constexpr double long_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4};
+
+// steps: the number of steps in the jobs. A lead is relative to the longest path, and is to be the same for all.
+IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes, int steps = 1) {
   IdealSteps best{not_found, not_found};
   const auto attempt = [&](const ListOptions& options) {
     const ListSchedule schedule = list_schedule(step.jobs, options, step.block_bytes);
@@ -92,10 +96,13 @@ IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes) {
   attempt({.in_order = {true, true, true}});
   for (const std::int64_t fills_at : {any, memory_bytes, 18 * share, 16 * share})
     attempt({.in_order = {false, true, false}, .memory_bytes = fills_at});
-  for (const double lead : part_leads)
+  for (const double of_step : long_leads)
     for (const bool feed_network : {false, true})
       for (const std::int64_t fills_at : {any, memory_bytes, 19 * share, 18 * share, 17 * share})
-        attempt({.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = fills_at});
+        attempt({.lead = of_step / steps,
+                 .backward_lead = of_step / steps,
+                 .feed_network = feed_network,
+                 .memory_bytes = fills_at});
   return best;
 }
 
@@ -110,9 +117,9 @@ IdealStep in_order(const ir::Program& program, std::span<const cost::OpCost> op_
 // One step of many that follow one another.
 IdealSteps steady_step(const IdealStepJobs& step, IdealOptions options, std::int64_t memory_bytes) {
   options.steps = 2;
-  const IdealSteps two = schedule_of(step.make(options), memory_bytes);
+  const IdealSteps two = schedule_of(step.make(options), memory_bytes, options.steps);
   options.steps = 3;
-  const IdealSteps three = schedule_of(step.make(options), memory_bytes);
+  const IdealSteps three = schedule_of(step.make(options), memory_bytes, options.steps);
   const auto third = [](const IdealStep& of_three, const IdealStep& of_two) {
     if (of_three.ms == not_found.ms || of_two.ms == not_found.ms) return not_found;
     return IdealStep{of_three.ms - of_two.ms, std::max(0.0, of_three.exposed - of_two.exposed)};

@@ -20,6 +20,9 @@
 namespace lancet::schedule {
 namespace {
 
+// Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
+constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+
 // Allowed arena growth over the unsplit step (5%); 2.5% is kept for packing loss. Steps with all-reduces in chunks are
 // tried with tight_limit as well.
 constexpr double arena_limit = 1.05, memory_limit = 1.025, tight_limit = 0.985;
@@ -86,13 +89,12 @@ void OrderSearch::try_split(const std::string& how, const Split& split) {
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
   for (bool feed_network : {false, true})
     for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
-      for (double lead : part_leads)
+      for (double lead : leads)
         try_options(
             tried, orders,
             {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory_ / 10 * tenths});
-  for (double lead : part_leads)
-    try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-  for (double lead : part_leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
 }
 
 template <class F>
@@ -129,8 +131,7 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-  for (double lead : part_leads)
-    try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 

@@ -20,9 +20,6 @@ struct Blocks {
   std::vector<std::int64_t> bytes;            // by block
 };
 
-// Leads of a part over the next one (ListOptions) that are tried: the best one depends on the model and the network.
-inline constexpr double part_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
-
 // Orders all instructions of a program, or those of each span among themselves; the others keep their positions. Spans
 // are ascending and disjoint.
 class Orders {
