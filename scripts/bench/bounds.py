@@ -20,8 +20,8 @@ STARTS = ("step", "plan")  # from the whole step, and from lancet's plan
 MEMORIES = ("any", "within")
 WORTH = 0.03  # the gain below which a way is described and not built
 # Built whatever they bring, since users come to compare them.
-BUILT = ("source rows", "columns", "source rows, columns", "contracting", "capacity or peers", "batch, forward", "batch",
-         "ring shards")
+BUILT = ("source rows", "columns", "source rows, columns", "contracting", "capacity or peers", "batch, forward",
+         "batch", "ring shards")
 
 
 class Share(NamedTuple):
@@ -29,6 +29,10 @@ class Share(NamedTuple):
     the all-to-alls over the computation of the experts."""
     of: str
     value: float
+
+    def over_rest(self, value):
+        """Returns the communication over what does not depend on the network, for a value of the share."""
+        return value / (1 - value) if self.of == "step" else value
 
     def words(self):
         what = {"step": "collectives of activations / sequential step", "experts": "all-to-alls / experts' computation"}
@@ -47,13 +51,14 @@ class Case(NamedTuple):
 
 def tensor(ranks):
     return Case(f"tensor parallel, {ranks} hosts", "configs/bench-overlap.json",
-                ["model.moe_layer_freq=0", "model.n_head=8", f"mesh.tensor={ranks}", "train.sequence_parallel=true"], ranks,
-                CPU, Share("step", 0.3))
+                ["model.moe_layer_freq=0", "model.n_head=8", f"mesh.tensor={ranks}", "train.sequence_parallel=true"],
+                ranks, CPU, Share("step", 0.3))
 
 
 def layer(ranks, ratio):
     return Case(f"one MoE layer, {ranks} hosts, {ratio}", "configs/bench-overlap.json",
-                ["model.n_layer=1", "model.moe_layer_freq=1", "model.n_embd=512", "model.n_head=8", "model.vocab_size=256"],
+                ["model.n_layer=1", "model.moe_layer_freq=1", "model.n_embd=512", "model.n_head=8",
+                 "model.vocab_size=256"],
                 ranks, CPU, Share("experts", ratio))
 
 
@@ -75,7 +80,8 @@ CASES = {
     "a100-s": paper("GPT2-S-MoE", "p4de-a100", 32, "train.micro_batch_size=24"),
     "a100-l": paper("GPT2-L-MoE", "p4de-a100", 32, "train.micro_batch_size=48"),
     "h100-l": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16"),
-    "h100-l-zero": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16", "train.zero=1", "train.clip_grad=1"),
+    "h100-l-zero": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16", "train.zero=1",
+                         "train.clip_grad=1"),
     "h100-l-tensor": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16", "mesh.tensor=8",
                            "train.sequence_parallel=true"),
 }
@@ -105,14 +111,14 @@ class Plans:
         return share_in(path.read_text(), case.share.of)
 
     def rate_of(self, case):
-        """Returns the rate in Gbit/s at which the communication has the case's share: it falls as the rate rises."""
-        low, high = 1e-3, 1e4
-        for _ in range(40):
-            middle = (low * high) ** 0.5
-            found = self.share_at(case, middle)
+        """Returns the rate in Gbit/s at which the communication has the case's share. Its time is nearly in inverse
+        proportion to the rate."""
+        gbit = 1.0
+        for _ in range(20):
+            found = self.share_at(case, gbit)
             if abs(found / case.share.value - 1) < 0.005:
-                return middle
-            low, high = (middle, high) if found > case.share.value else (low, middle)
+                return gbit
+            gbit *= case.share.over_rest(found) / case.share.over_rest(case.share.value)
         raise run.Failed(f"{case.what}: no rate gives {case.share.words()}; the last one gives {found:.3f}")
 
     def bounds(self, case):
@@ -139,9 +145,10 @@ def share_in(plan, of):
 
 
 def read_bounds(text):
-    """Returns what `lancet plan --bounds` printed: the predicted steps of its policies and the ideal steps by way, start
-    and memory, as (ms, exposed ms)."""
-    policies = {name: float(step) for name, step in re.findall(r"^(sequential|lancet)(?: \*)? +(\d+\.\d+) ", text, re.M)}
+    """Returns what `lancet plan --bounds` printed: the predicted steps of its policies and the ideal steps by way,
+    start and memory, as (ms, exposed ms)."""
+    predicted = re.findall(r"^(sequential|lancet)(?: \*)? +(\d+\.\d+) ", text, re.M)
+    policies = {name: float(step) for name, step in predicted}
     table = text[text.index("\nbounds: "):].splitlines()
     rows = [[cell.strip() for cell in line.split(" | ")] for line in table if line.count(" | ") == 4]
     ways = {}
@@ -169,12 +176,13 @@ def steps_table(results):
     rows = []
     for name, found in results.items():
         case, ways = CASES[name], found["ways"]
-        shown = (found["policies"].get("sequential"), ways["today"]["step", "within"][0], found["policies"].get("lancet"),
+        policies = found["policies"]
+        shown = (policies.get("sequential"), ways["today"]["step", "within"][0], policies.get("lancet"),
                  ways["today"]["plan", "within"][0], ways["all"]["step", "within"][0], ways["work"]["step", "any"][0])
-        rows.append([name, case.what, case.ranks, case.hardware, number(found["gbit"], 3), case.share.words() if case.share
-                     else "", number(case.memory, 2), *(number(value) for value in shown)])
-    return markdown(["case", "what", "ranks", "hardware", "Gbit/s", "chosen for", "memory", "sequential", "today", "lancet",
-                     "lancet, ideal", "all", "work"], rows)
+        rows.append([name, case.what, case.ranks, case.hardware, number(found["gbit"], 3),
+                     case.share.words() if case.share else "", number(case.memory, 2), *map(number, shown)])
+    return markdown(["case", "what", "ranks", "hardware", "Gbit/s", "chosen for", "memory", "sequential", "today",
+                     "lancet", "lancet, ideal", "all", "work"], rows)
 
 
 def gains_table(results, start, memory):
@@ -206,7 +214,8 @@ def verdict(results):
             found = [most(results, way, start, memory) for memory in MEMORIES]
             cells += [f"{signed_percent(value)} ({name})" for value, name in found]
         rows.append([way, *cells])
-        if way not in BUILT and max(most(results, way, start, memory)[0] for start in STARTS for memory in MEMORIES) < WORTH:
+        largest = max(most(results, way, start, memory)[0] for start in STARTS for memory in MEMORIES)
+        if way not in BUILT and largest < WORTH:
             small.append(way)
     table = markdown(["way", "whole step", "whole step, in memory", "lancet's plan", "lancet's plan, in memory"], rows)
     others = [way for way in ways if way not in BUILT]
@@ -222,13 +231,13 @@ def page(results, command):
     return "\n".join([
         "# What ways to overlap would bring", "",
         f"`{command}`, commit {run.program_commit()}. **Simulated**: declared machines, list schedules of ideal",
-        "dependencies, no run. Tiles of instructions have no overhead, messages take turns on the network, streams do not",
-        "slow each other down, launches and moving bytes take no time. [What the lines",
+        "dependencies, no run. Tiles of instructions have no overhead, messages take turns on the network, streams do",
+        "not slow each other down, launches and moving bytes take no time. [What the lines",
         "mean](../planning.md#what-another-way-to-overlap-would-bring).", "",
         "A list schedule is what a search has found, so a way may bring a little more than its number; none brings more",
-        "than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps. `lancet`: its",
-        "predicted step, with launches and interference; `lancet, ideal`: the best order of its parts without these, in",
-        "the same memory. `all`: all ways together. `work`: the longer of computation and network.", "",
+        "than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps. `lancet`:",
+        "its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts without these,",
+        "in the same memory. `all`: all ways together. `work`: the longer of computation and network.", "",
         *steps_table(results), "", *verdict(results),
         "## Gain over the whole step with today's dependencies, within the memory of the case", "",
         *gains_table(results, "step", "within"), "",
@@ -238,8 +247,8 @@ def page(results, command):
 
 
 def csv_rows(results):
-    return [{"case": name, "ranks": CASES[name].ranks, "hardware": CASES[name].hardware, "gbit": found["gbit"], "way": way,
-             "start": start, "memory": CASES[name].memory if memory == "within" else "any", "step_ms": ms,
+    return [{"case": name, "ranks": CASES[name].ranks, "hardware": CASES[name].hardware, "gbit": found["gbit"],
+             "way": way, "start": start, "memory": CASES[name].memory if memory == "within" else "any", "step_ms": ms,
              "exposed_ms": exposed, "gain_pct": 100 * gain(found, way, start, memory)}
             for name, found in results.items() for way, steps in found["ways"].items()
             for (start, memory), (ms, exposed) in steps.items()]
@@ -266,6 +275,7 @@ def main(options):
         for name in names:
             results[name] = plans.bounds(CASES[name])
             ways = results[name]["ways"]
-            run.log(f"{name}: today {ways['today']['step', 'within'][0]:.1f} ms, all {ways['all']['step', 'within'][0]:.1f} ms")
+            today, together = (ways[way]["step", "within"][0] for way in ("today", "all"))
+            run.log(f"{name}: today {today:.1f} ms, all {together:.1f} ms")
             write(results, command, options.out)
     return 0
