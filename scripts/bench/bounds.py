@@ -20,7 +20,7 @@ STARTS = ("step", "plan")  # from the whole step, and from lancet's plan
 MEMORIES = ("any", "within")
 WORTH = 0.03  # the gain below which a way is described and not built
 # Built whatever they bring, since users come to compare them.
-BUILT = ("source rows", "columns", "source rows, columns", "contracting", "capacity or peers", "batch, forward",
+BUILT = ("source rows", "columns", "rows and columns", "contracting", "capacity or peers", "batch forward",
          "batch", "ring shards")
 
 
@@ -194,7 +194,7 @@ def gains_table(results, start, memory):
 def hidden_table(results):
     """Of the steps of one layer, the share of communication that is hidden."""
     layers = {name: found for name, found in results.items() if name.startswith("layer-")}
-    shown = ["today", "source rows, columns", "capacity or peers", "batch", "all"]
+    shown = ["today", "rows and columns", "capacity or peers", "batch", "all"]
     rows = [[name, *(f"{100 * (1 - found['ways'][way]['step', 'within'][1] / found['network']):.1f}%" for way in shown)]
             for name, found in layers.items()]
     return ["## Hidden communication of one MoE layer", "", *markdown(["case", *shown], rows), ""] if layers else []
@@ -222,7 +222,7 @@ def verdict(results):
     on_plan = [way for way in others if max(most(results, way, "plan", memory)[0] for memory in MEMORIES) < WORTH]
     percent = f"{100 * WORTH:.0f}%"
     return ["## The largest gain of each way", "", *table, "",
-            f"Under {percent} in every case, whole step and plan: {', '.join(small) or 'none'} of {', '.join(others)}.",
+            f"Under {percent} in every case, whole step and plan: {', '.join(small) or 'none'} (asked of {', '.join(others)}).",
             f"Under {percent} in every case on top of lancet's plan: {', '.join(on_plan) or 'none'}.", ""]
 
 

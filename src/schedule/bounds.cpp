@@ -20,15 +20,15 @@ using ideal::batch_forward;
 constexpr OverlapWay ways[] = {
     {"source rows", "received rows by the rank they come from, own first, and the experts' product", "Comet"},
     {"columns", "the experts' product by features, and the all-to-all that sends them", "Comet"},
-    {"source rows, columns", "both", "Comet"},
+    {"rows and columns", "both", "Comet"},
     {"contracting", "features of what an all-to-all brings, and the product that reads them", "XLA"},
     {"capacity or peers", "the experts and their all-to-alls", "Tutel, FasterMoE"},
-    {"batch, forward", "the forward pass along the batch", "Lancet"},
+    {"batch forward", "the forward pass along the batch", "Lancet"},
     {"batch", "both passes along the batch, weight gradients whole", "Lancet, FlowMoE"},
     {"ring shards", "all-gather and product, product and reduce-scatter; own shard first or last", "collective matmul"},
     {"neighbours", "two halves of the batch: forward of one beside backward of the other", "Megatron, DualPipe"},
-    {"ring, gathers", "across the step's border, all-gathers of updated weights", "ZeRO"},
-    {"ring", "across the step's border, whatever updates weights before they are read", "ZeRO, DeepSpeed"},
+    {"gathers across steps", "across the step's border, all-gathers of updated weights", "ZeRO"},
+    {"ring of steps", "across the step's border, whatever updates weights before they are read", "ZeRO, DeepSpeed"},
     {"all", "all of these together", ""},
 };
 

@@ -54,7 +54,7 @@ TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is 
     CHECK_FALSE(row.empty());
     CHECK(outcome.lines_with("  " + std::string(way.name) + ": ") == 1);
   }
-  CHECK(lancet("plan " + files.config + files.for_two).lines_with("work") == 0);
+  CHECK(lancet("plan " + files.config + files.for_two).lines_with("bounds: ") == 0);
 }
 
 TEST_CASE("plan --bounds-memory needs --bounds and a factor of at least 1") {
@@ -63,7 +63,7 @@ TEST_CASE("plan --bounds-memory needs --bounds and a factor of at least 1") {
   const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 0.9");
   INFO(outcome.output);
   CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("expected a number from 1 to 100, found 0.9") == 1);
+  CHECK(outcome.lines_with("expected a number from 1 to 100") == 1);
 }
 
 TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {

@@ -77,7 +77,7 @@ def read_of_bounds():
     results = {"fp32": {"gbit": 1.0, **found}}
     expect(bounds.most(results, "neighbours", "step", "any"), (180 / 150 - 1, "fp32"), "the largest gain")
     text = "\n".join(bounds.verdict(results))
-    expect("whole step and plan: none of neighbours." in text, True, "a way that brings more than 3% somewhere")
+    expect("whole step and plan: none (asked of neighbours)." in text, True, "a way that brings more than 3% somewhere")
     expect("on top of lancet's plan: neighbours." in text, True, "a way that brings less than 3% on the plan")
 
 

@@ -81,7 +81,7 @@ TEST_CASE("bounds: two all-to-alls and the product between them") {
   }
   CHECK(way(bounds, "columns").ms == Approx(10 + 10 + 10 / tiles));
   // The network is busy all the time.
-  for (const char* cut : {"source rows, columns", "capacity or peers", "batch, forward", "batch", "all"}) {
+  for (const char* cut : {"rows and columns", "capacity or peers", "batch forward", "batch", "all"}) {
     INFO(cut);
     CHECK(way(bounds, cut).ms == Approx(20));
   }
@@ -89,8 +89,8 @@ TEST_CASE("bounds: two all-to-alls and the product between them") {
   CHECK(way(bounds, "neighbours").ms == Approx(20));
   CHECK(way(bounds, "ring shards").ms == Approx(30));
   // Nothing is updated, so that steps only share the streams; or all but gathers must end first.
-  CHECK(way(bounds, "ring").ms == Approx(20));
-  CHECK(way(bounds, "ring, gathers").ms == Approx(30));
+  CHECK(way(bounds, "ring of steps").ms == Approx(20));
+  CHECK(way(bounds, "gathers across steps").ms == Approx(30));
 }
 
 TEST_CASE("bounds: own rows need no message") {
@@ -107,7 +107,7 @@ TEST_CASE("bounds: a product between an all-gather and a reduce-scatter") {
   CHECK(bounds.today.any.ms == Approx(24));
   CHECK(way(bounds, "ring shards").ms == Approx(16));
   CHECK(way(bounds, "ring shards").exposed == Approx(0).margin(1e-9));
-  CHECK(way(bounds, "source rows, columns").ms == Approx(24));
+  CHECK(way(bounds, "rows and columns").ms == Approx(24));
   // A network that takes as long as the product is never idle.
   CHECK(way(bounds_of(tensor_parallel, {8, 16, 8}), "ring shards").ms == Approx(16));
   CHECK(way(bounds_of(tensor_parallel, {12, 16, 12}), "ring shards").ms == Approx(24));
@@ -116,8 +116,9 @@ TEST_CASE("bounds: a product between an all-gather and a reduce-scatter") {
 TEST_CASE("bounds: the next step begins before weights that it reads later are updated") {
   const Bounds bounds = bounds_of(updated, {4, 4, 4, 8, 1});
   CHECK(bounds.today.any.ms == Approx(21));
-  CHECK(way(bounds, "ring").ms == Approx(17));  // the first product runs under the all-reduce of the step before
-  CHECK(way(bounds, "ring, gathers").ms == Approx(21));
+  CHECK(way(bounds, "ring of steps").ms ==
+        Approx(17));  // the first product runs under the all-reduce of the step before
+  CHECK(way(bounds, "gathers across steps").ms == Approx(21));
   // Halves meet in the all-reduce; the products of each take half the time.
   CHECK(way(bounds, "neighbours").ms == Approx(21));
 }
