@@ -222,7 +222,8 @@ def verdict(results):
     on_plan = [way for way in others if max(most(results, way, "plan", memory)[0] for memory in MEMORIES) < WORTH]
     percent = f"{100 * WORTH:.0f}%"
     return ["## The largest gain of each way", "", *table, "",
-            f"Under {percent} in every case, whole step and plan: {', '.join(small) or 'none'} (asked of {', '.join(others)}).",
+            f"Under {percent} in every case, whole step and plan: {', '.join(small) or 'none'} "
+            f"(asked of {', '.join(others)}).",
             f"Under {percent} in every case on top of lancet's plan: {', '.join(on_plan) or 'none'}.", ""]
 
 
@@ -234,10 +235,10 @@ def page(results, command):
         "dependencies, no run. Tiles of instructions have no overhead, messages take turns on the network, streams do",
         "not slow each other down, launches and moving bytes take no time. [What the lines",
         "mean](../planning.md#what-another-way-to-overlap-would-bring).", "",
-        "A list schedule is what a search has found, so a way may bring a little more than its number; none brings more",
-        "than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps. `lancet`:",
-        "its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts without these,",
-        "in the same memory. `all`: all ways together. `work`: the longer of computation and network.", "",
+        "A list schedule is what a search has found, so a way may bring a little more than its number; none brings",
+        "more than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps.",
+        "`lancet`: its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts",
+        "without these, in the same memory. `all`: all ways together. `work`: the longer of computation and network.", "",
         *steps_table(results), "", *verdict(results),
         "## Gain over the whole step with today's dependencies, within the memory of the case", "",
         *gains_table(results, "step", "within"), "",
