@@ -238,7 +238,7 @@ def page(results, command):
         "A list schedule is what a search has found, so a way may bring a little more than its number; none brings",
         "more than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps.",
         "`lancet`: its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts",
-        "without these, in the same memory. `all`: all ways together. `work`: the longer of computation and network.", "",
+        "without these, in the same memory. `all`: all ways. `work`: the longer of computation and network.", "",
         *steps_table(results), "", *verdict(results),
         "## Gain over the whole step with today's dependencies, within the memory of the case", "",
         *gains_table(results, "step", "within"), "",
