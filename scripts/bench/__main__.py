@@ -18,6 +18,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "routers": ("losses of the routers at equal time", PLOTS),
     "route": ("the cost of routes to several experts, on one rank", None),
     "overlap": ("every policy on an emulated cluster, measured against predicted", None),
+    "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),

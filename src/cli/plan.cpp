@@ -9,7 +9,9 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/profiler/profiler.h"
+#include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
 #include "numbers.h"
 #include "plan_report.h"
@@ -27,7 +29,8 @@ struct PlanArguments {
   int ranks = 1, hosts = 0;
   std::string out, profile, hardware, given, dump;
   std::vector<std::string> skip;
-  bool explain = false, passes = false;
+  bool explain = false, passes = false, bounds = false;
+  double bounds_memory_factor = 1.05;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -91,7 +94,8 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .hardware = arguments.hardware,
                               .plan_file = arguments.given,
                               .skip = arguments.skip,
-                              .keep_texts = !arguments.dump.empty()};
+                              .keep_texts = !arguments.dump.empty(),
+                              .bounds_memory_factor = arguments.bounds ? arguments.bounds_memory_factor : 0};
   auto planned = planning::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
@@ -102,6 +106,19 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
   log::warn("{}; planned for the declared machine {} instead; {}", planned.error().message, target.hardware,
             how_to_measure(file, target.ranks, target.hosts));
   return declared;
+}
+
+// What each cut says of itself.
+std::string cuts_text() {
+  std::string text;
+  for (const schedule::Cut* cut : schedule::all_cuts()) {
+    const schedule::CutWords& words = cut->words;
+    text += fmt::format("{}\n  splits    {}\n  pairs     {}\n  rewrites  {}\n", cut->name, words.splits, words.pairs,
+                        words.rewrites);
+    text += fmt::format("  memory    {}\n  launches  {}\n  source    {}\n", words.memory, words.launches, words.source);
+  }
+  text.pop_back();
+  return text;
 }
 
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
@@ -121,11 +138,15 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies().size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
+  const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
+  if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
+    fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
              timeline_chart(planned.plan));
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
                communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
+  if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
@@ -159,6 +180,15 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
   command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
+  CLI::Option* bounds = command->add_flag("--bounds", arguments->bounds,
+                                          "List what each known way to overlap would bring with ideal dependencies");
+  command
+      ->add_option("--bounds-memory", arguments->bounds_memory_factor,
+                   "The limit of memory in that list, relative to the step without parts")
+      ->type_name("FACTOR")
+      ->capture_default_str()
+      ->check(between(1, 100))
+      ->needs(bounds);
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
@@ -167,12 +197,16 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->expected(1)
       ->take_all();
   command->add_option("--out", arguments->out, "Write the plan here, for train --plan")->type_name("FILE");
+  command->add_flag_callback(
+      "--cuts", [] { throw CLI::CallForVersion(cuts_text(), 0); },  // printed without the need for a config
+      "List the ways to cut a step in parts, with what they cost and their source, and exit");
   CLI::Option* given =
       command
           ->add_option("--plan", arguments->given,
                        "Predict the plan of this file, which may have been made for other costs or another routing")
           ->type_name("FILE");
-  for (const char* of_planning : {"--explain", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
+  for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"})
+    given->excludes(of_planning);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include "lancet/ir/groups.h"
 #include "lancet/ir/repeat.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 #include "lancet/passes/reshard_steps.h"
 #include "lancet/schedule/schedule_report.h"
 #include "plan_report.h"
@@ -70,7 +72,8 @@ constexpr std::pair<Step, Reason> of_steps[] = {{Step::swap_shards, Reason::shar
                                                 {Step::all_gather, Reason::whole}};
 
 Reason reason_of_collective(const Instruction& at) {
-  const auto step = std::ranges::find(of_steps, at.op, [](const auto& item) { return passes::name(item.first); });
+  const auto step =
+      std::ranges::find(of_steps, ops::collective_of(at), [](const auto& item) { return passes::name(item.first); });
   LANCET_CHECK(step != std::end(of_steps), "{} is no change of sharding", at.op);
   return step->second;
 }
@@ -90,13 +93,12 @@ class Reasons {
         makers_(program.tensors.size()),
         readers_(program.tensors.size()),
         is_share_(program.tensors.size()) {
-    for (const Instruction& at : program.instructions) {
+    for (const Instruction& at : program.instructions)
       for (const TensorId id : at.results)
-        if (const Instruction*& maker = makers_[whole(id)]; !maker) maker = &at;
-      // A policy may order readers of different roles one way in a layer and the other way in the next.
-      for (const TensorId id : at.operands)
-        if (const Instruction*& reader = readers_[whole(id)]; !reader || at.role < reader->role) reader = &at;
-    }
+        if (const Instruction*& maker = makers_[whole(id)]; !maker) maker = maker_of(at);
+    // The first reader; a policy may order readers of different roles one way in a layer and the other way in the next.
+    for (const Instruction& at : program.instructions | std::views::reverse)
+      for (const TensorId id : at.operands) note_reader(readers_[whole(id)], passes_on(at) ? reader_of(at) : &at);
     for (const ir::Output& output : program.outputs) is_share_[output.tensor.index()] = ir::is_share(output.kind);
   }
 
@@ -135,6 +137,19 @@ class Reasons {
   }
 
  private:
+  // True for a step of a ring and for what sums or joins what has come: what others made it passes on to its readers.
+  static bool passes_on(const Instruction& at) {
+    return ops::is_ring_step(at) || (ops::kind(at) == ops::Kind::part_helper && at.stream == ir::Stream::compute);
+  }
+  static void note_reader(const Instruction*& first, const Instruction* reader) {
+    if (reader && (!first || reader->role <= first->role)) first = reader;
+  }
+  // The instruction, or the maker of what it passes on; of a sum, that of the rank's own summand.
+  const Instruction* maker_of(const Instruction& at) const {
+    if (!passes_on(at)) return &at;
+    const Instruction* maker = makers_[whole(at.operands.back())];
+    return maker ? maker : &at;
+  }
   std::size_t whole(TensorId id) const { return whole_of(program_, id).index(); }
   const Instruction* reader_of(const Instruction& at) const { return readers_[whole(at.results[0])]; }
   ir::TensorKind kind_of(TensorId id) const { return program_[whole_of(program_, id)].kind; }

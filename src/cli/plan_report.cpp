@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/schedule_report.h"
 
@@ -25,7 +26,7 @@ std::string site(const ir::Instruction& instruction) {
   return fmt::format("{} {}", schedule::site_of(instruction), ir::name(instruction.role));
 }
 
-// One all-to-all, all its parts together, and the computation that hides it.
+// One all-to-all, all its parts and micro batches together, and the computation that hides it.
 struct SiteCover {
   std::string name;
   std::string_view direction;
@@ -44,7 +45,7 @@ std::vector<SiteCover> site_covers(const ir::Plan& plan) {
     const auto [it, first] = index.emplace(site(all_to_all), sites.size());
     if (first) sites.push_back({schedule::site_of(all_to_all), direction(all_to_all.role), 0, 0, 0, {}});
     SiteCover& sum = sites[it->second];
-    ++sum.parts;
+    sum.parts += all_to_all.micro_batch == 0;
     sum.ms += cover.ms;
     sum.covered_ms += cover.covered_ms;
     for (const schedule::Cover& under : cover.under) {
@@ -137,8 +138,11 @@ std::string policy_table(const planner::PlanReport& report) {
 }
 
 std::string schedule_text(const planning::PlannedStep& planned) {
-  std::string text = fmt::format("* {} runs: {} instructions, arena {} MB\n", planned.report.chosen,
-                                 planned.plan.program.instructions.size(), in_megabytes(planned.plan.arena_bytes));
+  const std::int32_t micro_batches = ir::micro_batches(planned.plan.program);
+  std::string text = fmt::format("* {} runs: {} instructions{}, arena {} MB\n", planned.report.chosen,
+                                 planned.plan.program.instructions.size(),
+                                 micro_batches > 1 ? fmt::format(" of {} micro batches", micro_batches) : "",
+                                 in_megabytes(planned.plan.arena_bytes));
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);

@@ -6,8 +6,10 @@
 
 namespace lancet::cli {
 
-std::string pass_table(const planner::PlanReport& report);        // a row for each pass that made the plan
-std::string policy_table(const planner::PlanReport& report);      // a row for each policy
+std::string pass_table(const planner::PlanReport& report);    // a row for each pass that made the plan
+std::string policy_table(const planner::PlanReport& report);  // a row for each policy
+// A row for each way to overlap: the ideal step under it, from the whole step and from the plan. The report has bounds.
+std::string bounds_table(const planner::PlanReport& report);
 std::string schedule_text(const planning::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
 std::string cover_table(const ir::Plan& plan);                    // the computation that hides each all-to-all
 std::string timeline_chart(const ir::Plan& plan);                 // the predicted step, a row for each stream

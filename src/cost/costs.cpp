@@ -17,6 +17,14 @@ bool is_view(const ir::Program& program, const ir::Instruction& instruction) {
   return work.flops == 0 && work.bytes == 0;
 }
 
+// Of the rows that an all-to-all moves, whether they leave the rank or not.
+double bytes_of_rows(const ir::Program& program, const ir::Instruction& all_to_all) {
+  const ir::TensorType& first = program.type(all_to_all.operands[0]);
+  const std::int64_t slots = first.shape[0] * first.shape[1];
+  const std::int64_t rows = std::min(slots, all_to_all.attributes.integer("tokens", slots));
+  return double(rows * first.shape[2] * size_of(first.dtype));
+}
+
 }  // namespace
 
 // Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time, nor have the seeds by
@@ -65,11 +73,17 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
   if (ops::kind(instruction) == ops::Kind::collective) return ops::work(program, instruction).sent;
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
-  const double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
+  double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
+  if (const std::int64_t peers = reached(instruction); peers >= 0) others = peers > 0 ? 1 : 0;
   if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[0]) * others;
-  const std::int64_t slots = first.shape[0] * first.shape[1];
-  const std::int64_t rows = std::min(slots, instruction.attributes.integer("tokens", slots));
-  return double(rows * first.shape[2] * size_of(first.dtype)) * others;
+  return bytes_of_rows(program, instruction) * others;
+}
+
+std::int64_t reached(const ir::Instruction& instruction) { return instruction.attributes.integer("peers", -1); }
+
+OpCost own_rows_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
+  const double ms = costs.all_to_all_core().ms(bytes_of_rows(program, instruction));
+  return {ms, ms};
 }
 
 OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
@@ -118,7 +132,9 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
         continue;
       }
       if (instruction.stream == ir::Stream::expert) {
-        op_cost = costs.all_to_all(program, instruction, 0);
+        const std::int64_t peers = reached(instruction);
+        op_cost = peers == 0 ? own_rows_cost(costs, program, instruction)
+                             : costs.all_to_all(program, instruction, peers > 0 ? peers + 1 : 0);
         continue;
       }
       op_cost = reduce_cost(costs, program, instruction);

@@ -16,6 +16,7 @@
 #include "lancet/comm/rounds.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 
 namespace lancet::cost {
 namespace {
@@ -154,11 +155,12 @@ double Routing::kept() const {
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread) {
   if (layout.ranks == 1 || bytes <= 0) return 0;
   const double others = layout.ranks - 1, local = layout.on_host() - 1, away = others - local;
-  const double within = spread.fullest * bytes * local / others, between = bytes * away / others;
+  double within = spread.fullest * bytes * local / others, between = bytes * away / others;
+  if (spread.within_host) within = *spread.within_host ? spread.fullest * bytes : 0, between = bytes;
   const auto links_ms = [&](double sent) {
     return sent / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency, local + 1, sent);
   };
-  if (layout.hosts == 1) return hardware.node.latency_us * us + links_ms(within);
+  if (layout.hosts == 1 || spread.within_host.value_or(false)) return hardware.node.latency_us * us + links_ms(within);
   const Hardware::Network& network = hardware.network;
   const double nics = nic_bytes_per_ms(hardware, network.all_to_all_efficiency, layout.hosts, between);
   const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() * layout.beside / nics;
@@ -170,6 +172,18 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   const double two_steps = (network.latency_us + hardware.node.latency_us) * us + links_ms(gathered) +
                            std::max(nic_ms, (nodes - 1) * network.message_us * us);
   return local > 0 && !network.over_mpi ? std::min(direct, two_steps) : direct;
+}
+
+double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, std::int64_t shift) {
+  if (layout.ranks == 1 || bytes <= 0) return 0;
+  const double local = layout.on_host();
+  const double crossing = layout.hosts > 1 ? std::min(double(shift), local) : 0;  // ranks that send to another node
+  const double links =
+      crossing < local ? bytes / link_bytes_per_ms(hardware, hardware.node.all_to_all_efficiency, local, bytes) : 0;
+  if (layout.hosts == 1) return hardware.node.latency_us * us + links;
+  const double nics = crossing * layout.beside * bytes /
+                      nic_bytes_per_ms(hardware, hardware.network.all_to_all_efficiency, layout.hosts, bytes);
+  return hardware.network.latency_us * us + std::max(links, nics);
 }
 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes) {
@@ -205,10 +219,17 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
                                  std::int64_t peers) const {
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
-  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   const Layout layout = layout_.group(group);
+  if (ops::is_ring_step(instruction)) {
+    const double sent = bytes_sent(program, instruction);
+    const double ms = permute_ms(hardware_, layout, sent, instruction.attributes.integer(ops::ring_shift));
+    return {ms, std::min(ms, all_to_all_core().ms(sent))};
+  }
+  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
   Spread spread;
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);
+  if (reached(instruction) > 0 && layout.hosts > 1 && layout.on_host() > 1)
+    spread.within_host = instruction.attributes.integer("near", 0) != 0;
   double bytes = bytes_sent(program, instruction);
   if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
     bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));

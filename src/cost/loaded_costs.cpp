@@ -22,6 +22,7 @@ class LoadedCosts final : public Costs {
   }
   double all_to_all_ms(double bytes, mesh::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
   double all_reduce_ms(double bytes, mesh::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
+  std::int64_t ranks_on_host(mesh::Axes group) const override { return even_.ranks_on_host(group); }
   bool knows(mesh::Axes group) const override { return even_.knows(group); }
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override {
     if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)

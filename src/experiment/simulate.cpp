@@ -30,7 +30,7 @@ void read_schedule(const ir::Plan& plan, Outcome& outcome) {
   double forward = 0, experts = 0;
   for (std::size_t i = 0; i < plan.predicted.size(); ++i) {
     const ir::Instruction& at = plan.program.instructions[i];
-    if (at.role == ir::Role::forward) forward = std::max(forward, plan.predicted[i].end);
+    if (at.role == ir::Role::forward && at.micro_batch == 0) forward = std::max(forward, plan.predicted[i].end);
     if (ops::is_of_experts(at)) experts += plan.predicted[i].end - plan.predicted[i].start;
   }
   outcome.forward_ms = forward;

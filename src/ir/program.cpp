@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "lancet/ir/micro_batch_name.h"
+
 namespace lancet::ir {
 namespace {
 
@@ -102,7 +104,7 @@ TensorId Program::add_named(TensorKind kind, std::string name, TensorType type,
 }
 
 void Program::add_output(std::string name, TensorId tensor) {
-  const std::string_view text = name;
+  const auto [text, micro_batch] = parse_micro_batch(name);
   const std::size_t end = std::min(text.find('.'), text.size());
   OutputKind kind = parse_name<OutputKind>(output_words, text.substr(0, end)).value_or(OutputKind::other);
   TensorId parameter;
@@ -110,7 +112,7 @@ void Program::add_output(std::string name, TensorId tensor) {
     parameter = find(text.substr(std::min(end + 1, text.size())));
     if (!parameter.valid()) kind = OutputKind::other;
   }
-  outputs.push_back({std::move(name), tensor, kind, parameter});
+  outputs.push_back({std::move(name), tensor, kind, parameter, micro_batch});
 }
 
 TensorId Program::find(std::string_view name) const {

@@ -9,6 +9,7 @@
 #include <charconv>
 
 #include "lancet/base/shown.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ir/print.h"
 
 namespace lancet::ir {
@@ -138,7 +139,7 @@ std::string print_line(const Program& program, const Instruction& instruction, c
   text += ")";
   if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
   text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
-  if (!instruction.label.empty()) text += " " + instruction.label;
+  if (const std::string place = place_of(instruction); !place.empty()) text += " " + place;
   if (instruction.repeated > 0) text += fmt::format(" repeated {}", instruction.repeated);
   return text;
 }
@@ -456,7 +457,9 @@ Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& in
   if (!role) return before.error("forward, dx, dw, sync or update");
   instruction.stream = *stream;
   instruction.role = *role;
-  instruction.label = line.word();
+  const OfMicroBatch place = parse_micro_batch(line.word());
+  instruction.label = place.name;
+  instruction.micro_batch = place.micro_batch;
   if (line.accept("repeated ")) {
     before = line;
     LANCET_ASSIGN(const std::int64_t number, line.integer());

@@ -25,6 +25,13 @@ inline void take_shard(const ShardLayout& layout, std::int64_t unit, std::int64_
     std::memcpy(to + in_shard, whole + at, bytes);
   });
 }
+// Copies one shard to its place in the whole.
+inline void put_shard(const ShardLayout& layout, std::int64_t unit, std::int64_t shard, const std::byte* from,
+                      std::byte* whole) {
+  for_each_run(layout, unit, shard, [&](std::int64_t at, std::int64_t in_shard, std::size_t bytes) {
+    std::memcpy(whole + at, from + in_shard, bytes);
+  });
+}
 // Copies all shards of the whole, one after the other.
 inline void split_shards(const ShardLayout& layout, std::int64_t unit, const std::byte* whole, std::byte* shards) {
   for (std::int64_t shard = 0; shard < layout.shards; ++shard)
@@ -32,12 +39,8 @@ inline void split_shards(const ShardLayout& layout, std::int64_t unit, const std
 }
 // The inverse of split_shards.
 inline void join_shards(const ShardLayout& layout, std::int64_t unit, const std::byte* shards, std::byte* whole) {
-  for (std::int64_t shard = 0; shard < layout.shards; ++shard) {
-    const std::byte* from = shards + shard * layout.shard() * unit;
-    for_each_run(layout, unit, shard, [&](std::int64_t at, std::int64_t in_shard, std::size_t bytes) {
-      std::memcpy(whole + at, from + in_shard, bytes);
-    });
-  }
+  for (std::int64_t shard = 0; shard < layout.shards; ++shard)
+    put_shard(layout, unit, shard, shards + shard * layout.shard() * unit, whole);
 }
 
 }  // namespace lancet::ops::cpu

@@ -9,6 +9,16 @@ inline bool is_rows(const TensorType& rows, std::int64_t experts) {
   return rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == experts && rows.shape[1] >= 2;
 }
 
+// The type of an instruction's columns of its result (OpDef::column_tiles): all, without the attribute.
+inline Inferred columns_of(Inferred whole, const OpInput& in) {
+  if (!whole.ok() || !in.attributes.has("columns")) return whole;
+  const std::int64_t columns = in.attributes.integer("columns"), part = in.attributes.integer("part", 0);
+  Shape& shape = (*whole)[0].shape;
+  if (columns < 1 || part < 0 || (part + 1) * columns > shape.back()) return expected("columns within the result");
+  shape = with_back(shape, columns);
+  return whole;
+}
+
 // (x [...,K], w [N,K] [, b f32[N]]) -> y [...,N].
 inline Inferred linear_types(const OpInput& in) {
   const TensorType &x = in.operands[0], &w = in.operands[1];

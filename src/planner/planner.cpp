@@ -1,6 +1,8 @@
-// A plan is made in three steps. The step passes turn the logical Program into a rank's training step. The passes of
-// the requested policy schedule it, as do those of the policies that it starts from or is compared with. The last pass,
-// plan_memory, gives every value its offset in memory. All of them run in one Pipeline.
+// A plan is made in four steps. The step passes turn the logical Program into a rank's training step of one micro
+// batch. The passes of the requested policy schedule it, as do those of the policies that it starts from or is compared
+// with. The pass micro_batches repeats the schedule for all micro batches of the plan, so that the time of a search
+// does not depend on their number; policies are compared by the time of all of them. The last pass, plan_memory, gives
+// every value its offset in memory. All passes run in one Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>
@@ -8,12 +10,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
+#include "lancet/schedule/micro_batches.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "pipeline.h"
@@ -32,10 +36,12 @@ constexpr std::size_t compared_step = 2000;
 // A sequential plan of this many instructions takes some ten seconds.
 constexpr std::size_t slow_sequential_step = 40'000;
 
-// Of a step's two plans, that of the update is made first.
+// instructions: of one micro batch, which is what a policy searches.
 void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
   const std::string& policy = request.overlap.policy;
-  if (request.update && instructions > (policy == sequential ? slow_sequential_step : compared_step))
+  const bool searches = policy != sequential;
+  if (!searches) instructions *= std::size_t(request.micro_batches);
+  if (instructions > (searches ? compared_step : slow_sequential_step))
     log::info("plan: {} of {} instructions; this may take minutes", policy, instructions);
 }
 
@@ -61,9 +67,8 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
   LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
   if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
   program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
-    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, request.update, request.gradient_sums);
+    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, true, request.gradient_sums);
   });
-  if (!request.update) return folded(std::move(program), request.mesh, pipeline);
   passes::OptimizeOptions optimizer = request.optimizer;
   optimizer.bucket_bytes = request.overlap.bucket_bytes;
   program = pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
@@ -72,28 +77,37 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
 
 // The passes that a plan cannot do without.
 constexpr std::string_view required[] = {"autodiff", "shard",        "partition_spmd", "sync",
-                                         "optimize", "fold_repeats", "plan_memory"};
+                                         "optimize", "fold_repeats", "micro_batches",  "plan_memory"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
   for (const Policy& policy : policy_table())
-    for (const SchedulePass& pass : policy.passes)
-      if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+    for (const auto* passes : {&policy.passes, &policy.across})
+      for (const SchedulePass& pass : *passes)
+        if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
   return names;
 }
 
 // A policy's schedule, and the passes that made it.
 struct Scheduled {
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
-  Candidate candidate;
+  Candidate candidate;     // of one micro batch
   Pipeline pipeline;
+  // The same for the micro batches of the plan, if there are several.
+  struct Repeated {
+    Candidate candidate;
+    Pipeline pipeline;
+  };
+  std::optional<Repeated> repeated = {};
+  const Candidate& whole() const { return repeated ? repeated->candidate : candidate; }
+  const Pipeline& passes() const { return repeated ? repeated->pipeline : pipeline; }
 };
 
 // The schedules of the step by policy, each made once.
 class Schedules {
  public:
-  Schedules(const Step& step, const config::Overlap& overlap, const Pipeline& pipeline)
-      : step_(step), overlap_(overlap), pipeline_(pipeline) {}
+  Schedules(const Step& step, const PlanRequest& request, const Pipeline& pipeline)
+      : step_(step), overlap_(request.overlap), micro_batches_(request.micro_batches), pipeline_(pipeline) {}
 
   const Scheduled& of(std::size_t policy) {
     if (const auto it = made_.find(policy); it != made_.end()) return it->second;
@@ -119,7 +133,21 @@ class Schedules {
       });
       scheduled.policy = index;
     }
+    if (micro_batches_ > 1) scheduled.repeated = repeat(policy, scheduled);
     return scheduled;
+  }
+
+  Scheduled::Repeated repeat(const Policy& policy, const Scheduled& one) const {
+    Pipeline pipeline = one.pipeline;
+    Candidate all = pipeline.run("micro_batches", one.candidate, [&](const Candidate& candidate) {
+      Candidate made = schedule::in_micro_batches(candidate, micro_batches_);
+      return schedule::as_it_is(step_, std::move(made.how), std::move(made.program), std::move(made.op_costs),
+                                std::move(made.needed));
+    });
+    for (const SchedulePass& pass : policy.across)
+      all = pipeline.run(pass.name, std::move(all),
+                         [&](Candidate candidate) { return pass.run(step_, overlap_, std::move(candidate)); });
+    return {std::move(all), std::move(pipeline)};
   }
 
   // The fastest of these policies' schedules; ties, up to the rounding of sums, go to the first in the list.
@@ -127,47 +155,54 @@ class Schedules {
     const Scheduled* best = &of(names.front());
     for (std::string_view name : names)
       if (const Scheduled& other = of(name);
-          other.candidate.timeline.makespan < best->candidate.timeline.makespan * (1 - 1e-9))
+          other.whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9))
         best = &other;
     return *best;
   }
 
   const Step& step_;
   const config::Overlap& overlap_;
+  const int micro_batches_;
   const Pipeline& pipeline_;  // after the step passes
   std::map<std::size_t, Scheduled> made_;
 };
 
 PolicyResult result_of(const Scheduled& scheduled) {
   const Policy& policy = policy_table()[scheduled.policy];
-  const Candidate& candidate = scheduled.candidate;
+  const Candidate& candidate = scheduled.whole();
   return {std::string(policy.name), candidate.how, candidate.timeline, schedule::most_parts(candidate.program),
           schedule::plan_memory(candidate.program, candidate.needed).arena_bytes};
 }
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
 // adds at least the smaller of the two. Two streams that share the network have a common speed of at least one.
-LowerBound lower_bound_of(const Step& step) {
+LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& interference) {
   double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
-  for (std::size_t i = 0; i < step.op_costs().size(); ++i) {
-    const ir::Stream stream = step.program().instructions[i].stream;
+  for (std::size_t i = 0; i < unsplit.op_costs.size(); ++i) {
+    const ir::Stream stream = unsplit.program.instructions[i].stream;
     double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
-    sum += step.op_costs()[i].ms;
-    core += step.op_costs()[i].core_ms;
-    all_to_all += step.op_costs()[i].network_ms;
+    sum += unsplit.op_costs[i].ms;
+    core += unsplit.op_costs[i].core_ms;
+    all_to_all += unsplit.op_costs[i].network_ms;
   }
-  const cost::Interference interference = step.costs().interference();
   const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);
   const double network = std::max(all_to_all, all_reduce) - both + both / speed;
   return {compute + std::min(core, network), network};
 }
 
+PlanBounds bounds_of(const Step& step, const Candidate& chosen, double memory_factor) {
+  const auto memory = std::int64_t(memory_factor * double(schedule::peak_bytes(step.program())));
+  const std::vector<schedule::Chunked> plan{{chosen.program, chosen.op_costs}};
+  return {memory_factor, schedule::find_bounds(schedule::chunked_variants(step), memory),
+          schedule::find_bounds(plan, memory)};
+}
+
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
-  const double sequential_ms = first.candidate.timeline.makespan, ms = wanted.candidate.timeline.makespan;
+  const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
   const bool forced = overlap.parts > 1 && policy_table()[wanted.policy].name == overlap.policy;
   if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
   report.why =
@@ -216,7 +251,7 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
 
 void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
   set_header(plan, logical, policy, request.mesh);
-  if (request.update) plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
+  plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
 }
 
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
@@ -225,36 +260,47 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
   tell_if_slow(request, step.instructions.size());
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
+  if (request.micro_batches > 1)
+    candidate = pipeline.run("micro_batches", std::move(candidate), [&](const Candidate& one) {
+      return schedule::in_micro_batches(one, request.micro_batches);
+    });
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
   set_step_header(plan, logical, sequential, request);
   if (report) report->passes = pipeline.runs();
   return plan;
 }
 
+// Without a second micro batch, a policy of several is another one.
+bool is_compared(const Policy& policy, int micro_batches) {
+  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
+}
+
 ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const PlanRequest& request,
                              const Pipeline& pipeline, PlanReport* report) {
   tell_if_slow(request, step.program().instructions.size());
-  Schedules schedules(step, request.overlap, pipeline);
+  Schedules schedules(step, request, pipeline);
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
-  Pipeline passes = chosen.pipeline;
-  ir::Plan plan = plan_of(chosen.candidate, passes);
+  const schedule::Timeline& timeline = chosen.whole().timeline;
+  Pipeline passes = chosen.passes();
+  ir::Plan plan = plan_of(chosen.whole(), passes);
   set_step_header(plan, logical, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
-  plan.header.set("predicted_ms", chosen.candidate.timeline.makespan);
-  plan.header.set("exposed_ms", chosen.candidate.timeline.exposed);
+  plan.header.set("predicted_ms", timeline.makespan);
+  plan.header.set("exposed_ms", timeline.exposed);
   if (!report) return plan;
   const auto table = policy_table();
   const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
                    (request.compare && step.program().instructions.size() <= compared_step);
   for (const Policy& policy : table)
-    if (!policy.passes.empty() &&
-        ((all && !policy.step_of_ablation) || policy.name == sequential || policy.name == request.overlap.policy))
+    if (!policy.passes.empty() && ((all && is_compared(policy, request.micro_batches)) || policy.name == sequential ||
+                                   policy.name == request.overlap.policy))
       made.policies.push_back(result_of(schedules.of(policy.name)));
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
-  made.lower_bound = lower_bound_of(step);
+  made.lower_bound = lower_bound_of(schedules.of(sequential).whole(), step.costs().interference());
+  if (request.bounds_memory_factor > 0) made.bounds = bounds_of(step, chosen.candidate, request.bounds_memory_factor);
   *report = std::move(made);
   return plan;
 }
@@ -270,7 +316,7 @@ std::vector<PolicyInfo> policies() {
 std::vector<std::string_view> compared_policies() {
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table())
-    if (!policy.passes.empty() && !policy.step_of_ablation) names.push_back(policy.name);
+    if (!policy.passes.empty() && is_compared(policy, 1)) names.push_back(policy.name);
   return names;
 }
 

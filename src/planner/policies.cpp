@@ -14,7 +14,10 @@ constexpr SchedulePass pipelines_of_slices{"pipelines_of_slices", schedule::pipe
 constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_greedily};
 constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
 constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
+constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
+constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
+constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 
 const Policy table[] = {
@@ -40,10 +43,24 @@ const Policy table[] = {
      "peer_groups in the order of its smart schedule (FasterMoE, PPoPP 2022)",
      {},
      {take_turns, smart_schedule}},
+    {"comet",
+     "the experts by tiles of source ranks, their results by tiles of columns (Comet, MLSys 2025)",
+     {},
+     {take_turns, tile_experts}},
     {"flowmoe",
      "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
      {},
      {pipeline_both_passes, chunk_all_reduces}},
+    {"collective_matmul",
+     "products beside the rings of their all-gathers and reduce-scatters (Wang et al., ASPLOS 2023; XLA)",
+     {},
+     {take_turns, collective_matmul}},
+    {"neighbour_microbatches",
+     "the backward pass of a micro batch beside the forward pass of the next (Megatron-LM, DualPipe)",
+     {},
+     {move_dw, chunk_all_reduces},
+     false,
+     {pair_micro_batches}},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
      {},
@@ -70,8 +87,8 @@ const Policy table[] = {
      true},
     {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
     {"auto",
-     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition and lancet",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"},
+     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition, comet, collective_matmul and lancet",
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "comet", "collective_matmul", "lancet"},
      {}},
 };
 

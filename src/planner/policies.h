@@ -20,6 +20,7 @@ struct Policy {
                                        // Empty: from the step in program order
   std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`
   bool step_of_ablation = false;       // between two others: planned only if it is asked for
+  std::vector<SchedulePass> across = {};  // on the schedule of all micro batches of the plan, if there are several
 };
 
 std::span<const Policy> policy_table();  // sequential first

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lancet/base/hash.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
@@ -45,14 +47,14 @@ namespace {
 // overlapped schedule may be a loss there.
 constexpr double crowded_error = 0.28;
 
-planner::PlanRequest plan_request(const config::Config& config, int ranks, bool update) {
+planner::PlanRequest plan_request(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
   planner::PlanRequest request;
   request.overlap = config.overlap;
   if (ranks == 1) request.overlap.policy = "sequential";  // a rank alone has no all-to-all to hide
   request.mesh = config::mesh_of(config, ranks);
   request.accumulate = train.gradient_accumulation_steps > 1;
-  request.update = update;
+  request.micro_batches = micro_batches_in_plan(config);
   request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
   request.gradient_sums = {.shards = train.zero > 0, .message = train.reduce_dtype};
   using Kind = passes::OptimizeOptions::Kind;
@@ -79,7 +81,7 @@ std::string LeastMemory::parts() const {
 }
 
 Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
-  planner::PlanRequest request = plan_request(config, ranks, true);
+  planner::PlanRequest request = plan_request(config, ranks);
   request.accumulate = false;  // the sums of micro batches are gradients
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   LANCET_ASSIGN(const ir::Program step, planner::step_program(build_forward(config, options, ranks), request));
@@ -93,15 +95,24 @@ Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
   return least;
 }
 
+int micro_batches_in_plan(const config::Config& config) {
+  constexpr std::int64_t most = 8;
+  const std::int64_t all = config.train.gradient_accumulation_steps;
+  std::int64_t count = std::min(all, most);
+  while (all % count != 0) --count;
+  return int(count);
+}
+
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report) {
-  planner::PlanRequest request = plan_request(config, ranks, options.update);
+  planner::PlanRequest request = plan_request(config, ranks);
   request.costs = options.costs;
   request.costs_may_lack_ops = options.costs_may_lack_ops;
   if (options.crowded) request.least_gain = crowded_error;
   request.compare = options.compare;
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;
+  request.bounds_memory_factor = options.bounds_memory_factor;
   request.optimizer.keep_gradients = options.inspect;
   model::BuildOptions build = build_options(config, model::Mode::train, ranks);
   build.inspect = options.inspect;
@@ -113,9 +124,9 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   return plan;
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, bool update) {
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks) {
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  return planner::programs_to_profile(build_forward(config, options, ranks), plan_request(config, ranks, update));
+  return planner::programs_to_profile(build_forward(config, options, ranks), plan_request(config, ranks));
 }
 
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {

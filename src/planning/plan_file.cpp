@@ -11,8 +11,10 @@
 #include <set>
 
 #include "lancet/base/atomic_file.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ir/print.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/schedule/schedule_report.h"
@@ -84,11 +86,14 @@ Status check_alignment(const ir::Plan& plan) {
   return {};
 }
 
-// The op, its place in the model, and the attributes that all its parts share.
+// The op, its place in the model, and the attributes that all its parts share. The steps of a ring are those of the
+// collective that it takes the place of.
 std::string description_of(const ir::Instruction& at) {
-  std::string line = fmt::format("{} at {} ({})", at.op, schedule::site_of(at), ir::name(at.role));
+  std::string line = fmt::format("{} at {} ({})", ops::collective_of(at),
+                                 ir::of_micro_batch(schedule::site_of(at), at.micro_batch), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
-    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0)
+    if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0 &&
+        std::ranges::count(ops::tile_attributes, name) == 0 && name != ops::ring_of && name != ops::ring_shift)
       std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   return line;
 }
@@ -163,10 +168,6 @@ Result<std::string> read_text(const std::filesystem::path& path) {
 
 Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
                          int ranks) {
-  if (config.train.gradient_accumulation_steps > 1)
-    return in_file(path, config_error(fmt::format("expected train.gradient_accumulation_steps = 1, since a file holds "
-                                                  "one plan and micro batches need a second; found {}",
-                                                  config.train.gradient_accumulation_steps)));
   if (text.empty()) return in_file(path, config_error("expected a plan, found an empty file"));
   auto plan = checked_plan(text, config, ranks);
   if (!plan.ok()) return in_file(path, plan.error());

@@ -5,7 +5,12 @@
 // checks it.
 #include "lancet/planning/run_plans.h"
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include "lancet/base/log.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
@@ -33,10 +38,7 @@ class Planning {
       loaded = costs_->under(*options_.load);
       costs_ = loaded.get();
     }
-    LANCET_ASSIGN(plans.update, plan_on_rank0(true, chooses ? &plans.report : nullptr));
-    if (config_.train.gradient_accumulation_steps > 1) {
-      LANCET_ASSIGN(plans.micro, plan_on_rank0(false, nullptr));
-    }
+    LANCET_ASSIGN(plans.step, plan_on_rank0(chooses ? &plans.report : nullptr));
     return {};
   }
 
@@ -62,15 +64,14 @@ class Planning {
     return {};
   }
 
-  Result<ir::Plan> plan_on_rank0(bool update, planner::PlanReport* report) {
+  Result<ir::Plan> plan_on_rank0(planner::PlanReport* report) {
     Result<ir::Plan> plan = ir::Plan();
     LANCET_TRY(world::run_on_rank0(world_, world::turn_of(config_), [&] {
       plan = plan_step(config_, world_.size(),
-                       {.update = update,
-                        .costs = costs_,
+                       {.costs = costs_,
                         .costs_may_lack_ops = !needs_costs_,
                         .crowded = options_.crowded,
-                        .inspect = update && options_.inspect},
+                        .inspect = options_.inspect},
                        report);
     }));
     return share_plan(world_, plan);
@@ -94,8 +95,8 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
       .local_ranks = options.local_ranks, .profile_folder = options.profile_folder, .accelerator = options.accelerator};
   LANCET_TRY(take_product_choices(config, world, request));
   if (!options.plan_file.empty()) {
-    LANCET_ASSIGN(plans.update, read_same_plan(options.plan_file, config, world));
-    plans.report.chosen = plans.report.requested = plans.update.header.text("policy");
+    LANCET_ASSIGN(plans.step, read_same_plan(options.plan_file, config, world));
+    plans.report.chosen = plans.report.requested = plans.step.header.text("policy");
   } else {
     LANCET_TRY(Planning(config, world, options, request).plan(plans));
   }
@@ -107,20 +108,33 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
   return plans;
 }
 
+namespace {
+
+// The milliseconds of a step whose plan runs once for each `micro_batches_in_plan` of its micro batches. The runs
+// before the last end with the last instruction that does not close the step.
+double step_ms(const ir::Program& program, std::span<const ir::Interval> when, double run_ms,
+               std::int64_t micro_batches) {
+  const std::int64_t runs = micro_batches / ir::micro_batches(program);
+  if (runs == 1) return run_ms;
+  const std::vector<bool> closes = ir::closes_step(program);
+  double earlier_ms = 0;
+  for (std::size_t i = 0; i < when.size(); ++i)
+    if (!closes[i]) earlier_ms = std::max(earlier_ms, when[i].end);
+  return run_ms + double(runs - 1) * earlier_ms;
+}
+
+}  // namespace
+
 std::optional<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches) {
-  auto of = [](const ir::Plan& plan) { return plan.header.real("predicted_ms", 0); };
-  double ms = of(plans.update);
-  if (ms <= 0) return {};
-  if (plans.micro) ms += double(micro_batches - 1) * of(*plans.micro);
-  return ms;
+  const double run_ms = plans.step.header.real("predicted_ms", 0);
+  if (run_ms <= 0) return {};
+  return step_ms(plans.step.program, plans.step.predicted, run_ms, micro_batches);
 }
 
 Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load) {
   const auto costs = plans.costs->under(load);
-  LANCET_ASSIGN(const schedule::Timeline update, schedule::simulate(plans.update, *costs));
-  if (!plans.micro) return update.makespan;
-  LANCET_ASSIGN(const schedule::Timeline micro, schedule::simulate(*plans.micro, *costs));
-  return update.makespan + double(micro_batches - 1) * micro.makespan;
+  LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(plans.step, *costs));
+  return step_ms(plans.step.program, timeline.when, timeline.makespan, micro_batches);
 }
 
 }  // namespace lancet::planning

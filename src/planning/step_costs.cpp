@@ -87,11 +87,7 @@ std::filesystem::path default_profile_path(const std::string& folder, const cost
 }
 
 Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks) {
-  LANCET_ASSIGN(std::vector<ir::Program> programs, programs_to_profile(config, ranks, true));
-  if (config.train.gradient_accumulation_steps == 1) return programs;
-  LANCET_ASSIGN(std::vector<ir::Program> micro, programs_to_profile(config, ranks, false));
-  for (ir::Program& program : micro) programs.push_back(std::move(program));
-  return programs;
+  return programs_to_profile(config, ranks);
 }
 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {

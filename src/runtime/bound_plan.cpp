@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lancet/ir/groups.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ir/readiness.h"
 
 namespace lancet::runtime {
@@ -118,7 +119,8 @@ Status call(const ops::Kernel& kernel) {
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error) {
   const ir::Instruction& at = plan.program.instructions[static_cast<std::size_t>(instruction)];
   return {error.code,
-          fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, at.label, error.message),
+          fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, ir::place_of(at),
+                      error.message),
           false};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,8 +94,8 @@ class SingleSteps {
   // The tensor in memory that the host can read, valid until the next call.
   virtual Result<ops::TensorView> host_view(const ops::TensorView& view) = 0;
 };
-// Implements Executor::find_non_finite.
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
-                                                   SingleSteps& steps);
+// Implements Executor::find_non_finite. left_out(instruction): it does not run.
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
+                                                   const std::function<bool(std::int32_t)>& left_out);
 
 }  // namespace lancet::runtime

@@ -75,7 +75,8 @@ class CpuExecutor final : public PlanExecutor {
     return {};
   }
 
-  Status run() override {
+  Status run(Run which) override {
+    which_ = which;
     for (Progress& progress : progress_) progress.reset();
     errors_.clear();
     if (emulated_) emulated_->begin_step();
@@ -85,10 +86,11 @@ class CpuExecutor final : public PlanExecutor {
     return errors_.first();
   }
 
-  Result<std::optional<NonFinite>> find_non_finite() override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
+    which_ = which;
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
-    return search_non_finite(plan_, addresses_, *this);
+    return search_non_finite(plan_, addresses_, *this, [this](std::int32_t i) { return left_out(i); });
   }
 
   StepTimes times() const override {
@@ -132,7 +134,11 @@ class CpuExecutor final : public PlanExecutor {
         if (!progress_[wait.stream].wait(wait.target)) return progress_[stream].fail();
       Span& span = span_of(step.instruction);
       span.start = elapsed();
-      if (!run(step.instruction).ok()) return progress_[stream].fail();
+      if (left_out(step.instruction)) {
+        if (emulated_) emulated_->leave_out(step.instruction);
+      } else if (!run(step.instruction).ok()) {
+        return progress_[stream].fail();
+      }
       span.end = elapsed();
       progress_[stream].advance(++done);
     }

@@ -3,10 +3,11 @@
 // which enqueues its work of a step without waiting for another thread, since flags order the device streams; backlog.h
 // says how far it may be ahead of its device stream. All executors of a device share its device streams.
 //
-// The first run executes one instruction at a time, because a kernel's first call may load code, allocate or connect
-// and so wait for the whole device; it would never return while a device stream waits for a flag. Then, with all device
-// streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph from the
-// second run on. Each host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
+// The runs up to the first whole one execute one instruction at a time, because a kernel's first call may load code,
+// allocate or connect and so wait for the whole device; it would never return while a device stream waits for a flag.
+// Then, with all device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched
+// as a graph from the next run on. In a run that leaves instructions out, sections that have some are not launched as
+// graphs. Each host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
 #include "device_executor.h"
 
 #include <optional>
@@ -87,16 +88,18 @@ class DeviceExecutor final : public PlanExecutor {
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
     failure_.watch_steps(streams_, flag_plan_);
+    find_closing_sections();
     LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));
     threads_.start(streams_, [this](std::size_t stream) { run_stream(stream); });
     return {};
   }
 
-  Status run() override {
+  Status run(Run which) override {
+    which_ = which;
     times_->begin_run(runs_);
     failure_.start_step();
     start_clock();
-    if (runs_ == 0) return first_run();
+    if (!recorded_) return first_run();
     threads_.run_step();
     const std::int64_t took = elapsed();
     LANCET_TRY(failure_.first());
@@ -107,12 +110,13 @@ class DeviceExecutor final : public PlanExecutor {
     return times_->read(spans_);
   }
 
-  Result<std::optional<NonFinite>> find_non_finite() override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
+    which_ = which;
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
     LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
-    return search_non_finite(plan_, *addresses_, *this);
+    return search_non_finite(plan_, *addresses_, *this, [this](std::int32_t i) { return left_out(i); });
   }
 
   ops::TensorView input(std::string_view name) override { return mirror_.input(addresses_->input(name)); }
@@ -139,6 +143,16 @@ class DeviceExecutor final : public PlanExecutor {
     return mirror_.allocate_outputs(plan_.program, *addresses_, device_);
   }
 
+  // A section with an instruction that an earlier run of a step leaves out has no graph in that run.
+  void find_closing_sections() {
+    for (const Section& section : flag_plan_.streams[0]) {
+      bool closes = false;
+      for (std::size_t i = section.begin; i < section.end; ++i)
+        closes = closes || closes_step_[static_cast<std::size_t>(streams_[0][i].instruction)];
+      closing_sections_.push_back(closes);
+    }
+  }
+
   Status first_run() {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(begin_step());
@@ -146,7 +160,7 @@ class DeviceExecutor final : public PlanExecutor {
     for (std::int32_t i = 0; i < std::int32_t(spans_.size()); ++i) {  // in this order no kernel waits for a later one
       Span& span = span_of(i);
       span.start = elapsed();
-      LANCET_TRY(run(i));
+      if (!left_out(i)) LANCET_TRY(run(i));
       span.end = elapsed();
     }
     LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
@@ -154,6 +168,8 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(failure_.check_transports());
     step_ns_ = elapsed();
     ++runs_;
+    if (which_ == Run::earlier) return {};
+    recorded_ = true;
     graphs_.record(flag_plan_.streams[0], streams_[0], *queues_[0], [&](const Section& section) -> Status {
       for (std::size_t i = section.begin; i < section.end; ++i) LANCET_TRY(call(streams_[0][i].instruction));
       return {};
@@ -209,7 +225,8 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status enqueue_section(std::size_t stream, std::size_t number) {
     const Section& section = flag_plan_.streams[stream][number];
-    backend::Graph* graph = stream == 0 && !times_->each() ? graphs_.find(number) : nullptr;
+    const bool whole = which_ == Run::last || !closing_sections_[number];
+    backend::Graph* graph = stream == 0 && !times_->each() && whole ? graphs_.find(number) : nullptr;
     if (!graph) return enqueue_instructions(stream, section);
     LANCET_TRY(at_stream(stream, backlogs_[stream].limit()));
     return kernels_.in_range(streams_[stream][section.begin].instruction,
@@ -221,7 +238,7 @@ class DeviceExecutor final : public PlanExecutor {
       const std::int32_t instruction = streams_[stream][i].instruction;
       LANCET_TRY(at_stream(stream, backlogs_[stream].limit()));
       LANCET_TRY(times_->begin_instruction(instruction, *queues_[stream]));
-      LANCET_TRY(call(instruction));
+      if (!left_out(instruction)) LANCET_TRY(call(instruction));
       LANCET_TRY(times_->end_instruction(instruction, *queues_[stream]));
     }
     return {};
@@ -279,9 +296,11 @@ class DeviceExecutor final : public PlanExecutor {
   FlagPlan flag_plan_;
   StepFailure failure_{plan_, options_, queues_, flags_};
   DeviceKernels kernels_;
-  SectionGraphs graphs_;  // of the compute stream
+  SectionGraphs graphs_;                // of the compute stream
+  std::vector<bool> closing_sections_;  // likewise
   std::optional<StreamTimes> times_;
   std::int64_t runs_ = 0;
+  bool recorded_ = false;  // every kernel has run, and the sections are recorded
   StreamThreads threads_;  // the last member: the threads use all others and must end first
 };
 

@@ -177,9 +177,12 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
-    const auto others = double(options_.experts - options_.experts / ranks) / groups_of_peers(plan.program, at);
+    const std::int64_t of_rank = options_.experts / ranks, reached = cost::reached(at);
+    if (reached == 0) continue;  // it stays on the rank
+    const double others = reached > 0 ? double(of_rank * reached)
+                                      : double(options_.experts - of_rank) / groups_of_peers(plan.program, at);
     least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
-    total += costs_.all_to_all(plan.program, at, 0).ms * ns_per_ms;
+    total += costs_.all_to_all(plan.program, at, std::max<std::int64_t>(reached + 1, 0)).ms * ns_per_ms;
     group = ir::group_of(at);
     ++count;
   }

@@ -11,6 +11,7 @@
 #include "drawn_routing.h"
 #include "lancet/comm/scaled.h"
 #include "lancet/ir/groups.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::runtime {
@@ -74,7 +75,8 @@ EmulatedKernels::EmulatedKernels(const ir::Plan& plan, EmulatedDevice& device)
       device_(device),
       pace_(plan, device.costs().launch_ms() * ns_per_ms, device.options().dilation),
       computed_(find_computed(plan.program)),
-      routers_(router_weights(plan.program)) {}
+      routers_(router_weights(plan.program)),
+      micro_batches_(ir::micro_batches(plan.program)) {}
 
 Status EmulatedKernels::find_costs() {
   LANCET_ASSIGN(op_costs_, cost::op_costs(device_.costs(), plan_.program));
@@ -82,7 +84,7 @@ Status EmulatedKernels::find_costs() {
 }
 
 void EmulatedKernels::begin_step() {
-  pass_ = device_.begin_run();
+  pass_ = device_.begin_run(micro_batches_);
   pace_.begin_step();
 }
 
@@ -122,8 +124,9 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
   const EmulatedDevice::Options& options = device_.options();
   const mesh::Mesh& mesh = options.layout.mesh;
   const int place = mesh.place(options.rank, axes_of_tokens(plan_.program, at, mesh));
-  return [this, layer, place, first, scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {
-    device_.routing().draw(layer, pass_, place, first, scores);
+  return [this, layer, place, first, micro = at.micro_batch,
+          scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {
+    device_.routing().draw(layer, pass_ + micro, place, first, scores);
     return {};
   };
 }
@@ -131,7 +134,9 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
 ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs args) {
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
   const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
-  const bool alone = !args.group.comm || args.group.size == 1;
+  // What splits slots and rows by ranks sends nothing, nor does a part of an all-to-all that stays on the rank.
+  const bool alone =
+      !args.group.comm || args.group.size == 1 || ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
   double latency = alone ? cost.ms * ns_per_ms
                    : at.stream == ir::Stream::expert
                        ? device_.all_to_all_latency_ns(ir::group_of(at))

@@ -19,7 +19,8 @@ class EmulatedKernels {
   // The kernel of an instruction, which this object outlives. args: as for the CPU's kernel.
   ops::Kernel bind(std::int32_t instruction, const ops::KernelArgs& args);
   void begin_step();
-  double late_ns() const { return pace_.late_ns(); }  // Pace::late_ns
+  void leave_out(std::int32_t instruction) { pace_.leave_out(instruction); }  // in place of calling its kernel
+  double late_ns() const { return pace_.late_ns(); }                          // Pace::late_ns
 
  private:
   ops::Kernel message(std::int32_t instruction, ops::KernelArgs args);
@@ -29,9 +30,10 @@ class EmulatedKernels {
   const ir::Plan& plan_;
   EmulatedDevice& device_;
   Pace pace_;
-  std::int64_t pass_ = 0;
+  std::int64_t pass_ = 0;                    // micro batches before the current run
   const std::vector<bool> computed_;         // by instruction
   const std::vector<ir::TensorId> routers_;  // the weights of the routers, by layer
+  const std::int64_t micro_batches_;         // of the plan
   std::vector<cost::OpCost> op_costs_;
   std::vector<std::unique_ptr<comm::Communicator>> scaled_;  // one for each kernel that sends
 };

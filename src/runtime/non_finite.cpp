@@ -36,8 +36,9 @@ std::optional<BadElement> first_non_finite(const ops::TensorView& tensor) {
 // Runs a plan step by step and keeps the first non-finite number.
 class Search {
  public:
-  Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps)
-      : plan_(plan), addresses_(addresses), steps_(steps), made_(plan.program.tensors.size()) {}
+  Search(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
+         const std::function<bool(std::int32_t)>& left_out)
+      : plan_(plan), addresses_(addresses), steps_(steps), left_out_(left_out), made_(plan.program.tensors.size()) {}
 
   Result<std::optional<NonFinite>> operator()() {
     for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
@@ -51,6 +52,7 @@ class Search {
  private:
   Status visit(ir::InstructionId id) {
     const ir::Instruction& instruction = plan_.program.instructions[id.index()];
+    if (left_out_(static_cast<std::int32_t>(id.index()))) return {};
     if (instruction.role == ir::Role::update && !instruction.writes.empty()) return {};
     LANCET_TRY(clear_fresh(instruction));
     LANCET_TRY(steps_.run(static_cast<std::int32_t>(id.index())));
@@ -80,6 +82,7 @@ class Search {
   const ir::Plan& plan_;
   const Addresses& addresses_;
   SingleSteps& steps_;
+  const std::function<bool(std::int32_t)>& left_out_;
   std::vector<bool> made_;
   std::optional<NonFinite> first_;
   std::int64_t position_ = 0;
@@ -97,9 +100,9 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
                      ir::to_string(program.type(found.tensor)), made, found.element, unsigned_nan(found.value));
 }
 
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
-                                                   SingleSteps& steps) {
-  return Search(plan, addresses, steps)();
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
+                                                   const std::function<bool(std::int32_t)>& left_out) {
+  return Search(plan, addresses, steps, left_out)();
 }
 
 }  // namespace lancet::runtime

@@ -30,6 +30,8 @@ class Pace {
   // Sleeps for latency_ns: the message has arrived before this call, and would have taken so much longer. Negative: it
   // took so much longer here than on the device.
   void end_message(std::int32_t instruction, double latency_ns);
+  // The instruction is left out of this run: it has ended where it would have started.
+  void leave_out(std::int32_t instruction) { end_[std::size_t(instruction)] = ready(instruction); }
   // By how much this machine has delayed the messages of this step, in all: starts after the ideal start, latencies
   // above the declared ones, sleeps that took too long. After the step.
   double late_ns() const;

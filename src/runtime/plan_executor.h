@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bound_plan.h"
+#include "lancet/ir/micro_batches.h"
 #include "step_times.h"
 
 namespace lancet::runtime {
@@ -17,7 +18,11 @@ class PlanExecutor : public Executor, protected SingleSteps {
 
  protected:
   PlanExecutor(const ir::Plan& plan, const ExecutorOptions& options)
-      : plan_(plan), options_(options), streams_(streams_of(plan)), spans_(plan.program.instructions.size()) {}
+      : plan_(plan),
+        options_(options),
+        streams_(streams_of(plan)),
+        closes_step_(ir::closes_step(plan.program)),
+        spans_(plan.program.instructions.size()) {}
 
   void start_clock() { start_ = std::chrono::steady_clock::now(); }
   // Nanoseconds since start_clock().
@@ -31,9 +36,16 @@ class PlanExecutor : public Executor, protected SingleSteps {
     return static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
   }
 
+  // True if the current run leaves the instruction out.
+  bool left_out(std::int32_t instruction) const {
+    return which_ == Run::earlier && closes_step_[static_cast<std::size_t>(instruction)];
+  }
+
   const ir::Plan plan_;
   const ExecutorOptions options_;
   const Streams streams_;
+  const std::vector<bool> closes_step_;  // by instruction
+  Run which_ = Run::last;                // the current run
   std::vector<Span> spans_;
   std::int64_t step_ns_ = 0;
 

@@ -2,6 +2,7 @@
 // instruction is a complete event ("X") with a start and a duration in microseconds.
 #include "lancet/runtime/trace.h"
 #include "lancet/base/json.h"
+#include "lancet/ir/micro_batches.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,7 +43,7 @@ class Writer {
     for (ir::InstructionId wait : plan_.waits[index]) waits.push_back(wait.value);
     add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, )"
                     R"("args": {{"index": {}, "waits": [{}]}}}})",
-                    json_string(at.label.empty() ? at.op : at.op + " " + at.label), ir::name(at.role), pid,
+                    json_string(at.label.empty() ? at.op : at.op + " " + ir::place_of(at)), ir::name(at.role), pid,
                     static_cast<int>(at.stream), microseconds(span.start), microseconds(span.end - span.start), index,
                     fmt::join(waits, ", ")));
   }

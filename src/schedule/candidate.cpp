@@ -12,21 +12,25 @@ using ir::id_of;
 using ir::InstructionId;
 using ir::Stream;
 
-bool has_parts(const ir::Instruction& at) { return at.attributes.has("parts"); }
-
 }  // namespace
 
 Dependencies turns(const ir::Program& program, Dependencies dependencies) {
+  std::vector<bool> is_part;
+  for (const ir::Instruction& at : program.instructions) is_part.push_back(at.attributes.has("parts"));
+  return turns(program, std::move(dependencies), is_part);
+}
+
+Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps) {
   Dependencies extra(dependencies.size());
   std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     if (at.stream == Stream::reduce) continue;
     const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
-    const InstructionId other = has_parts(at) ? last_whole[1 - mine] : last[1 - mine];
+    const InstructionId other = overlaps[i] ? last_whole[1 - mine] : last[1 - mine];
     if (other.valid()) extra[i].push_back(other);
     last[mine] = id_of(i);
-    if (!has_parts(at)) last_whole[mine] = id_of(i);
+    if (!overlaps[i]) last_whole[mine] = id_of(i);
   }
   join(dependencies, extra);
   return dependencies;

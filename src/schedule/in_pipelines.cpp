@@ -8,7 +8,7 @@ namespace {
 
 // The program with each pipeline in the order of its stages; all else stays in program order.
 Candidate in_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory, Candidate candidate) {
-  if (step.part_counts(Cut::batch).empty()) return candidate;
+  if (step.part_counts(cut_named("batch")).empty()) return candidate;
   const std::vector<Range> ranges = choose_pipelines(step, overlap, memory);
   const Split split = split_in_pipelines(step, ranges, memory);
   const Rewritten rewritten = rewrite(step.program(), split);

@@ -38,6 +38,7 @@ class Scheduler {
       rank_[i] = jobs[i].ms + path_after(i);
       longest = std::max(longest, rank_[i]);
     }
+    for (std::size_t i = 0; i < jobs.size(); ++i) given_[index(jobs[i].stream)].push_back(std::int32_t(i));
     for (std::size_t i = 0; i < jobs.size(); ++i)
       if (jobs[i].part >= 0 && !jobs[i].filler)
         rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
@@ -108,6 +109,7 @@ class Scheduler {
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
   void make_ready(std::int32_t id) {
+    if (options_.in_order[index(job(id).stream)]) return;  // pick() finds it
     if (options_.fill_gaps && job(id).filler && job(id).stream == ir::Stream::compute)
       add_filler(id);
     else
@@ -142,7 +144,15 @@ class Scheduler {
     return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
+  // The next one of a stream that keeps the order of its jobs; -1: it has to wait.
+  std::int32_t pick_next(ir::Stream stream) {
+    std::size_t& next = next_[index(stream)];
+    const std::vector<std::int32_t>& given = given_[index(stream)];
+    return next < given.size() && missing_[std::size_t(given[next])] == 0 ? given[next++] : -1;
+  }
+
   std::int32_t pick(ir::Stream stream) {
+    if (options_.in_order[index(stream)]) return pick_next(stream);
     if (stream == ir::Stream::compute && live_bytes_ > options_.memory_bytes)
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
@@ -154,8 +164,7 @@ class Scheduler {
       return next;
     }
     if (stream != ir::Stream::compute || fillers_.by_length.empty()) return -1;
-    const double gap = running_[index(ir::Stream::expert)].end - now_;
-    return take_filler(gap == never ? fillers_.most_urgent() : best_fit(gap));
+    return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : fillers_.most_urgent());
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -202,6 +211,7 @@ class Scheduler {
       }
     result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
     const double end = now_ + job(id).ms;
+    if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0)
       running_[index(stream)] = {id, end};
@@ -238,11 +248,14 @@ class Scheduler {
   std::vector<double> rank_;  // urgency: the longest path from a job's start in milliseconds, less the lead of its part
   std::vector<std::vector<std::int32_t>> users_;
   std::vector<int> missing_;
+  std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
+  std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
   Urgent urgent_{&rank_};
   std::array<Queue, ir::stream_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
   Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;
+  double message_end_ = 0;  // of the all-to-all under way, if none of its tiles has to wait
   ListSchedule result_;
 };
 

@@ -23,9 +23,9 @@ namespace {
 // Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
 constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 
-// Allowed arena growth over the unsplit step (5%); 2.5% is kept for packing loss. Steps with all-reduces in chunks are
-// tried with tight_limit as well.
-constexpr double arena_limit = 1.05, memory_limit = 1.025, tight_limit = 0.985;
+// Of the allowed arena growth 2.5% is kept for packing loss. Steps with all-reduces in chunks are tried with
+// tight_limit as well.
+constexpr double memory_limit = 1.025, tight_limit = 0.985;
 
 // The number of splits that are ordered again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;
@@ -174,14 +174,14 @@ Candidate OrderSearch::with_or_without_turns(Candidate best) const {
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step);
-  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(Cut::batch));
+  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(cut_named("batch")));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {
       if (backward && !overlap.split_backward) continue;
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
     }
-  return or_forced_split(std::move(candidate), step, overlap, Cut::batch,
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
                          [&](Candidate whole) { return search.best(std::move(whole)); });
 }
 

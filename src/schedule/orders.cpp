@@ -13,31 +13,25 @@ using ir::Role;
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
 
-// The arena's tensors as blocks of a list schedule, and the blocks that each instruction touches.
-struct Blocks {
-  std::vector<std::vector<std::int32_t>> of;  // by instruction
-  std::vector<std::int64_t> bytes;
-
-  explicit Blocks(const ir::Program& program) : of(program.instructions.size()) {
-    std::vector<std::int32_t> block(program.tensors.size(), -1);
-    for (std::size_t i = 0; i < of.size(); ++i) {
-      auto touch = [&](ir::TensorId id) {
-        const ir::TensorId root = program.root(id);
-        if (program[root].number < 0) return;
-        std::int32_t& number = block[root.index()];
-        if (number < 0) {
-          number = std::int32_t(bytes.size());
-          bytes.push_back(ir::bytes(program.type(root)));
-        }
-        if (std::find(of[i].begin(), of[i].end(), number) == of[i].end()) of[i].push_back(number);
-      };
-      for (ir::TensorId id : program.instructions[i].operands) touch(id);
-      for (ir::TensorId id : program.instructions[i].results) touch(id);
-    }
-  }
-};
-
 }  // namespace
+
+Blocks::Blocks(const ir::Program& program) : of(program.instructions.size()) {
+  std::vector<std::int32_t> block(program.tensors.size(), -1);
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    auto touch = [&](ir::TensorId id) {
+      const ir::TensorId root = program.root(id);
+      if (program[root].number < 0) return;
+      std::int32_t& number = block[root.index()];
+      if (number < 0) {
+        number = std::int32_t(bytes.size());
+        bytes.push_back(ir::bytes(program.type(root)));
+      }
+      if (std::find(of[i].begin(), of[i].end(), number) == of[i].end()) of[i].push_back(number);
+    };
+    for (ir::TensorId id : program.instructions[i].operands) touch(id);
+    for (ir::TensorId id : program.instructions[i].results) touch(id);
+  }
+}
 
 std::int64_t peak_bytes(const ir::Program& program) {
   const Blocks blocks(program);

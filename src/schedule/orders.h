@@ -13,6 +13,13 @@ namespace lancet::schedule {
 // A range [begin, end) of instructions.
 using Span = std::pair<std::size_t, std::size_t>;
 
+// The arena's tensors as blocks of a list schedule.
+struct Blocks {
+  explicit Blocks(const ir::Program& program);
+  std::vector<std::vector<std::int32_t>> of;  // by instruction: the blocks that it touches
+  std::vector<std::int64_t> bytes;            // by block
+};
+
 // Orders all instructions of a program, or those of each span among themselves; the others keep their positions. Spans
 // are ascending and disjoint.
 class Orders {

@@ -12,7 +12,7 @@ namespace {
 constexpr double part_leads[] = {0, 1.0 / 128, 1.0 / 32};
 
 Candidate both_passes_in_parts(const Step& step, Candidate best) {
-  for (int parts : step.part_counts(Cut::batch)) {
+  for (int parts : step.part_counts(cut_named("batch"))) {
     const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
     const Rewritten rewritten = rewrite(step.program(), split);
     const Orders orders(rewritten.program, step.op_costs(rewritten, split));
@@ -29,7 +29,7 @@ Candidate both_passes_in_parts(const Step& step, Candidate best) {
 
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   candidate.how = "both passes whole";
-  return or_forced_split(std::move(candidate), step, overlap, Cut::batch,
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
                          [&](Candidate best) { return both_passes_in_parts(step, std::move(best)); });
 }
 

@@ -50,13 +50,13 @@ class PipelineCosts {
   // A gate that needs the whole batch can only be the first of a range (section 2.3: only what is after the layer is
   // then partitioned).
   bool can_split(int begin, int layer) const {
-    return begin == layer || step_.rows(Cut::batch)[groups_[std::size_t(layer)]] != nullptr;
+    return begin == layer || step_.rows(cut_named("batch"))[groups_[std::size_t(layer)]] != nullptr;
   }
 
   // The paper's simulation: an instruction starts when what it waits for has ended and its side is free. Sides do not
   // slow each other down.
   double pipeline_ms(std::size_t first, std::size_t last, int parts) const {
-    Split split = step_.whole(Cut::batch);
+    Split split = step_.whole(cut_named("batch"));
     for (std::size_t i = first; i < last; ++i)
       if (split.rows[i]) split.parts[i] = parts;
     Rewritten made = rewrite(range(first, last), of_range(split, first, last));
@@ -83,7 +83,7 @@ class PipelineCosts {
     const auto begin = std::ptrdiff_t(first), end = std::ptrdiff_t(last);
     Split result{{split.rows.begin() + begin, split.rows.begin() + end},
                  {split.parts.begin() + begin, split.parts.begin() + end},
-                 Cut::batch};
+                 {split.cuts.begin() + begin, split.cuts.begin() + end}};
     result.per_token = per_token_;
     if (memory_ == PartMemory::copies) result.pipeline.assign(last - first, 0);
     return result;
@@ -111,7 +111,7 @@ int longest_range(const std::vector<int>& layers, const config::Overlap& overlap
 std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory) {
   const std::vector<std::size_t> groups = forward_groups(step, int(overlap.groups_per_moe));
   std::vector<int> parts{1};
-  parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());
+  for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
   const bool forced = overlap.parts > 1 && parts.size() > 1;
   const Ranges chosen = choose_ranges(int(groups.size()) - 1, longest_range(moe_groups(step, groups), overlap), parts,
                                       PipelineCosts(step, groups, memory, forced));

@@ -37,7 +37,7 @@ class RangeCosts {
     return false;
   }
 
-  bool is_split(std::size_t i, int parts) const { return parts > 1 && step_.rows(Cut::batch)[i]; }
+  bool is_split(std::size_t i, int parts) const { return parts > 1 && rows_[i]; }
 
   std::vector<Job> jobs(std::size_t first, std::size_t last, int parts) const {
     std::vector<Job> jobs;
@@ -48,7 +48,7 @@ class RangeCosts {
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
         Job job{.stream = at.stream,
-                .ms = step_.part_cost(Cut::batch, split ? parts : 1, i).alone_ms(),
+                .ms = step_.part_cost(batch_, split ? parts : 1, i).alone_ms(),
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};
@@ -71,6 +71,8 @@ class RangeCosts {
   }
 
   const Step& step_;
+  const Cut& batch_ = cut_named("batch");
+  const AxisRows& rows_ = step_.rows(batch_);
   const std::vector<std::size_t>& groups_;
   const Dependencies precedence_;
 };
@@ -84,7 +86,8 @@ bool reads(const ir::Instruction& reader, const ir::Instruction& maker) {
 // split in the same parts, the former is not worth splitting what it reads.
 bool begins_layer(const Step& step, std::size_t i) {
   const auto& instructions = step.program().instructions;
-  const auto is_split = [&](std::size_t gate) { return step.rows(Cut::batch)[gate] != nullptr; };
+  const AxisRows& rows = step.rows(cut_named("batch"));
+  const auto is_split = [&](std::size_t gate) { return rows[gate] != nullptr; };
   if (ops::kind(instructions[i]) == ops::Kind::gate) return !is_split(i);
   if (ops::kind(instructions[i]) != ops::Kind::choice) return false;
   for (std::size_t gate = i + 1; gate < step.forward_end(); ++gate)
@@ -141,7 +144,7 @@ std::vector<int> moe_groups(const Step& step, const std::vector<std::size_t>& gr
 std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap& overlap) {
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
   std::vector<int> parts{1};
-  parts.insert(parts.end(), step.part_counts(Cut::batch).begin(), step.part_counts(Cut::batch).end());
+  for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
   const Ranges chosen =
       choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
   std::vector<Range> result;
@@ -167,7 +170,7 @@ std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& over
 }
 
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward) {
-  Split split = step.whole(Cut::batch);
+  Split split = step.whole(cut_named("batch"));
   const auto& instructions = step.program().instructions;
   std::unordered_map<std::string, int> by_label;
   for (const Range& range : ranges)

@@ -11,7 +11,10 @@ using ir::Stream;
 
 bool takes_time(const ir::Interval& when) { return when.end > when.start; }
 bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && at.attributes.has("part"); }
-bool is_first_part(const ir::Instruction& at) { return is_part(at) && at.attributes.integer("part") == 0; }
+// The micro batches of a step are split alike, so the first one stands for all.
+bool is_first_part(const ir::Instruction& at) {
+  return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch == 0;
+}
 
 // Disjoint sets of instructions (union-find).
 class Components {

@@ -30,7 +30,7 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
 
 Candidate split_forward(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   candidate.how = "no range pays";
-  return or_forced_split(std::move(candidate), step, overlap, Cut::batch,
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
                          [&](Candidate best) { return with_forward_in_parts(step, overlap, std::move(best)); });
 }
 

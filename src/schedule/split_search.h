@@ -14,12 +14,15 @@
 
 namespace lancet::schedule {
 
+// The allowed arena growth over the unsplit step: 5%.
+inline constexpr double arena_limit = 1.05;
+
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 
 // The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
 // replaces it; if no split fits the memory, `whole` is returned with its own length.
-Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, Cut cut,
+Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
 
 // The range [first, last) of the rewritten program that holds the instructions [begin, end) of the source.

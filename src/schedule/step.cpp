@@ -1,82 +1,56 @@
-// Part costs are found by rewriting: for each way to cut and each part count the whole step is split as far as
-// possible, and the costs of the resulting instructions are looked up once. All parts of an instruction cost the same,
-// so one cost per source instruction is stored; helpers of the parts (joins, split slots, copies) are stored by
-// op_key. The cost of any other split is put together from these. Groups of peers use the parts of a cut by capacity: a
-// group gets as many tokens, but its all-to-alls send fewer messages.
+// Part costs are found by rewriting: for each cut and each part count the whole step is split as far as possible, and
+// the costs of the resulting instructions are looked up once, by part of the source instruction; helpers of the parts
+// (joins, split slots, copies) are stored by op_key. The cost of any other split is put together from these.
 #include "lancet/schedule/step.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "ring_shards/ring_rewrite.h"
 
 namespace lancet::schedule {
 namespace {
 
-using ir::InstructionId;
 using ir::Role;
-
-bool in_layers(const ir::Instruction& at) { return at.role == Role::forward || at.role == Role::dx; }
-
-std::vector<InstructionId> members(const ir::Program& program, const std::function<bool(const ir::Instruction&)>& is) {
-  std::vector<InstructionId> result;
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    if (is(program.instructions[i])) result.push_back({static_cast<std::int32_t>(i)});
-  return result;
-}
-
-bool is_expert_core(const ir::Instruction& at) {
-  const ops::Kind kind = ops::kind(at);
-  return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || ops::is_over_expert_rows(at);
-}
-
-// Weight gradients stay whole, so that their bits are the same as without parts, unless the operands that they keep
-// alive until all parts are made are a large share of all values (the logits).
-bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
-  constexpr std::int64_t share = 32;
-  if (at.role != Role::dw || std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time)) return false;
-  return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
-}
-
-AxisRows rows_of(const ir::Program& program, Cut cut) {
-  std::int64_t all = 0;
-  for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
-  return infer_axes(program, members(program, [&](const ir::Instruction& at) {
-                      if (cut == Cut::capacity) return in_layers(at) && is_expert_core(at);
-                      return in_layers(at) || keeps_much_alive(program, at, all);
-                    }));
-}
 
 // False if no tokens travel: rows are found from the all-to-alls on.
 bool has_rows(const AxisRows& rows) {
   return std::ranges::any_of(rows, [](const ops::PartitionRow* row) { return row != nullptr; });
 }
 
-// The split that has every helper which some split of the step may need: along the batch, with copies as well.
-Split with_helpers(Split split) {
+// The split that has every helper which some split of the step by this cut may need.
+Split with_helpers(Split split, const Cut& cut) {
   split.all_helpers = true;
-  if (split.cut == Cut::batch) split.pipeline.assign(split.parts.size(), 0);
+  if (cut.has_pipelines) split.pipeline.assign(split.parts.size(), 0);
   return split;
 }
 
-// True if every instruction that has a row can be split in `parts` equal parts along the batch.
-bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!rows[i]) continue;
-    const ir::Instruction& at = program.instructions[i];
-    for (std::size_t o = 0; o < at.operands.size(); ++o)
-      if (rows[i]->operands[o] == 0 && program.type(at.operands[o]).shape[0] % parts != 0) return false;
-  }
-  return true;
-}
-
-Split all_of(const AxisRows& rows, Cut cut, int parts) {
-  Split split{rows, std::vector<int>(rows.size(), 1), cut};
+Split split_all(const AxisRows& rows, const Cut& cut, const TokenRanks& among, int parts) {
+  Split split{rows, std::vector<int>(rows.size(), 1), std::vector<const Cut*>(rows.size(), &cut), among};
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i]) split.parts[i] = parts;
   return split;
+}
+
+// on_host: of a group of ranks, those on one host.
+TokenRanks token_ranks(const ir::Program& program, const std::function<std::int64_t(mesh::Axes)>& on_host) {
+  for (const ir::Instruction& at : program.instructions) {
+    if (ops::kind(at) != ops::Kind::counts) continue;
+    const std::int64_t ranks = at.attributes.integer("ranks"), near = on_host(ir::group_of(at));
+    return {ranks, near < ranks && ranks % near == 0 ? near : 1};
+  }
+  return {};
+}
+
+// The instructions that parts of the split are, and its helpers.
+std::vector<std::size_t> made_by(const Rewritten& rewritten, const Split& split) {
+  std::vector<std::size_t> made;
+  for (std::size_t i = 0; i < rewritten.origin.size(); ++i)
+    if (const int origin = rewritten.origin[i]; origin < 0 || split.parts[std::size_t(origin)] > 1) made.push_back(i);
+  return made;
 }
 
 std::size_t end_of_forward(const ir::Program& program) {
@@ -95,16 +69,18 @@ std::vector<int> part_counts(const config::Overlap& overlap) {
   return counts;
 }
 
+// A host's ranks are known to declared machines alone; a measured profile is of tiles that do not tell hosts apart.
 std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap) {
   std::vector<ir::Program> result{step};
-  for (Cut cut : {Cut::batch, Cut::capacity}) {
-    const AxisRows rows = rows_of(step, cut);
-    if (!has_rows(rows)) continue;
-    for (int k : part_counts(overlap)) {
-      if (!divides(step, rows, k)) continue;
-      result.push_back(rewrite(step, with_helpers(all_of(rows, cut, k))).program);
-    }
+  const TokenRanks among = token_ranks(step, [](mesh::Axes) { return 1; });
+  const std::vector<int> wanted = part_counts(overlap);
+  for (const Cut* cut : all_cuts()) {
+    const AxisRows rows = cut->rows(step);
+    if (!has_rows(rows) || wanted.empty()) continue;
+    for (int k : cut->part_counts(step, rows, among, wanted))
+      result.push_back(rewrite(step, with_helpers(split_all(rows, *cut, among, k), *cut)).program);
   }
+  for (ir::Program& rings : ring_variants(step)) result.push_back(std::move(rings));
   return result;
 }
 
@@ -115,26 +91,15 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.dependencies_ = ir::dependencies(program);
   LANCET_ASSIGN(step.op_costs_, cost::op_costs(costs, program));
   step.forward_end_ = end_of_forward(program);
-  step.batch_rows_ = rows_of(program, Cut::batch);
-  step.capacity_rows_ = rows_of(program, Cut::capacity);
-  if (!step.has_all_to_all()) return step;
-  for (int k : part_counts) {
-    if (has_rows(step.batch_rows_) && divides(program, step.batch_rows_, k)) {
-      step.batch_parts_.push_back(k);
-      LANCET_TRY(step.add_part_costs(Cut::batch, k));
-    }
-    if (!has_rows(step.capacity_rows_)) continue;
-    step.capacity_parts_.push_back(k);
-    LANCET_TRY(step.add_part_costs(Cut::capacity, k));
-    if (step.ranks() % k == 0) step.peer_parts_.push_back(k);
+  for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
+  step.among_ = token_ranks(program, [&](mesh::Axes group) { return costs.ranks_on_host(group); });
+  for (const Cut* cut : all_cuts()) {
+    OfCut& made = step.cuts_[cut] = {cut->rows(program)};
+    if (!step.has_all_to_all() || !has_rows(made.rows) || part_counts.empty()) continue;
+    made.counts = cut->part_counts(program, made.rows, step.among_, part_counts);
+    for (int k : made.counts) LANCET_TRY(step.add_part_costs(*cut, k));
   }
   return step;
-}
-
-std::int64_t Step::ranks() const {
-  for (const ir::Instruction& at : program_.instructions)
-    if (ops::kind(at) == ops::Kind::counts) return at.attributes.integer("ranks");
-  return 1;
 }
 
 bool Step::has_all_to_all() const {
@@ -143,46 +108,55 @@ bool Step::has_all_to_all() const {
   return false;
 }
 
-Split Step::whole(Cut cut) const { return {rows(cut), std::vector<int>(program_.instructions.size(), 1), cut}; }
-Split Step::all(Cut cut, int parts) const { return all_of(rows(cut), cut, parts); }
+Split Step::whole(const Cut& cut) const { return split_all(rows(cut), cut, among_, 1); }
+Split Step::all(const Cut& cut, int parts) const { return split_all(rows(cut), cut, among_, parts); }
 
-Status Step::add_part_costs(Cut cut, int parts) {
-  const Split split = with_helpers(all(cut, parts));
-  const Rewritten rewritten = rewrite(program_, split);
-  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, rewritten.program));
-  std::vector<cost::OpCost>& by_origin = part_costs_[{cut, parts}];
+Status Step::add_part_costs(const Cut& cut, int parts) {
+  const Split split = with_helpers(all(cut, parts), cut);
+  Rewritten rewritten = rewrite(program_, split);
+  const std::vector<std::size_t> made = made_by(rewritten, split);
+  std::vector<ir::Instruction> instructions;
+  for (std::size_t i : made) instructions.push_back(std::move(rewritten.program.instructions[i]));
+  rewritten.program.instructions = std::move(instructions);
+  const ir::Program& program = rewritten.program;
+  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, program));
+  const bool own_first = cut.peers && cut.peers(among_, parts).own_first;
+  const bool by_groups = cut.peers && !own_first && among_.ranks > 1;
+  auto& by_origin = cuts_.at(&cut).costs[parts];
   by_origin.resize(program_.instructions.size());
-  for (std::size_t i = 0; i < op_costs.size(); ++i) {
-    if (rewritten.origin[i] >= 0)
-      by_origin[std::size_t(rewritten.origin[i])] = op_costs[i];
-    else
-      helpers_.emplace(cost::op_key(rewritten.program, rewritten.program.instructions[i]), op_costs[i]);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    const int origin = rewritten.origin[made[i]];
+    if (origin < 0) {
+      helpers_.emplace(cost::op_key(program, at), op_costs[i]);
+      continue;
+    }
+    std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
+    if (!own_first) of_parts.clear();  // one cost, that of the last part, stands for all
+    of_parts.push_back(by_groups && ops::kind(at) == ops::Kind::all_to_all
+                           ? costs_->all_to_all(program, at, cut.peers(among_, parts).size(0))
+                           : op_costs[i]);
   }
-  if (cut == Cut::capacity) add_peer_costs(rewritten, parts);
   return {};
 }
 
-void Step::add_peer_costs(const Rewritten& by_capacity, int parts) {
-  std::vector<cost::OpCost> op_costs = part_costs_.at({Cut::capacity, parts});
-  const std::int64_t all = ranks();
-  for (std::size_t i = 0; i < by_capacity.origin.size() && all > 1; ++i) {
-    const ir::Instruction& at = by_capacity.program.instructions[i];
-    if (by_capacity.origin[i] >= 0 && ops::kind(at) == ops::Kind::all_to_all)
-      op_costs[std::size_t(by_capacity.origin[i])] = costs_->all_to_all(by_capacity.program, at, all / parts);
-  }
-  part_costs_[{Cut::peers, parts}] = std::move(op_costs);
-}
-
-const cost::OpCost& Step::part_cost(Cut cut, int parts, std::size_t instruction) const {
-  return parts == 1 ? op_costs_[instruction] : part_costs_.at({cut, parts})[instruction];
+const cost::OpCost& Step::part_cost(const Cut& cut, int parts, std::size_t instruction, int part) const {
+  if (parts == 1) return op_costs_[instruction];
+  const std::vector<cost::OpCost>& of_parts = of(cut).costs.at(parts)[instruction];
+  return of_parts[std::min(std::size_t(part), of_parts.size() - 1)];
 }
 
 std::vector<cost::OpCost> Step::op_costs(const Rewritten& rewritten, const Split& split) const {
   std::vector<cost::OpCost> result;
   for (std::size_t i = 0; i < rewritten.origin.size(); ++i) {
-    const int origin = rewritten.origin[i];
-    result.push_back(origin >= 0 ? part_cost(split.cut, split.parts[std::size_t(origin)], std::size_t(origin))
-                                 : helper_cost(rewritten.program, i));
+    if (rewritten.origin[i] < 0) {
+      result.push_back(helper_cost(rewritten.program, i));
+      continue;
+    }
+    const auto origin = std::size_t(rewritten.origin[i]);
+    const int parts = split.parts[origin];
+    const int part = parts == 1 ? 0 : int(rewritten.program.instructions[i].attributes.integer("part"));
+    result.push_back(part_cost(*split.cuts[origin], parts, origin, part));
   }
   return result;
 }

@@ -65,13 +65,14 @@ std::string memory_json(const MemoryPlan& memory) {
       memory.parameters, memory.state, memory.arena, memory.workspace, memory.process, memory.staging);
 }
 
-std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report) {
+std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report, int runs) {
   std::string text =
       fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());
+  if (runs > 1) text += fmt::format(", {} runs a step", runs);
   const std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
   if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)" + why;
-  text += fmt::format("; predicted step {:.1f} ms, exposed {:.1f} ms", plan.header.real("predicted_ms"),
-                      plan.header.real("exposed_ms", 0));
+  text += fmt::format("; predicted {} {:.1f} ms, exposed {:.1f} ms", runs > 1 ? "run" : "step",
+                      plan.header.real("predicted_ms"), plan.header.real("exposed_ms", 0));
   for (const planner::PolicyResult& result : report.policies) {
     if (result.policy == "sequential" && report.chosen != "sequential")
       text += fmt::format(" (sequential: {:.1f} ms, {:.1f} ms)", result.timeline.makespan, result.timeline.exposed);

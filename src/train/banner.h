@@ -19,7 +19,7 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
 std::string memory_json(const MemoryPlan& memory);
 
 // Describes the plan that runs: policy, prediction, schedule, and why it differs from the requested one. Without
-// policies in the report, the schedule is left out.
-std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report);
+// policies in the report, the schedule is left out. runs: of the plan in a step; times are of one run.
+std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report, int runs);
 
 }  // namespace lancet::train

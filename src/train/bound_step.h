@@ -3,21 +3,27 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "lancet/runtime/executor.h"
 #include "layer_outputs.h"
 
 namespace lancet::train {
 
-struct BoundStep {
-  std::unique_ptr<runtime::Executor> executor;
+// The inputs and outputs of a micro batch, in the memory of the executor.
+struct BoundMicroBatch {
   std::span<std::int32_t> tokens, targets;
   std::span<std::int32_t> sequence;  // empty in a plan that draws no random numbers
   const float* loss = nullptr;
+  LayerOutputs layers;
+};
+
+struct BoundStep {
+  std::unique_ptr<runtime::Executor> executor;
+  std::vector<BoundMicroBatch> micro_batches;  // at least one
   // Null in a plan that updates nothing.
   const float* grad_norm = nullptr;
   float* schedule = nullptr;
-  LayerOutputs layers;
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

@@ -5,7 +5,7 @@
 
 namespace lancet::train {
 
-// What a run of a plan says of its MoE layers, an entry for each. In the memory of the executor.
+// What a micro batch says of its MoE layers, an entry for each. In the memory of the executor.
 struct LayerOutputs {
   std::vector<const float*> aux;             // auxiliary loss and router entropy; empty if routers have no scores
   std::vector<std::span<const float>> load;  // [2L,E]: choices of each expert and those kept, of L runs of tokens

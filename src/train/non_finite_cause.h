@@ -1,6 +1,7 @@
 // Names the cause of a step whose loss or gradient norm is not finite.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "lancet/comm/communicator.h"
@@ -9,13 +10,13 @@
 
 namespace lancet::train {
 
-// Fills the inputs of the plan that ran micro batch `micro`, and returns its executor.
-using FillMicroBatch = std::function<Result<runtime::Executor*>(int micro)>;
+// Fills the inputs of a run of the step's plan (0 is the first) and searches it (Executor::find_non_finite).
+using SearchRun = std::function<Result<std::optional<runtime::NonFinite>>(int run)>;
 
 // Collective: names the first tensor of a failed step that is not finite, by running its micro batches again on the
 // same weights. If several ranks have one, the earliest in the plan is named, since it spread from there to the
-// others.
+// others. program: the plan's, of which a step is `runs` runs.
 Result<std::string> find_non_finite_cause(const config::Config& config, comm::Communicator& world,
-                                          const FillMicroBatch& fill);
+                                          const ir::Program& program, int runs, const SearchRun& search);
 
 }  // namespace lancet::train

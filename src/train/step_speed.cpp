@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lancet/base/log.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/model/capacity.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planning/step_costs.h"
@@ -52,7 +53,8 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
 
 void StepSpeed::set_plans(const planning::StepPlans& plans) {
   predicted_ms_ = planning::predicted_ms(plans, config_.train.gradient_accumulation_steps);
-  flops_ = product_flops(plans.update.program);
+  flops_ = product_flops(plans.step.program);
+  micro_batches_ = ir::micro_batches(plans.step.program);
 }
 
 double StepSpeed::tokens() const {
@@ -65,8 +67,8 @@ void StepSpeed::fill(run::StepRecord& record, double seconds, const StepTally& t
   record.step_ms = seconds * 1e3;
   record.predicted_ms = predicted_ms_;
   record.tokens_per_s = tokens() / seconds;
-  const double flops =
-      double(config_.train.gradient_accumulation_steps) * (flops_.dense + kept_share(tally) * flops_.experts);
+  const double runs = double(config_.train.gradient_accumulation_steps) / double(micro_batches_);
+  const double flops = runs * (flops_.dense + kept_share(tally) * flops_.experts);
   if (peak_.flops > 0) record.mfu = 100 * flops / seconds / peak_.flops;
 }
 

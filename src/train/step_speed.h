@@ -1,5 +1,6 @@
 // StepSpeed: how fast steps are, as tokens per second and as MFU, and how fast the plans predict them to be.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,8 +17,9 @@ struct Peak {
   std::string source;  // "log.peak_tflops"
 };
 
-// Flops of a step that MFU counts: products and attention, forward and backward, with the causal half of the attention,
-// and experts on the rows that they get if no token is dropped. dense: all but the experts' flops; experts: theirs.
+// Flops of a program that MFU counts: products and attention, forward and backward, with the causal half of the
+// attention, and experts on the rows that they get if no token is dropped. dense: all but the experts' flops; experts:
+// theirs.
 struct ProductFlops {
   double dense = 0, experts = 0;
 };
@@ -34,7 +36,7 @@ class StepSpeed {
   // Collective: the peak that the config names, or else the largest that was measured on this machine; profile_folder
   // keeps it.
   Status measure_peak(comm::Communicator& world, const RankResources& resources, const std::string& profile_folder);
-  // Reads the predicted time of a whole step from the plans' headers, and counts the flops of one.
+  // Reads the predicted time of a whole step from the plan, and counts the flops of a run.
   void set_plans(const planning::StepPlans& plans);
 
   const Peak& peak() const { return peak_; }
@@ -48,7 +50,8 @@ class StepSpeed {
   const config::Config& config_;
   const int ranks_;
   Peak peak_;
-  ProductFlops flops_;
+  ProductFlops flops_;                  // of a run of the plan
+  std::int64_t micro_batches_ = 1;      // likewise
   std::optional<double> predicted_ms_;  // of a whole step
 };
 

@@ -27,7 +27,7 @@ void StepTally::clear() {
   for (auto* numbers : {&z_loss_, &bias_spread_}) std::fill(numbers->begin(), numbers->end(), std::nullopt);
 }
 
-void StepTally::add(const LayerOutputs& layers, const runtime::StepTimes& times) {
+void StepTally::add(const LayerOutputs& layers) {
   for (const std::int32_t* rounds : layers.rounds) rounds_ = std::max(rounds_.value_or(0), std::int64_t(*rounds));
   for (std::size_t layer = 0; layer < layers.aux.size(); ++layer) entropy_[layer] += layers.aux[layer][1];
   for (std::size_t layer = 0; layer < layers.z_loss.size(); ++layer)
@@ -44,6 +44,9 @@ void StepTally::add(const LayerOutputs& layers, const runtime::StepTimes& times)
         kept_[layer * experts_ + e] += load[row + experts_ + e];
       }
   }
+}
+
+void StepTally::add(const runtime::StepTimes& times) {
   times_.compute += times.compute;
   times_.all_to_all += times.all_to_all;
   times_.all_reduce += times.all_reduce;

@@ -18,8 +18,10 @@ class StepTally {
   StepTally(std::size_t layers, std::size_t experts);
 
   void clear();
-  // Adds one run of a plan. The biases are those of the last run.
-  void add(const LayerOutputs& layers, const runtime::StepTimes& times);
+  // Adds a micro batch. The biases are those of the last one that has any.
+  void add(const LayerOutputs& layers);
+  // Adds the times of one run of a plan.
+  void add(const runtime::StepTimes& times);
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
   // copies, the exposed and hidden time. tokens: of the step, over all ranks.
   void fill(run::StepRecord& record, bool alone, double tokens);

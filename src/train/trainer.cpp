@@ -1,12 +1,12 @@
 // set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
-// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. All plans
-// (the updating one, that of micro batches before it, and that of evaluation) share one store of weights and one arena,
-// as only one of them runs at a time. Work that can fail on one rank alone ends in world::agree(), so that all ranks
-// return the same error.
-// step() runs the plan of each micro batch and sums up losses and times, and then, where the load of the experts has
-// left the planned one (replanning.h), makes new plans and binds them to the same weights. If the loss or the norm is
-// not finite, it runs the micro batches again on the same weights to name the first tensor with such a number. With
-// train.on_non_finite = skip the step is then skipped, since its update was guarded.
+// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. The plans
+// of the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
+// can fail on one rank alone ends in world::agree(), so that all ranks return the same error. step() runs the plan,
+// which has all micro batches of the step or, if these are many, several (planning/from_config.h); then it runs several
+// times, and all runs but the last leave out what closes the step. step() sums up losses and times, and then, where the
+// load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same weights. If
+// the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with
+// such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -96,10 +96,11 @@ class TrainerImpl final : public Trainer {
     if (accelerator)
       LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
     LANCET_TRY(world::agree(world_, bind()));
-    if (!update_.layers.load.empty()) tally_ = StepTally(update_.layers.load.size(), std::size_t(experts_of_layer()));
+    if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
+      tally_ = StepTally(layers, std::size_t(experts_of_layer()));
     if (emulated_) {
-      LANCET_TRY(world::agree(world_, emulated_->check(plans_.update)));
-      return emulated_->try_links(world_, plans_.update);
+      LANCET_TRY(world::agree(world_, emulated_->check(plans_.step)));
+      return emulated_->try_links(world_, plans_.step);
     }
     return initialize_weights(config_, memory_.store());
   }
@@ -126,7 +127,7 @@ class TrainerImpl final : public Trainer {
       if (stop) return std::optional<double>();
       LANCET_TRY(fill(*evaluation->batches, evaluation_order_, evaluate_, i, 0));
       LANCET_TRY(evaluate_.executor->run());
-      sum += double(*evaluate_.loss) * batch_tokens;
+      sum += double(*evaluate_.micro_batches[0].loss) * batch_tokens;
     }
     return std::optional<double>(sum / double(evaluation->sequences * config_.train.seq_len));
   }
@@ -151,21 +152,19 @@ class TrainerImpl final : public Trainer {
     return std::optional(std::move(ids));
   }
 
-  Result<std::string> trace() override {
-    return trace_ranks(config_, world_, plans_.update, update_.executor->spans());
-  }
+  Result<std::string> trace() override { return trace_ranks(config_, world_, plans_.step, step_.executor->spans()); }
 
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
   const checkpoint::LoadHistory& load() const override { return replanning_.history(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return data_.tokenizer(); }
   runtime::TensorStore& store() override { return memory_.store(); }
-  runtime::Executor& executor() override { return *update_.executor; }
+  runtime::Executor& executor() override { return *step_.executor; }
 
   std::string memory_json() const override { return train::memory_json(memory_.plan()); }
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
-                       "\n" + describe_plan(plans_.update, plans_.report);
+                       "\n" + describe_plan(plans_.step, plans_.report, runs_a_step());
     if (memory_.has_window()) text += "\n" + world::describe_all_to_alls(config_);
     if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
     return text;
@@ -198,8 +197,7 @@ class TrainerImpl final : public Trainer {
   // device.
   Status open_groups() {
     const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
-    for (const ir::Plan* plan :
-         {&plans_.update, plans_.micro ? &*plans_.micro : nullptr, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
+    for (const ir::Plan* plan : {&plans_.step, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
       if (!plan) continue;
       LANCET_TRY(streams_.open_groups(mesh, plan->program));
       if (emulated_) LANCET_TRY(emulated_->calibrate(world_, plan->program));
@@ -209,10 +207,7 @@ class TrainerImpl final : public Trainer {
 
   Status bind() {
     const runtime::ExecutorOptions shared = executor_options(memory_.arena());
-    LANCET_ASSIGN(update_, BoundStep::bind(plans_.update, memory_.store(), shared));
-    if (plans_.micro) {
-      LANCET_ASSIGN(micro_, BoundStep::bind(*plans_.micro, memory_.store(), shared));
-    }
+    LANCET_ASSIGN(step_, BoundStep::bind(plans_.step, memory_.store(), shared));
     if (plans_.evaluate) {
       LANCET_ASSIGN(evaluate_, BoundStep::bind(*plans_.evaluate, memory_.store(), shared));
     }
@@ -234,7 +229,11 @@ class TrainerImpl final : public Trainer {
         world_, (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
   }
 
-  BoundStep& plan_of(int micro) { return micro + 1 < config_.train.gradient_accumulation_steps ? micro_ : update_; }
+  int micro_batches_a_run() const { return int(step_.micro_batches.size()); }
+  int runs_a_step() const { return int(config_.train.gradient_accumulation_steps) / micro_batches_a_run(); }
+  runtime::Executor::Run which(int run) const {
+    return run + 1 == runs_a_step() ? runtime::Executor::Run::last : runtime::Executor::Run::earlier;
+  }
 
   // Runs the micro batches of a step, and names the cause if the loss or the norm is not finite.
   Result<run::StepRecord> run_step(std::int64_t step) {
@@ -244,28 +243,26 @@ class TrainerImpl final : public Trainer {
     record.lr = learning_rate(config_.train, step);
     set_schedule(step, record.lr);
     tally_.clear();
-    const auto accumulation = static_cast<int>(config_.train.gradient_accumulation_steps);
-    for (int micro = 0; micro < accumulation; ++micro) {
-      BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), training_order_, plan, step, micro));
-      const bool traced = micro + 1 == accumulation && step + 1 == config_.log.trace;
-      if (traced) plan.executor->time_next_run();
+    for (int run = 0; run < runs_a_step(); ++run) {
+      LANCET_TRY(fill(data_.batches(), training_order_, step_, step, run * micro_batches_a_run()));
+      const bool traced = run + 1 == runs_a_step() && step + 1 == config_.log.trace;
+      if (traced) step_.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
-      LANCET_TRY(plan.executor->run());
-      add_up(plan, record);
+      LANCET_TRY(step_.executor->run(which(run)));
+      add_up(record);
     }
-    record.grad_norm = *update_.grad_norm;
+    record.grad_norm = *step_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
     tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
     if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
-    const auto cause = find_non_finite_cause(config_, world_, [&](int micro) -> Result<runtime::Executor*> {
-      BoundStep& plan = plan_of(micro);
-      LANCET_TRY(fill(data_.batches(), training_order_, plan, step, micro));
-      return plan.executor.get();
-    });
+    const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
+      LANCET_TRY(fill(data_.batches(), training_order_, step_, step, run * micro_batches_a_run()));
+      return step_.executor->find_non_finite(which(run));
+    };
+    const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
@@ -310,7 +307,7 @@ class TrainerImpl final : public Trainer {
     plans.evaluate = std::move(plans_.evaluate);
     plans_ = std::move(plans);
     speed_.set_plans(plans_);
-    for (BoundStep* bound : {&update_, &micro_, &evaluate_}) *bound = {};  // no executor keeps the old arena
+    for (BoundStep* bound : {&step_, &evaluate_}) *bound = {};  // no executor keeps the old arena
     LANCET_TRY(world::agree(world_, memory_.grow_arena(plans_, resources_)));
     return world::agree(world_, bind());
   }
@@ -339,24 +336,34 @@ class TrainerImpl final : public Trainer {
 
   void set_schedule(std::int64_t step, double lr) {
     const double t = double(step + 1);
-    update_.schedule[ops::schedule::lr] = float(lr);
-    update_.schedule[ops::schedule::correction1] = float(1 - std::pow(config_.train.adam_beta1, t));
-    update_.schedule[ops::schedule::correction2] = float(1 - std::pow(config_.train.adam_beta2, t));
-    update_.schedule[ops::schedule::step] = float(t);
+    step_.schedule[ops::schedule::lr] = float(lr);
+    step_.schedule[ops::schedule::correction1] = float(1 - std::pow(config_.train.adam_beta1, t));
+    step_.schedule[ops::schedule::correction2] = float(1 - std::pow(config_.train.adam_beta2, t));
+    step_.schedule[ops::schedule::step] = float(t);
   }
 
-  // A rank whose data cannot be read must not leave its own streams in a collective: it aborts them.
-  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int micro) {
-    order.fill(step, micro, plan.sequence);
-    Status status = batches.fill(step, micro, plan.tokens, plan.targets);
-    if (!status.ok()) streams_.abort(status.error().message);
-    return status;
+  // Fills the inputs of the plan with the micro batches from `first` on. A rank whose data cannot be read must not
+  // leave its own streams in a collective: it aborts them.
+  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int first) {
+    for (BoundMicroBatch& micro : plan.micro_batches) {
+      order.fill(step, first, micro.sequence);
+      Status status = batches.fill(step, first, micro.tokens, micro.targets);
+      if (!status.ok()) {
+        streams_.abort(status.error().message);
+        return status;
+      }
+      ++first;
+    }
+    return {};
   }
 
-  void add_up(const BoundStep& plan, run::StepRecord& record) {
-    record.loss += *plan.loss;
-    for (const float* aux : plan.layers.aux) record.aux_loss += aux[0];
-    tally_.add(plan.layers, plan.executor->times());
+  void add_up(run::StepRecord& record) {
+    for (const BoundMicroBatch& micro : step_.micro_batches) {
+      record.loss += *micro.loss;
+      for (const float* aux : micro.layers.aux) record.aux_loss += aux[0];
+      tally_.add(micro.layers);
+    }
+    tally_.add(step_.executor->times());
   }
 
   const config::Config config_;
@@ -375,7 +382,7 @@ class TrainerImpl final : public Trainer {
   Replanning replanning_;
   planning::RunPlanOptions planning_;
   planning::StepPlans plans_;
-  BoundStep update_, micro_, evaluate_;
+  BoundStep step_, evaluate_;
   StepTally tally_;
   run::StepRecord last_record_;
 };

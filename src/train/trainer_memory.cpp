@@ -15,10 +15,8 @@
 namespace lancet::train {
 namespace {
 
-const ir::Plan* plan_or_null(const std::optional<ir::Plan>& plan) { return plan ? &*plan : nullptr; }
-
-std::array<const ir::Plan*, 3> all_of(const planning::StepPlans& plans) {
-  return {&plans.update, plan_or_null(plans.micro), plan_or_null(plans.evaluate)};
+std::array<const ir::Plan*, 2> all_of(const planning::StepPlans& plans) {
+  return {&plans.step, plans.evaluate ? &*plans.evaluate : nullptr};
 }
 
 std::int64_t arena_bytes(const planning::StepPlans& plans) {
@@ -58,11 +56,11 @@ Status check_least_memory(const config::Config& config, int ranks, const RankRes
 
 Status TrainerMemory::count(const config::Config& config, const planning::StepPlans& plans, int ranks,
                             const RankResources& resources) {
-  for (const ir::Tensor& tensor : plans.update.program.tensors) {
+  for (const ir::Tensor& tensor : plans.step.program.tensors) {
     if (tensor.kind == ir::TensorKind::parameter) plan_.parameters += ir::bytes(tensor.type);
     if (tensor.kind == ir::TensorKind::state) plan_.state += ir::bytes(tensor.type);
   }
-  plan_.staging = run::staging_bytes(config, plans.update.program, config::mesh_of(config, ranks));
+  plan_.staging = run::staging_bytes(config, plans.step.program, config::mesh_of(config, ranks));
   plan_.workspace = resources.accelerator ? 0 : resources.threads * std::int64_t(backend::cpu::matmul_scratch_bytes());
   plan_.arena = arena_bytes(plans);
   for (const ir::Plan* plan : all_of(plans)) {
@@ -91,8 +89,7 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
       store_.place_on(accelerator->device());
     else
       arena_ = make_arena(plan_.arena, resources);
-    store_.add(plans.update.program);
-    if (plans.micro) store_.add(plans.micro->program);
+    store_.add(plans.step.program);
   } catch (const std::bad_alloc&) {
     return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
   }

@@ -41,6 +41,42 @@ double number_in(const std::string& output, const std::string& policy, int colum
 
 }  // namespace
 
+TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
+  const auto outcome = lancet("plan --cuts");
+  REQUIRE(outcome.code == 0);
+  for (const char* name : {"batch", "capacity", "columns", "peers", "source_rows"}) {
+    INFO(name);
+    CHECK_FALSE(test::match(outcome.output, "(^|\n)" + std::string(name) + "\n  splits +[^\n]+\n  pairs ").empty());
+  }
+  CHECK(outcome.lines_with("  source    Comet") == 2);
+  CHECK(outcome.lines_with("  memory    ") == outcome.lines_with("  launches  "));
+}
+
+TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is longer than today's step") {
+  const Files files;
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 1.2");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("in 1.20 x its memory") == 1);
+  for (const schedule::OverlapWay& way : schedule::overlap_ways()) {
+    INFO(way.name);
+    const auto row =
+        test::match(outcome.output, "\n" + std::string(way.name) + " +((\\| +[0-9. ]+\\+[0-9.]+% *){4})\n");
+    CHECK_FALSE(row.empty());
+    CHECK(outcome.lines_with("  " + std::string(way.name) + ": ") == 1);
+  }
+  CHECK(lancet("plan " + files.config + files.for_two).lines_with("bounds: ") == 0);
+}
+
+TEST_CASE("plan --bounds-memory needs --bounds and a factor of at least 1") {
+  const Files files;
+  CHECK(lancet("plan " + files.config + files.for_two + " --bounds-memory 1.2").code == 2);
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 0.9");
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("expected a number from 1 to 100") == 1);
+}
+
 TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {
   const Files files;
   const auto outcome = lancet("plan " + files.config + files.for_two + " --set overlap.policy=auto --explain --out " +
@@ -58,7 +94,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(plan->header.text("optimizer") == "adamw beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 clip_grad=1");
 
   double fastest = 1e9, sequential = number_in(outcome.output, "sequential", 0);
-  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet"})
+  for (const char* policy : {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "comet", "lancet"})
     fastest = std::min(fastest, number_in(outcome.output, std::string(policy), 0));
   const std::string chosen = plan->header.text("policy");
   CHECK(outcome.lines_with(chosen + " *") == 1);

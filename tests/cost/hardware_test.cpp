@@ -215,6 +215,24 @@ TEST_CASE("a group of ranks is priced by its size and hosts, and shares the NICs
   CHECK(HardwareCosts(h, {8, 2}).identity() == HardwareCosts(h, {8, 2, mesh::of_experts(8)}).identity());
 }
 
+TEST_CASE("a permute leaves the node from the ranks at its end alone") {
+  const Hardware h = machine();
+  CHECK(permute_ms(h, {1, 1}, 8e6, 1) == 0);
+  CHECK(permute_ms(h, {4, 1}, 0, 1) == 0);
+  CHECK(permute_ms(h, {4, 1}, 8e6, 1) == Approx(0.010 + 1));       // 8 GB/s of links
+  CHECK(permute_ms(h, {8, 2}, 8e6, 1) == Approx(0.100 + 4));       // one of four ranks through 2 GB/s
+  CHECK(permute_ms(h, {8, 2}, 8e6, 2) == Approx(0.100 + 2 * 4));   // two of them
+  CHECK(permute_ms(h, {16, 4}, 8e6, 7) == Approx(0.100 + 4 * 4));  // all
+  CHECK(permute_ms(h, {2, 2}, 8e6, 1) == all_to_all_ms(h, {2, 2}, 8e6));
+  // Along data, every rank's neighbour is on the other node, beside three groups like its own.
+  const HardwareCosts costs(h, {8, 2, mesh::Mesh{{1, 2, 4, 1}}});
+  const auto p = one("input @x : f32[1000,1000]\n",
+                     "%0 : f32[1000,1000] = permute_shards(@x) {axes=data, shards=2, of=all_gather, shift=1}"
+                     "  # expert forward p");
+  CHECK(costs.all_to_all(p, p.instructions[0], 0).ms == Approx(0.100 + 4 * 4e6 / 2e6));
+  CHECK(costs.all_to_all(p, p.instructions[0], 0).ms == costs.all_to_all_ms(4e6, mesh::Axes{mesh::Axis::data}));
+}
+
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {
   const Hardware h = machine();
   CHECK(all_reduce_ms(h, {1, 1}, 1e6) == 0);

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import dtypes, generate, overlap, run  # noqa: E402
+from bench import bounds, dtypes, generate, overlap, run  # noqa: E402
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -49,6 +49,36 @@ def write(path, text, mode=0o644):
     path.write_text(text)
     path.chmod(mode)
     return path
+
+
+BOUNDS = """
+policy             step ms
+sequential           200.0     100.0
+lancet *             150.0     100.0
+
+bounds: steps in ms
+                     | the whole step             | in memory                  | the plan                   | in memory
+way                  |     step  exposed     gain |     step  exposed     gain |     step  exposed     gain |     step  exposed     gain
+today                |    180.0     80.0    +0.0% |    190.0     90.0    +0.0% |    140.0     40.0    +0.0% |    145.0     45.0    +0.0%
+neighbours           |    150.0     50.0   +20.0% |    160.0     60.0   +18.8% |    140.0     40.0    +0.0% |    144.0     44.0    +0.7%
+all                  |    120.0     20.0   +50.0% |    120.0     20.0   +58.3% |    120.0     20.0   +16.7% |    120.0     20.0   +20.8%
+work                 |    110.0     10.0   +63.6% |    110.0     10.0   +72.7% |    110.0     10.0   +27.3% |    110.0     10.0   +31.8%
+  neighbours: two halves
+  work: the longer of computation (100.0 ms) and network (110.0 ms)
+"""
+
+
+def read_of_bounds():
+    found = bounds.read_bounds(BOUNDS)
+    expect(found["policies"], {"sequential": 200.0, "lancet": 150.0}, "the policies beside bounds")
+    expect(found["network"], 110.0, "the network of bounds")
+    expect(list(found["ways"]), ["today", "neighbours", "all", "work"], "the ways")
+    expect(found["ways"]["neighbours"]["plan", "within"], (144.0, 44.0), "a way from the plan, in memory")
+    results = {"fp32": {"gbit": 1.0, **found}}
+    expect(bounds.most(results, "neighbours", "step", "any"), (180 / 150 - 1, "fp32"), "the largest gain")
+    text = "\n".join(bounds.verdict(results))
+    expect("whole step and plan: none (asked of neighbours)." in text, True, "a way that brings more than 3% somewhere")
+    expect("on top of lancet's plan: neighbours." in text, True, "a way that brings less than 3% on the plan")
 
 
 def usage():
@@ -135,6 +165,6 @@ def losses():
 
 
 if __name__ == "__main__":
-    for test in (usage, turns, failure, peer, overlap_rows, generation, losses):
+    for test in (usage, read_of_bounds, turns, failure, peer, overlap_rows, generation, losses):
         test()
         print(f"{test.__name__}: as expected")

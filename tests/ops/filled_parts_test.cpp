@@ -3,6 +3,7 @@
 #include <set>
 #include <vector>
 
+#include "lancet/ops/peer_parts.h"
 #include "ops/references/harness.h"
 
 using namespace lancet;
@@ -64,6 +65,57 @@ void check_filled(const std::vector<GuardedTensor>& parts, const Decision& whole
   }
 }
 
+// Of a rank's kernel whose result depends on the rank.
+GuardedTensor on_rank(const char* name, const GuardedTensor& operand, const ops::PeerParts& peers, std::int64_t part,
+                      std::int64_t rank) {
+  ir::Attributes attributes{{"ranks", peers.ranks}, {"part", part}, {"parts", peers.parts}};
+  if (peers.own_first) attributes.set("host", peers.host);
+  const ops::CpuKernel& kernel = *ops::find_cpu_kernel(name);
+  const comm::Group group{int(rank), int(peers.ranks)};
+  Outcome outcome = run(ops::op(name), {operand}, attributes, {kernel.bind, kernel.workspace, 1, group});
+  CHECK(outcome.faults.empty());
+  return outcome.results[0];
+}
+
+GuardedTensor numbers(std::int64_t rows, std::int64_t columns, const std::vector<std::int32_t>& values) {
+  GuardedTensor tensor({DType::i32, {rows, columns}});
+  std::copy(values.begin(), values.end(), tensor.as<std::int32_t>());
+  return tensor;
+}
+
+std::vector<std::int32_t> values_of(const GuardedTensor& tensor) {
+  const auto* data = tensor.as<std::int32_t>();
+  return {data, data + tensor.shape().elements()};
+}
+
+// Every part of every rank: what `from` sends to `to` is what `to` receives from it, in the same part.
+void check_peers(const ops::PeerParts& peers) {
+  const std::int64_t ranks = peers.ranks;
+  const auto sent = [&](std::int64_t from, std::int64_t to) { return std::int32_t((3 * from + 5 * to) % 7); };
+  for (std::int64_t to = 0; to < ranks; ++to) {
+    std::vector<std::int32_t> bounds{0};  // one expert a rank
+    for (std::int64_t from = 0; from < ranks; ++from) bounds.push_back(bounds.back() + sent(from, to));
+    const GuardedTensor rows = numbers(1, ranks + 1, bounds);
+    std::int32_t end = 0;
+    for (std::int64_t part = 0; part < peers.parts; ++part) {
+      const std::vector<std::int32_t> received = values_of(on_rank("peer_rows", rows, peers, part, to));
+      CHECK(received.front() == end);
+      end = received.back();
+      int senders = 0;
+      for (std::int64_t from = 0; from < ranks; ++from) {
+        std::vector<std::int32_t> slots;
+        for (std::int64_t e = 0; e < ranks; ++e) slots.insert(slots.end(), {0, sent(from, e)});
+        const auto filled = values_of(on_rank("split_peers", numbers(ranks, 2, slots), peers, part, from));
+        CHECK(received[std::size_t(from) + 1] - received[std::size_t(from)] ==
+              filled[std::size_t(2 * to + 1)] - filled[std::size_t(2 * to)]);
+        senders += peers.part_of(from, to) == part;
+      }
+      CHECK(senders == peers.size(part));
+    }
+    CHECK(end == bounds.back());
+  }
+}
+
 Decision by_first_choices(const char* gate, std::int64_t choices, std::int64_t capacity, std::int64_t groups) {
   GuardedTensor logits({DType::f32, {4, tokens / 4, experts}});
   fill_normal(logits, route_seed, 1);
@@ -120,6 +172,34 @@ TEST_CASE("split_capacity covers each filled slot once") {
       }
       CHECK(next == ends);
     }
+}
+
+TEST_CASE("peers: in each part a rank receives what the others send to it in that part, each once") {
+  for (const std::int64_t ranks : {1, 2, 4, 6, 8})
+    for (std::int64_t host = 1; host <= ranks; ++host)
+      for (std::int64_t parts = 1; parts <= ranks; ++parts)
+        for (const bool own_first : {false, true}) {
+          const ops::PeerParts peers{ranks, parts, host, own_first};
+          if (!peers.fit()) continue;
+          INFO(ranks << " ranks, hosts of " << host << ", " << parts << " parts, own first: " << own_first);
+          check_peers(peers);
+        }
+}
+
+TEST_CASE("peers: the own rank is first, then its host, then tiles of the others") {
+  const auto order_of = [](const ops::PeerParts& peers, std::int64_t from) {
+    std::vector<std::int64_t> parts;
+    for (std::int64_t to = 0; to < peers.ranks; ++to) parts.push_back(peers.part_of(from, to));
+    return parts;
+  };
+  using Parts = std::vector<std::int64_t>;
+  CHECK(order_of({8, 4, 4, true}, 0) == Parts{0, 1, 1, 1, 2, 2, 3, 3});
+  CHECK(order_of({8, 4, 4, true}, 5) == Parts{3, 2, 2, 3, 1, 0, 1, 1});  // place 1 of each host comes first
+  CHECK(order_of({4, 3, 1, true}, 2) == Parts{2, 2, 0, 1});
+  CHECK(order_of({4, 2, 2, false}, 3) == Parts{1, 1, 0, 0});
+  CHECK_FALSE(ops::PeerParts{8, 2, 4, true}.fit());
+  CHECK_FALSE(ops::PeerParts{8, 7, 4, true}.fit());
+  CHECK_FALSE(ops::PeerParts{8, 3, 3, true}.fit());
 }
 
 TEST_CASE("join_rows spans the rows of all parts") {

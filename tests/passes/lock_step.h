@@ -49,6 +49,10 @@ class LockStep {
     for (const ir::Instruction& at : program_.instructions)
       if (const auto step = reshard_of(program_, at, mesh_))
         of_memory(at.results[0]) = apply(*step, of(at.operands[0]), mesh_);
+      else if (at.op == "permute_shards")
+        permute(at);
+      else if (at.op == "take_window" || at.op == "join_windows")
+        copy_windows(at);
       else
         compute(at);
   }
@@ -65,6 +69,51 @@ class LockStep {
   }
 
   std::vector<DoubleTensor>& of_memory(ir::TensorId id) { return values_[program_.root(id).value]; }
+
+  // The rank that many places on in the instruction's group.
+  int neighbour(const ir::Instruction& at, int rank, std::int64_t places) const {
+    const mesh::Axes axes = ir::group_of(at, mesh_);
+    const std::vector<int> group = mesh_.group(rank, axes);
+    const auto size = std::int64_t(group.size());
+    return group[std::size_t(((mesh_.place(rank, axes) + places) % size + size) % size)];
+  }
+
+  void permute(const ir::Instruction& at) {
+    const std::int64_t shift = at.attributes.integer("shift");
+    for (std::size_t i = 0; i < at.operands.size(); ++i) {
+      const std::vector<DoubleTensor> sent = of(at.operands[i]);
+      std::vector<DoubleTensor>& received = of_memory(at.results[i]) = sent;
+      for (int rank = 0; rank < mesh_.ranks(); ++rank)
+        received[std::size_t(rank)] = sent[std::size_t(neighbour(at, rank, i == 0 ? shift : -shift))];
+    }
+  }
+
+  // take_window and join_windows: window w is the shard of the rank w places on.
+  void copy_windows(const ir::Instruction& at) {
+    const bool joins = at.op == "join_windows";
+    const ir::TensorType &whole = program_.type((joins ? at.results : at.operands)[0]),
+                         &window = program_.type((joins ? at.operands : at.results)[0]);
+    const mesh::Axes axes = ir::group_of(at, mesh_);
+    const auto dimension = std::size_t(at.attributes.integer("axis"));
+    const std::int64_t shards = at.attributes.integer("shards"), blocks = at.attributes.integer("blocks", 1);
+    std::vector<DoubleTensor> made(std::size_t(mesh_.ranks()), DoubleTensor{joins ? whole : window, {}});
+    for (int rank = 0; rank < mesh_.ranks(); ++rank) {
+      std::vector<double>& values = made[std::size_t(rank)].values;
+      values.resize(std::size_t(made[std::size_t(rank)].type.shape.elements()));
+      for (std::size_t w = 0; w < (joins ? at.operands.size() : 1); ++w) {
+        const std::int64_t number = joins ? std::int64_t(w) : at.attributes.integer("part");
+        const std::int64_t place = mesh_.place(neighbour(at, rank, number), axes);
+        const DoubleTensor& from = of(at.operands[w])[std::size_t(rank)];
+        for_each_index(window.shape, [&](std::vector<std::int64_t> index) {
+          const std::size_t in_window = offset_of(window.shape, index);
+          index[dimension] = in_whole(index[dimension], whole.shape[int(dimension)], shards, place, blocks);
+          const std::size_t in_all = offset_of(whole.shape, index);
+          values[joins ? in_all : in_window] = from.values[joins ? in_window : in_all];
+        });
+      }
+    }
+    of_memory(at.results[0]) = std::move(made);
+  }
 
   void compute(const ir::Instruction& at) {
     for (int rank = 0; rank < mesh_.ranks(); ++rank) {

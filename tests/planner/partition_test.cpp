@@ -40,7 +40,7 @@ schedule::Step step_of(const ir::Program& program, const cost::Costs& with = cos
   return std::move(step.value());
 }
 
-std::map<std::string, std::set<std::string>> labels_of_rows(const schedule::Step& step, Cut cut) {
+std::map<std::string, std::set<std::string>> labels_of_rows(const schedule::Step& step, const Cut& cut) {
   std::map<std::string, std::set<std::string>> result;  // op -> "split", "whole"
   for (std::size_t i = 0; i < step.program().instructions.size(); ++i)
     result[step.program().instructions[i].op].insert(step.rows(cut)[i] ? "split" : "whole");
@@ -53,7 +53,7 @@ const Words split{"split"}, whole{"whole"};
 }  // namespace
 
 TEST_CASE("axes: along the batch, from one all-to-all to the next") {
-  const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::batch);
+  const auto rows = labels_of_rows(step_of(whole_step(model(2))), schedule::cut_named("batch"));
   for (const char* op :
        {"embedding", "layer_norm", "add_layer_norm",    "linear",      "attention",  "gelu",          "router",
         "top_k",     "slots",      "all_to_all_counts", "dispatch",    "all_to_all", "expert_linear", "all_to_all_back",
@@ -69,7 +69,7 @@ TEST_CASE("axes: along the batch, from one all-to-all to the next") {
 }
 
 TEST_CASE("axes: along the capacity only the experts and the ops on their rows") {
-  const auto rows = labels_of_rows(step_of(whole_step(model(2))), Cut::capacity);
+  const auto rows = labels_of_rows(step_of(whole_step(model(2))), schedule::cut_named("capacity"));
   for (const char* op : {"all_to_all_counts", "all_to_all", "expert_linear", "all_to_all_back", "expert_linear_dx"}) {
     INFO(op);
     CHECK(rows.at(op) == split);
@@ -115,13 +115,14 @@ TEST_CASE("axes: a gate over the whole batch stays whole, its successors are spl
   for (ir::Instruction& at : forward.instructions)
     if (at.op == "slots") at.op = "slots_by_choice";
   const schedule::Step step = step_of(whole_step(forward));
-  const auto rows = labels_of_rows(step, Cut::batch);
+  const auto rows = labels_of_rows(step, schedule::cut_named("batch"));
   CHECK(rows.at("slots_by_choice") == whole);
   CHECK(rows.at("dispatch") == split);
   CHECK(rows.at("combine") == split);
   // The slots that it fills are split once; the parts do not run the gate again.
   int gates = 0, splits = 0;
-  for (const ir::Instruction& at : schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program.instructions) {
+  for (const ir::Instruction& at :
+       schedule::rewrite(step.program(), step.all(schedule::cut_named("batch"), 2)).program.instructions) {
     gates += at.op == "slots_by_choice";
     splits += at.op == "split_filled";
   }
@@ -265,8 +266,8 @@ TEST_CASE("a filler runs in a gap that it fits, and at once if memory is short")
 TEST_CASE("every split of a step is sound, and makes each result once") {
   for (int extra : {0, 1}) {
     const schedule::Step step = step_of(whole_step(grown(model(2), extra)));
-    for (Cut cut : {Cut::batch, Cut::capacity}) {
-      const schedule::Split all = step.all(cut, 2);
+    for (const Cut* cut : schedule::all_cuts()) {
+      const schedule::Split all = step.all(*cut, 2);
       const schedule::Rewritten rewritten = schedule::rewrite(step.program(), all);
       require_sound(ops::verify(rewritten.program));
       (void)text_of(rewritten.program);
@@ -287,7 +288,8 @@ TEST_CASE("every split of a step is sound, and makes each result once") {
 
 TEST_CASE("a split into one part changes nothing") {
   const schedule::Step step = step_of(whole_step(model(2)));
-  CHECK(ir::print(schedule::rewrite(step.program(), step.whole(Cut::batch)).program) == ir::print(step.program()));
+  CHECK(ir::print(schedule::rewrite(step.program(), step.whole(schedule::cut_named("batch"))).program) ==
+        ir::print(step.program()));
 }
 
 TEST_CASE("parts as text") {
@@ -296,9 +298,15 @@ TEST_CASE("parts as text") {
       "partition_forward.ir",
       ir::print(schedule::rewrite(step.program(), schedule::split_of(step, {{0, int(step.forward_end()), 2}}, false))
                     .program));
-  require_golden("partition_both.ir", ir::print(schedule::rewrite(step.program(), step.all(Cut::batch, 2)).program));
+  require_golden("partition_both.ir",
+                 ir::print(schedule::rewrite(step.program(), step.all(schedule::cut_named("batch"), 2)).program));
   require_golden("partition_capacity.ir",
-                 ir::print(schedule::rewrite(step.program(), step.all(Cut::capacity, 2)).program));
+                 ir::print(schedule::rewrite(step.program(), step.all(schedule::cut_named("capacity"), 2)).program));
+  require_golden(
+      "partition_tiles.ir",
+      ir::print(schedule::rewrite(step.program(), schedule::joined(step.all(schedule::cut_named("source_rows"), 2),
+                                                                   step.all(schedule::cut_named("columns"), 2)))
+                    .program));
 }
 
 TEST_CASE("ranges: the requested number of groups around each MoE layer, and none twice") {
@@ -356,8 +364,8 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
 TEST_CASE("policies: groups of peers must divide the ranks") {
   const auto step = schedule::Step::make(whole_step(model(2)), costs, {2, 4});
   REQUIRE(step.ok());
-  CHECK(step->part_counts(Cut::capacity) == std::vector{2, 4});
-  CHECK(step->part_counts(Cut::peers) == std::vector{2});
+  CHECK(step->part_counts(schedule::cut_named("capacity")) == std::vector{2, 4});
+  CHECK(step->part_counts(schedule::cut_named("peers")) == std::vector{2});
 }
 
 TEST_CASE("policies: if no policy beats sequential, sequential runs and reports why") {

@@ -111,10 +111,10 @@ TEST_CASE("every product has exactly one dW, as a separate instruction with role
 
 TEST_CASE("memory: at least the bytes alive at once, and little more") {
   for (int ranks : {1, 2})
-    for (auto [update, accumulate] : {std::pair(true, false), std::pair(true, true), std::pair(false, true)}) {
+    for (auto [accumulate, micro_batches] : {std::pair(false, 1), std::pair(true, 1), std::pair(true, 3)}) {
       planner::PlanRequest r = request(ranks);
-      r.update = update;
       r.accumulate = accumulate;
+      r.micro_batches = micro_batches;
       const ir::Plan plan = planned(model(ranks), r);
       const std::int64_t least = most_alive(plan.program);
       INFO(ranks << " ranks: " << plan.arena_bytes << " bytes, at least " << least);

@@ -48,14 +48,15 @@ TEST_CASE("random models: any ranges in any number of parts make each result onc
     const ir::Program program = whole_step(RandomModel(seed).make(), 1 << 12);
     const auto step = schedule::Step::make(program, costs, schedule::part_counts({.max_parts = 8}));
     REQUIRE(step.ok());
-    REQUIRE(step->part_counts(Cut::batch) == std::vector<int>{2, 4, 8});
+    REQUIRE(step->part_counts(schedule::cut_named("batch")) == std::vector<int>{2, 4, 8});
     for (int parts : {2, 4, 8}) {
       const auto groups = schedule::forward_groups(*step, 3);
       const std::size_t first = random() % (groups.size() - 1),
                         last = first + 1 + random() % (groups.size() - 1 - first);
       const std::vector<schedule::Range> ranges{{int(groups[first]), int(groups[last]), parts}};
-      for (const schedule::Split& split : {step->all(Cut::batch, parts), schedule::split_of(*step, ranges, false),
-                                           schedule::split_of(*step, ranges, true)}) {
+      for (const schedule::Split& split :
+           {step->all(schedule::cut_named("batch"), parts), schedule::split_of(*step, ranges, false),
+            schedule::split_of(*step, ranges, true)}) {
         const schedule::Rewritten rewritten = schedule::rewrite(program, split);
         require_sound(ops::verify(rewritten.program));
         std::map<int, int> made;

@@ -17,7 +17,8 @@ namespace {
 // them 4; the second layer's none.
 struct HandCosts final : cost::Costs {
   std::optional<double> compute_ms(std::string_view key) const override {
-    const bool half = key.find("tokens=8") != std::string_view::npos, second = key.find("f32[2,8]") != key.npos;
+    const bool half = key.find("tokens=8") != key.npos || key.find("columns=2") != key.npos,
+               second = key.find("f32[2,8]") != key.npos;
     return !key.starts_with("expert_linear(") || second ? 0 : half ? 4 : 8;
   }
   double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
@@ -55,6 +56,28 @@ parameter @q : f32[2{expert},8]
 %10 : f32[4,4,8] = all_to_all_back(%9, @b, %6) {tokens=16}  # expert forward b.back
 %11 : f32[2,8,8] = combine(%10, @b.expert, @b.slot, @b.weight, @b) {batch=2}  # compute forward b.combine
 output y = %11
+)";
+
+// One layer with two products of 8 ms each; half of the rows or of the columns take half as long. Most memory is taken
+// by what follows.
+constexpr std::string_view two_products = R"(
+input @x : f32[2,8,4]
+input @a.expert : i32[16,1]
+input @a.slot : i32[16,1]
+input @a.weight : f32[16,1]
+input @a : i32[4,2]
+parameter @w : f32[2{expert},4,4]
+parameter @v : f32[2{expert},4]
+parameter @head : f32[400,4]
+%0 : i32[2,3] = all_to_all_counts(@a) {ranks=2}  # expert forward a.counts
+%1 : f32[4,4,4] = dispatch(@x, @a.expert, @a.slot, @a) {slots=4}  # compute forward a.dispatch
+%2 : f32[2,8,4] = all_to_all(%1, @a, %0) {tokens=16}  # expert forward a.there
+%3 : f32[2,8,4] = expert_linear(%2, @w, @v, %0) {tokens=16}  # compute forward a.fc
+%4 : f32[2,8,4] = expert_linear(%3, @w, @v, %0) {tokens=16}  # compute forward a.proj
+%5 : f32[4,4,4] = all_to_all_back(%4, @a, %0) {tokens=16}  # expert forward a.back
+%6 : f32[2,8,4] = combine(%5, @a.expert, @a.slot, @a.weight, @a) {batch=2}  # compute forward a.combine
+%7 : f32[2,8,400] = linear(%6, @head)  # compute forward head
+output y = %7
 )";
 
 schedule::Step step_of(const ir::Program& program, const cost::Costs& costs) {
@@ -100,6 +123,35 @@ TEST_CASE("fastermoe sends to every group before it receives from any") {
         Words{"a.there/0", "a.there/1", "a.back/0", "a.back/1", "b.there/0", "b.there/1", "b.back/0", "b.back/1"});
   CHECK(timed_labels(groups, ir::Stream::compute) == Words{"a.experts/0", "a.experts/1"});
   require_sound(ir::verify(schedule::plan_memory(groups.program, groups.needed)));
+}
+
+TEST_CASE("comet: the own rank's rows first, then columns as soon as they are made") {
+  const HandCosts costs;
+  const ir::Program program = test::program(std::string(two_products));
+  const schedule::Step step = step_of(program, costs);
+  const auto whole = schedule::take_turns(step, {}, schedule::program_order(step));
+  const auto comet = schedule::tile_experts(step, {}, whole);
+  CHECK(comet.how == "received rows in 2 tiles of source ranks, experts' results in 2 tiles of columns");
+  CHECK(timed_labels(comet, ir::Stream::expert) == Words{"a.there/1", "a.back/0", "a.back/1"});
+  CHECK(timed_labels(comet, ir::Stream::compute) == Words{"a.fc/0", "a.fc/1", "a.proj/0", "a.proj/1"});
+  // Whole: 5 + 8 + 8 + 5. In tiles: the own rows at once, beside the others' 5; 4 and 4; columns 4 and 4, each sent
+  // in 3.
+  CHECK(whole.timeline.makespan == 26);
+  CHECK(comet.timeline.makespan == 20);
+  require_sound(ir::verify(schedule::plan_memory(comet.program, comet.needed)));
+  std::vector<std::string> copies;
+  for (const ir::Instruction& at : comet.program.instructions)
+    if (at.op == "place_columns") copies.push_back(at.label);
+  CHECK(copies == Words{"a.columns/0", "a.columns/1"});
+}
+
+TEST_CASE("comet: a forced number of tiles, where ranks and columns allow it") {
+  const HandCosts costs;
+  const ir::Program program = test::program(std::string(two_products));
+  auto step = schedule::Step::make(program, costs, {4});
+  REQUIRE(step.ok());
+  const auto comet = schedule::tile_experts(*step, {.parts = 4}, schedule::program_order(*step));
+  CHECK(comet.how == "received rows in 1 tiles of source ranks, experts' results in 4 tiles of columns");
 }
 
 TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunks of the all-reduces") {

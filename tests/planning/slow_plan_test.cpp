@@ -26,11 +26,14 @@ bool told(const config::Config& config, const planning::StepOptions& options) {
 
 }  // namespace
 
-TEST_CASE("a large sequential step is said to take long, and its micro batches are not") {
+TEST_CASE("a large sequential step is said to take long, with all its micro batches") {
   CHECK_FALSE(told(with_layers(60, "sequential"), {}));
   const config::Config large = with_layers(1100, "sequential");
   CHECK(told(large, {}));
-  CHECK_FALSE(told(large, {.update = false}));
+  config::Config accumulating = with_layers(200, "sequential");
+  CHECK_FALSE(told(accumulating, {}));
+  accumulating.train.gradient_accumulation_steps = 8;
+  CHECK(told(accumulating, {}));
 }
 
 TEST_CASE("a plan that lacks costs is refused before it is said to take long") {

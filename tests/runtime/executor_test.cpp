@@ -53,6 +53,36 @@ output w = @w
   CHECK(run.output("y")[0] == Approx(2 * gelu(1)).epsilon(1e-6));
 }
 
+TEST_CASE("a run before the last of a step leaves out what closes it, and the sums of the records it makes") {
+  FakeCommunicator reduce(doubled);
+  Run run(R"(plan {policy=test}
+arena 128
+input @x : f32[4]
+state @s.grad : f32[4]
+[0] %0 : f32[4] = add(@x, @x)  # compute forward a | at 0
+[1] %1 : f32[4] in %0 = all_reduce(%0)  # reduce sync metrics | wait 0 | at -
+[2] %2 : f32[4] in @s.grad = add_to(@s.grad, @x)  # compute dw b | at -
+[3] %3 : f32[4] in %2 = all_reduce(%2)  # reduce sync bucket.0 | wait 2 | at -
+[4] %4 : f32[4] = add(%3, %3)  # compute update c | wait 3 | at 64
+[5] zero(&@s.grad)  # compute update c
+output loss = %1
+output y = %4
+)",
+          streams(nullptr, &reduce));
+  for (int step = 0; step < 2; ++step) {
+    for (const float x : {1.f, 2.f}) {
+      fill(run.input("x"), {x, 0, x, 0});
+      require_done(run.executor->run(runtime::Executor::Run::earlier));
+      CHECK(values(run.output("loss")) == Values{4 * x, 0, 4 * x, 0});
+    }
+    CHECK(values(run.state("s.grad")) == Values{3, 0, 3, 0});
+    fill(run.input("x"), {4, 4, 4, 4});
+    require_done(run.executor->run());
+    CHECK(values(run.output("y")) == Values{28, 16, 28, 16});  // twice the doubled sum
+    CHECK(values(run.state("s.grad")) == Values{0, 0, 0, 0});
+  }
+}
+
 TEST_CASE("values in other values' memory, and updates in place") {
   Run run(R"(plan {policy=test}
 arena 64

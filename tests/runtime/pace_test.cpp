@@ -50,6 +50,23 @@ TEST_CASE("delays between computations do not add up, since their ideal ends fol
   CHECK(pace.late_ns() == 0);
 }
 
+TEST_CASE("an instruction that is left out takes no time, whatever it took in the run before") {
+  const ir::Plan plan = plan_of({Stream::compute, Stream::compute, Stream::compute});
+  runtime::Pace pace(plan, 0, 1);
+  for (const bool left_out : {false, true}) {
+    pace.begin_step();
+    const Stopwatch watch;
+    pace.compute(0, 20 * ms);
+    if (left_out)
+      pace.leave_out(1);
+    else
+      pace.compute(1, 200 * ms);
+    pace.compute(2, 20 * ms);
+    CHECK(watch.passed_ms() >= (left_out ? 40 : 240));
+    if (left_out) CHECK(watch.passed_ms() < 240);
+  }
+}
+
 TEST_CASE("a message takes its share of the device, for no longer than it takes alone") {
   const ir::Plan plan = plan_of({Stream::expert, Stream::compute});
   const auto computed_ms = [&](double alone_ns) {

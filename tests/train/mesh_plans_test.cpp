@@ -29,8 +29,6 @@ void check_plans(config::Config config, const Mesh& mesh) {
     INFO(to_string(mesh) << ", " << policy << ", train.zero " << config.train.zero);
     config.overlap.policy = policy;
     check_on_all_ranks(planning::plan_step(config, mesh.ranks(), {.costs = &costs}), mesh);
-    if (config.train.gradient_accumulation_steps > 1)
-      check_on_all_ranks(planning::plan_step(config, mesh.ranks(), {.update = false, .costs = &costs}), mesh);
   }
 }
 

@@ -98,13 +98,14 @@ inline std::vector<Tensors> train_and_look(const config::Config& config, int ran
   return tensors;
 }
 
-// The losses in the records of a run on these ranks up to `stop` (0: the end).
-inline std::vector<double> losses_of_run(config::Config config, const std::string& folder, int ranks, int stop) {
+// The losses in the records of a run on these ranks up to `stop` (0: the end). costs: instead of measured ones.
+inline std::vector<double> losses_of_run(config::Config config, const std::string& folder, int ranks, int stop,
+                                         const cost::Costs* costs = nullptr) {
   config.log.run_dir = folder;
   config.train.stop_after = stop;
   std::atomic<int> wrong{0};
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    const Status mine = train::train(config, world, {.local_ranks = ranks});
+    const Status mine = train::train(config, world, {.local_ranks = ranks, .costs = costs});
     wrong += (mine.ok() ? ExitCode::done : mine.error().code) != (stop > 0 ? ExitCode::saved : ExitCode::done);
     return {};
   });

@@ -115,8 +115,8 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
               "found none"));
   }
   SECTION("accumulation") {
-    other.train.gradient_accumulation_steps = 2;
-    CHECK(has(file.error_of(file.text, other), "expected train.gradient_accumulation_steps = 1"));
+    other.train.gradient_accumulation_steps = 2;  // the loss is the mean over both micro batches
+    CHECK(has(file.error_of(file.text, other), "header: model: "));
   }
   SECTION("no plan") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
@@ -342,17 +342,20 @@ TEST_CASE("a run on one rank reports why it is sequential, with costs and withou
   CHECK(has(banner, "\nwhy        partition runs sequential: one rank, nothing to overlap"));
 }
 
-TEST_CASE("micro batches add up their predictions") {
+TEST_CASE("runs of micro batches add up their predictions") {
+  const int micro_batches = GENERATE(3, 11);  // in one run, and in a run each
   test::DeclaredCosts costs;
   config::Config config = config_with("dw");
   config.train.micro_batch_size = 2;
-  config.train.gradient_accumulation_steps = 3;
+  config.train.gradient_accumulation_steps = micro_batches;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
-    const double update = trainer->executor().plan().header.real("predicted_ms");
-    CHECK(record.predicted_ms.value() > 1.5 * update);  // a micro batch lacks only the update and the all-reduces
-    CHECK(record.predicted_ms.value() < 3 * update);
+    const double planned = trainer->executor().plan().header.real("predicted_ms");
+    if (micro_batches == 3) CHECK(record.predicted_ms.value() == planned);
+    if (micro_batches == 3) return {};
+    CHECK(record.predicted_ms.value() > 6 * planned);  // a micro batch lacks only the update and the all-reduces
+    CHECK(record.predicted_ms.value() < 11 * planned);
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);

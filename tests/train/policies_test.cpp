@@ -1,5 +1,8 @@
 // Every policy trains like `sequential`: the mathematics is unchanged (Lancet, sections 4 and 5; rule 1).
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
+#include <thread>
 
 #include "declared_costs.h"
 #include "lancet/ops/catalogue.h"
@@ -32,12 +35,20 @@ struct Run {
   std::vector<std::vector<float>> weights;  // of rank 0, by name
 };
 
-Run train_run(config::Config config, int ranks, int steps, const cost::Costs& costs) {
+// What happens on each rank before its first step, and before each step.
+struct Around {
+  std::function<void(train::Trainer&)> prepare = {};
+  std::function<void(int rank, int step)> before = {};
+};
+
+Run train_run(config::Config config, int ranks, int steps, const cost::Costs& costs, const Around& around = {}) {
   Run result;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer,
                   train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs, .inspect = true}));
+    if (around.prepare) around.prepare(*trainer);
     for (int step = 0; step < steps; ++step) {
+      if (around.before) around.before(world.rank(), step);
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() != 0) continue;
       result.records.push_back(record);
@@ -101,7 +112,7 @@ TEST_CASE("every policy trains like sequential") {
     config.overlap.policy = policy;
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");
-    CHECK(found.policy != "sequential");
+    CHECK((found.policy == "sequential") == (policy == "collective_matmul"));  // no collective beside products here
     check_alike(found, expected);
     if (policy != "dw") continue;
     for (std::size_t i = 0; i < expected.records.size(); ++i) CHECK(found.records[i].loss == expected.records[i].loss);
@@ -122,6 +133,24 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
     config.overlap.policy = policy;
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy << " ran " << found.policy);
+    check_alike(found, expected);
+    if (policy == "dw") CHECK(found.weights == expected.weights);
+  }
+}
+
+TEST_CASE("every policy trains micro batches like sequential") {
+  auto config = config_of({config::Router::top_k, 2}, 0.75);
+  config.train.gradient_accumulation_steps = GENERATE(2, 4);
+  config.train.micro_batch_size = 4;
+  const test::DeclaredCosts costs;
+  const Run expected = train_run(config, 2, 10, costs);
+  REQUIRE(expected.policy == "sequential");
+  for (const auto& [policy, _] : planner::policies()) {
+    if (policy == "sequential") continue;
+    config.overlap.policy = policy;
+    const Run found = train_run(config, 2, 10, costs);
+    INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");
+    CHECK(found.policy != "sequential");
     check_alike(found, expected);
     if (policy == "dw") CHECK(found.weights == expected.weights);
   }
@@ -157,6 +186,53 @@ TEST_CASE("groups of peers on four ranks train like the whole") {
     CHECK(found.parts == groups);
     check_alike(found, expected);
   }
+}
+
+TEST_CASE("comet's tiles on one, two and four ranks train like the whole") {
+  const int ranks = GENERATE(1, 2, 4);
+  auto config = config_of({config::Router::top_k, 2, true}, 0.75);
+  const test::DeclaredCosts costs;
+  const Run expected = train_run(config, ranks, 10, costs);
+  config.overlap.policy = "comet";
+  for (int parts : {2, 4}) {
+    config.overlap.parts = parts;
+    const Run found = train_run(config, ranks, 10, costs);
+    INFO(ranks << " ranks, " << parts << " tiles");
+    CHECK(found.policy == (ranks == 1 ? "sequential" : "comet"));
+    CHECK(found.parts == (ranks == 1 ? 1 : parts));
+    CHECK(double(found.arena) <= 1.05 * double(expected.arena));
+    check_alike(found, expected);
+  }
+}
+
+TEST_CASE("comet: a late rank and ranks without tokens change no value") {
+  auto config = config_of({config::Router::top_k, 1}, 2.0);
+  const test::DeclaredCosts costs;
+  Around around;
+  // All tokens go to the first expert: its rank gets all that find a slot, the others' experts get none.
+  SECTION("experts of three ranks get no tokens") {
+    around.prepare = [](train::Trainer& trainer) {
+      for (const auto& [name, tensor] : trainer.store().all()) {
+        const bool gate = name.ends_with("moe.gate.weight"), bias = name.ends_with("ln_2.bias");
+        const std::int64_t n = gate || bias ? tensor.type.shape.elements() : 0, width = tensor.type.shape.back();
+        for (std::int64_t i = 0; i < n; ++i) tensor.memory.as<float>()[i] = bias || i < width ? 1.f : 0.f;
+      }
+    };
+  }
+  SECTION("tokens everywhere") {}
+  const Run expected = train_run(config, 4, 6, costs, around);
+  config.overlap.policy = "comet";
+  config.overlap.parts = 4;
+  const Run found = train_run(config, 4, 6, costs, around);
+  CHECK(found.policy == "comet");
+  check_alike(found, expected);
+  around.before = [](int rank, int step) {
+    if (rank == step % 4) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  const Run late = train_run(config, 4, 6, costs, around);
+  for (std::size_t i = 0; i < found.records.size(); ++i) CHECK(late.records[i].loss == found.records[i].loss);
+  CHECK(late.weights == found.weights);
+  CHECK(late.routes == found.routes);
 }
 
 TEST_CASE("four ranks, bf16 and micro batches under lancet") {

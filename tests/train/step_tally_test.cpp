@@ -18,7 +18,7 @@ StepTally two_layers(bool z_loss, bool bias) {
   if (z_loss) layers.z_loss = {&z[0], &z[1]};
   if (bias) layers.bias = {biases[0], biases[1]};
   tally.clear();
-  for (int micro = 0; micro < 2; ++micro) tally.add(layers, {});
+  for (int micro = 0; micro < 2; ++micro) tally.add(layers);
   return tally;
 }
 

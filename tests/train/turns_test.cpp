@@ -58,7 +58,7 @@ TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
       [&](comm::Communicator& world) -> Status {
         LANCET_ASSIGN(const auto made,
                       planning::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
-        plans[std::size_t(world.rank())] = ir::print(made.update);
+        plans[std::size_t(world.rank())] = ir::print(made.step);
         return {};
       },
       timeout);

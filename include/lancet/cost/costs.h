@@ -81,10 +81,12 @@ class Costs {
   // groups of these axes communicate at the same time.
   virtual double all_to_all_ms(double bytes, mesh::Axes group = {}) const = 0;
   virtual double all_reduce_ms(double bytes, mesh::Axes group = {}) const = 0;
+  // The ranks of a group that are neighbours on a host; 1 if nothing is known of hosts.
+  virtual std::int64_t ranks_on_host(mesh::Axes) const { return 1; }
   virtual bool knows(mesh::Axes) const { return true; }  // whether the two functions have times of the group
   // The cost of an instruction of the expert stream between several ranks: by default that of an all-to-all of its
   // bytes_sent. peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as
-  // its types say.
+  // its types say. A part that reaches certain ranks only says so itself (reached()).
   virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
@@ -96,6 +98,11 @@ class Costs {
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };
+
+// Of an all-to-all: the other ranks that it sends to, by its attribute peers; -1 if it has none, and sends to all.
+std::int64_t reached(const ir::Instruction& instruction);
+// The cost of an all-to-all of which no row leaves the rank: moving the bytes takes its cores as long as if they did.
+OpCost own_rows_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 
 // The cost of an instruction of the reduce stream. An all-reduce is a reduce-scatter and an all-gather of as many
 // bytes, in its messages (src/comm/mpi/communicator.cpp) and in a ring: each of the two costs half of the all-reduce.

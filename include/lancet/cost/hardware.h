@@ -100,8 +100,9 @@ struct Routing {
 
 // Properties of an all-to-all that decide its time besides its bytes.
 struct Spread {
-  double fullest = 1;  // bytes that the rank of the fullest experts receives, relative to the mean
-  double share = 1;    // share of the other ranks that get a message: less than 1 in a group of peers
+  double fullest = 1;                    // bytes that the rank of the fullest experts receives, relative to the mean
+  double share = 1;                      // share of the other ranks that get a message: less than 1 in a group of peers
+  std::optional<bool> within_host = {};  // if given, all bytes stay on the host, or all leave it
 };
 
 // Milliseconds of an op that has the device to itself: launch overhead of its kernels plus the slower of memory and
@@ -115,6 +116,10 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
+// Milliseconds of a permute: each rank sends `bytes` to the rank `shift` places on, or half of them there and half as
+// many places back. The ranks of a node are neighbours, so `shift` of them, or all if they are fewer, send to another
+// node; links and NICs work at the same time.
+double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, std::int64_t shift);
 // Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs
 // twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks.
 // Groups beside one another (Layout::beside) have their share of the NICs. The latency is that of a tree over the
@@ -146,6 +151,7 @@ class HardwareCosts final : public Costs {
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
+  std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).on_host(); }
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;

@@ -20,6 +20,7 @@ class SlowestCosts final : public Costs {
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
+  std::int64_t ranks_on_host(mesh::Axes group) const override { return machines_.front().ranks_on_host(group); }
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;

@@ -143,6 +143,7 @@ struct Instruction {
   std::string label;          // its module of the model: "h.1.attn.c_attn"
   std::int32_t repeated = 0;  // 0, or the number of the repeat in whose body it will be (repeat.h); then it has a label
   std::vector<Instruction> body = {};  // of a repeat: what it runs, in order
+  std::int32_t micro_batch = 0;        // of the step (micro_batches.h); 0 also in what closes the step
   bool writes_operand(TensorId id) const;
 };
 
@@ -171,7 +172,8 @@ struct Output {
   std::string name;
   TensorId tensor;
   OutputKind kind = OutputKind::other;
-  TensorId parameter = {};  // of a gradient
+  TensorId parameter = {};       // of a gradient
+  std::int32_t micro_batch = 0;  // that it is of; 0 also for outputs of the whole step
 };
 
 struct Program {

@@ -165,6 +165,10 @@ enum class Kind : std::uint8_t {
   flat_all_gather,      // completes parameters of which each rank has updated its flat shard
 };
 
+// Collectives that permutes of windows can take the place of (schedule/ring_shards): gather brings the shards of a
+// dimension to all ranks, scatter gives each rank its shard of a sum.
+enum class Ring : std::uint8_t { none, gather, scatter };
+
 // Two ops that one op does at once: `product`, and `reader`, whose operand 0 is the product's result. rows: both work
 // on filled rows, their last operand. In the forward pass the fused op has the product's operands and both results; in
 // the backward pass it takes the reader's operand 1 as its operand 2 and has the reader's results.
@@ -188,6 +192,9 @@ struct Ragged {
 
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
+// Attributes that only parts have, and by which their times differ: the columns of a tile (OpDef::column_tiles), and of
+// an all-to-all the other ranks that it reaches and whether they are all on this rank's host.
+inline constexpr std::array<std::string_view, 3> tile_attributes{"columns", "peers", "near"};
 
 struct OpDef {
   std::string_view name;
@@ -208,6 +215,10 @@ struct OpDef {
   std::vector<PartitionRow> partition = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
+  // Result 0 can be made in tiles of its last axis, each a dense tensor: with the attribute `columns`, an instruction
+  // makes the columns [part * columns, (part + 1) * columns) alone. Operands are whole; of weights it reads what it
+  // needs in their place. Tiles have the bits of the whole, where products sum in the same order.
+  bool column_tiles = false;
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts
@@ -215,6 +226,7 @@ struct OpDef {
       false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
+  Ring ring = Ring::none;
   std::optional<Fusion> fuses = {};
   std::optional<Ragged> ragged = {};  // applies to instructions that have the operand `counts`
   // If a result's index: parts run one after the other, because each continues the count of the part before. Every

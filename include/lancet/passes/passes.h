@@ -60,10 +60,9 @@ struct GradientSums {
 // Adds all-reduces of the gradients, each over the axes that the sharding of the output's tensor is partial over, as
 // partition_spmd leaves it. A group has buckets of bucket_bytes, or of an eighth of all its gradients, but at least 256
 // KiB, if that is less, and each all-reduce is right after the instruction that completes its bucket. Then one
-// all-reduce of each group sums the loss, aux and load outputs. gradients false (a micro batch that only accumulates):
-// no all-reduces of gradients. sums.shards: reduce-scatters in place of the gradients' all-reduces; the output grad.p
-// is then f32[s], this rank's shard. Counts in the place of gradients (ops::OpDef::counted) are
-// summed whole and in f32.
+// all-reduce of each group sums the loss, aux and load outputs. gradients false (a forward pass): no all-reduces of
+// gradients. sums.shards: reduce-scatters in place of the gradients' all-reduces; the output grad.p is then f32[s],
+// this rank's shard. Counts in the place of gradients (ops::OpDef::counted) are summed whole and in f32.
 ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});
 

@@ -1,6 +1,7 @@
 // The planner: makes a rank's Plan from a logical forward Program by the pipeline of passes of a policy.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/passes/passes.h"
 #include "lancet/planner/pass_run.h"
+#include "lancet/schedule/bounds.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::planner {
@@ -23,13 +25,15 @@ struct PlanRequest {
   mesh::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
   passes::GradientSums gradient_sums = {};
-  bool accumulate = false;  // gradients accumulate over the runs of several plans
-  bool update = true;       // false: a micro batch that only accumulates its gradients
   bool fuse = false;        // GELU is fused with the products beside it
+  bool accumulate = false;  // gradients add up in states, so that several micro batches make one step
+  int micro_batches = 1;    // in the plan; more than 1 only with `accumulate`
   // The report holds all policies, not only sequential and the requested one, unless the step is a large one.
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
+  // PlanReport::bounds is filled, within this many times the memory of the step without parts; 0: it is empty.
+  double bounds_memory_factor = 0;
 };
 
 // The schedule of one policy, as simulated. Milliseconds.
@@ -49,23 +53,32 @@ struct LowerBound {
   double ms() const { return compute > network ? compute : network; }
 };
 
+// What ways to overlap would bring with ideal dependencies: to the whole step, and to the plan that runs.
+struct PlanBounds {
+  double memory_factor = 0;
+  schedule::Bounds step, plan;
+};
+
 struct PlanReport {
   std::vector<PassRun> passes;         // the passes that made the plan, in order, after the logical Program itself
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
   LowerBound lower_bound;
+  std::optional<PlanBounds> bounds;
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless
-// overlap.parts forces a split. The header holds what the plan was made from (policy, model: the hash of the logical
-// Program's text, ranks, mesh if instructions name its groups, optimizer, build: cost::kernel_build) and, with costs,
-// their name and the prediction (profile: Costs::identity; predicted_ms, exposed_ms). Config errors: an unknown policy
-// or pass to skip (the message lists the known ones); a pass that cannot be skipped; costs that lack an op; those of
-// passes::shard and passes::partition_spmd.
+// overlap.parts forces a split. A policy schedules one micro batch; the pass micro_batches repeats its schedule, and
+// all times are those of the micro batches together. The header holds what the plan was made from (policy, model: the
+// hash of the logical Program's text, ranks, mesh if instructions name its groups, optimizer, build:
+// cost::kernel_build) and, with costs, their name and the prediction (profile: Costs::identity; predicted_ms,
+// exposed_ms). Config errors: an unknown policy or pass to skip (the message lists the known ones); a pass that cannot
+// be skipped; costs that lack an op; those of passes::shard and passes::partition_spmd.
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report = nullptr);
 
-// One rank's training step, before a policy schedules it. Errors: those of passes::shard and passes::partition_spmd.
+// One rank's training step, with one micro batch, before a policy schedules it. Errors: those of passes::shard and
+// passes::partition_spmd.
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request);
 
 // Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
@@ -79,7 +92,8 @@ struct PolicyInfo {
   std::string_view name, what;
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
-// The policies that a plan is compared with: those that make a schedule of their own, without the steps of an ablation.
+// The policies that a plan of one micro batch is compared with: those that make a schedule of their own, without the
+// steps of an ablation.
 std::vector<std::string_view> compared_policies();
 // Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);

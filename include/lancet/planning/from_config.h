@@ -26,8 +26,12 @@ struct LeastMemory {
 };
 Result<LeastMemory> least_memory(const config::Config& config, int ranks);
 
+// The micro batches that the plan of a step holds: the largest number of at most 8 that divides the step's. A step of
+// more runs the plan several times, all but the last time without what closes the step (ir::closes_step), so that a
+// plan's size and the time to make it are bounded, whatever the number of micro batches.
+int micro_batches_in_plan(const config::Config& config);
+
 struct StepOptions {
-  bool update = true;                  // false: a micro batch that only accumulates gradients
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
   bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
@@ -35,11 +39,12 @@ struct StepOptions {
   bool inspect = false;                // gradients and gates' decisions stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
+  double bounds_memory_factor = 0;     // PlanRequest::bounds_memory_factor
 };
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
 // The Programs whose instructions need costs when such a step is planned.
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, bool update);
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks);
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
 // The plan that reads the next `rows` tokens of one sequence.
 Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);

@@ -25,8 +25,7 @@ struct RunPlanOptions {
 };
 
 struct StepPlans {
-  ir::Plan update;                // the step, or its last micro batch
-  std::optional<ir::Plan> micro;  // the micro batches before it
+  ir::Plan step;  // micro_batches_in_plan() micro batches of the step
   std::optional<ir::Plan> evaluate;
   planner::PlanReport report;  // on rank 0
   // The costs without RunPlanOptions::load; null: none were needed. Those that were measured are in `measured`.

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lancet/comm/communicator.h"
@@ -73,8 +74,11 @@ class EmulatedDevice {
   double all_to_all_latency_ns(mesh::Axes group = {}) const { return latency(group).all_to_all_ns; }
   double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
 
-  // The executors of a rank take turns; each calls this at the start of a run, and gets the number of runs before it.
-  std::int64_t begin_run() { return runs_++; }
+  // The executors of a rank take turns; each calls this at the start of a run of so many micro batches, and gets the
+  // number of micro batches before it.
+  std::int64_t begin_run(std::int64_t micro_batches) {
+    return std::exchange(micro_batches_, micro_batches_ + micro_batches);
+  }
 
  private:
   struct Latency {
@@ -90,7 +94,7 @@ class EmulatedDevice {
   cost::HardwareCosts costs_;
   cost::SlowestCosts slowest_costs_;
   std::map<mesh::Axes, Latency> latencies_;  // of all ranks under no axes
-  std::int64_t runs_ = 0;
+  std::int64_t micro_batches_ = 0;           // in all runs so far
 };
 
 }  // namespace lancet::runtime

@@ -74,14 +74,20 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;
 
+  // Which run of a step: `earlier` leaves out what closes the step (ir::closes_step), so that the gradients of several
+  // runs add up before the last one uses them.
+  enum class Run : std::uint8_t { last, earlier };
+
   // Runs the plan once. An error of a stream stops the others and is returned with the stream and the instruction:
   // "stream reduce: [12] all_reduce at h.0.ln_1.weight: ...".
-  virtual Status run() = 0;
+  virtual Status run(Run which) = 0;
+  Status run() { return run(Run::last); }
 
   // Finds the cause of a loss that is not finite: searches parameters and state, then runs the plan again, one
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
   // result. Slow. Collective; it always runs to the end, since other ranks may find a number later or not at all.
-  virtual Result<std::optional<NonFinite>> find_non_finite() = 0;
+  virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
+  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()

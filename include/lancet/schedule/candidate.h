@@ -21,6 +21,8 @@ struct Candidate {
 // other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
 // other.
 Dependencies turns(const ir::Program& program, Dependencies dependencies);
+// The same where `overlaps`, per instruction, says in place of the attribute which of them overlap each other.
+Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps);
 
 // Adds dependencies such that the communication streams never share the network: each message waits for the last one of
 // the other stream before it in program order.

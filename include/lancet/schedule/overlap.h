@@ -1,7 +1,7 @@
-// The passes that hide communication behind computation. Each takes a candidate of the step, whose instructions are the
-// step's own, and returns its own schedule if the simulator finds that shorter, else the candidate; those that others
-// published do what their text says and are always applied. If overlap.parts forces a number of parts, a split is
-// returned even if it is longer.
+// The passes that hide communication behind computation. Each but pair_micro_batches takes a candidate of the step,
+// whose instructions are the step's own, and returns its own schedule if the simulator finds that shorter, else the
+// candidate; those that others published do what their text says and are always applied. If overlap.parts forces a
+// number of parts, a split is returned even if it is longer.
 //
 // Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls, greedily and then by a local search
 // (assign_dw.h); its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the
@@ -31,10 +31,27 @@ Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Can
 // FasterMoE's smart schedule (He et al., PPoPP 2022), in the order of its published code: all-to-alls to every group of
 // ranks, the experts group by group, all-to-alls back. One number of groups for all layers.
 Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// Comet (Zhang et al., MLSys 2025), section 3.1, in both passes: received rows in tiles by the ranks that they come
+// from, beside the experts' first product; the experts' last product in tiles of columns, each sent back as soon as it
+// is made. The numbers of tiles are found layer by layer; the arena stays within 105% of the sequential step's. Left
+// out, and described in docs/planning.md: one kernel that multiplies and sends, and adding up a token's experts before
+// its row is sent back.
+Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
 // of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
 // FlowMoE finds by Bayesian optimisation. Weight gradients stay whole.
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// Collective matmul (Wang et al., Overlap Communication with Dependent Computation via Decomposition, ASPLOS 2023, and
+// XLA's windowed einsum): an all-gather before products and a reduce-scatter after one become rings of permutes, beside
+// the products of the windows that have come (ring_shards). All else takes turns.
+Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
+// DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
+// one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,
+// or compete with all other instructions, whichever is shorter. The activations of two micro batches are alive at once.
+// The candidate is the schedule of all micro batches; with one there is no pair, and it stays as it is.
+Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.

@@ -21,43 +21,44 @@ class Step {
   const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
   const cost::Costs& costs() const { return *costs_; }
-  // The part_counts (at least 2, ascending) that the step can be split in: along the batch those that divide it, by
-  // peers those that divide the ranks, by capacity all. Empty if no tokens travel.
-  const std::vector<int>& part_counts(Cut cut) const {
-    return cut == Cut::batch ? batch_parts_ : cut == Cut::capacity ? capacity_parts_ : peer_parts_;
-  }
+  // The numbers of parts (at least 2, ascending) that the step can be split in by the cut. Empty if no tokens travel.
+  const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
   bool has_all_to_all() const;                              // some of the expert stream takes time
 
-  // Rows of the whole step along the batch, and of the experts and their all-to-alls along the capacity or by peers.
-  const AxisRows& rows(Cut cut) const { return cut == Cut::batch ? batch_rows_ : capacity_rows_; }
+  const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
 
   // No instruction split.
-  Split whole(Cut cut) const;
+  Split whole(const Cut& cut) const;
   // Every instruction split that can be.
-  Split all(Cut cut, int parts) const;
+  Split all(const Cut& cut, int parts) const;
 
   // The costs of the instructions of rewrite(program(), split).
   std::vector<cost::OpCost> op_costs(const Rewritten& rewritten, const Split& split) const;
-  // The cost of one of `parts` parts of an instruction.
-  const cost::OpCost& part_cost(Cut cut, int parts, std::size_t instruction) const;
+  // The cost of part `part` of `parts` of an instruction.
+  const cost::OpCost& part_cost(const Cut& cut, int parts, std::size_t instruction, int part = 0) const;
 
  private:
+  struct OfCut {
+    AxisRows rows;
+    std::vector<int> counts = {};
+    // By number of parts and instruction of program_: of each part, if it is split; a single one if parts are equal.
+    std::map<int, std::vector<std::vector<cost::OpCost>>> costs = {};
+  };
+
   Step() = default;
-  std::int64_t ranks() const;
-  Status add_part_costs(Cut cut, int parts);
-  void add_peer_costs(const Rewritten& by_capacity, int parts);
+  const OfCut& of(const Cut& cut) const { return cuts_.at(&cut); }
+  Status add_part_costs(const Cut& cut, int parts);
   cost::OpCost helper_cost(const ir::Program& program, std::size_t instruction) const;
 
   ir::Program program_;
   const cost::Costs* costs_ = nullptr;
   Dependencies dependencies_;
   std::vector<cost::OpCost> op_costs_;
-  std::vector<int> batch_parts_, capacity_parts_, peer_parts_;
   std::size_t forward_end_ = 0;
-  AxisRows batch_rows_, capacity_rows_;
-  std::map<std::pair<Cut, int>, std::vector<cost::OpCost>> part_costs_;  // by instruction of program_
-  std::map<std::string, cost::OpCost> helpers_;                          // by op_key
+  TokenRanks among_;
+  std::map<const Cut*, OfCut> cuts_;             // looked up only
+  std::map<std::string, cost::OpCost> helpers_;  // by op_key
 };
 
 // The part counts that planning and profiling consider: 2, 4, 8, ... up to max_parts, or the one that overlap.parts

@@ -73,10 +73,15 @@ Kernel bind_swap(const KernelArgs& args) {
   };
 }
 
+Kernel bind_permute(const KernelArgs& args) {
+  return [call = PermuteShards(args), group = GroupComm(args)]() -> Status { return group.send(call.messages); };
+}
+
 const CpuKernel table[] = {{"all_gather", bind_gather, collective_workspace<AllGather>},
                            {"reduce_scatter", bind_scatter, collective_workspace<ReduceScatter>},
                            {"sum_shards", bind_sum, collective_workspace<SumShards>},
-                           {"swap_shards", bind_swap, collective_workspace<SwapShards>}};
+                           {"swap_shards", bind_swap, collective_workspace<SwapShards>},
+                           {"permute_shards", bind_permute}};
 
 }  // namespace
 

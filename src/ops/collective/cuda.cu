@@ -101,11 +101,16 @@ Kernel bind_swap(const KernelArgs& args) {
   };
 }
 
+Kernel bind_permute(const KernelArgs& args) {
+  return [call = PermuteShards(args), group = GroupStream(args)]() -> Status { return group.send(call.messages); };
+}
+
 // No graph records a transport's calls.
 const DeviceKernel table[] = {{"all_gather", bind_gather, collective_workspace<AllGather>, false},
                               {"reduce_scatter", bind_scatter, collective_workspace<ReduceScatter>, false},
                               {"sum_shards", bind_sum, collective_workspace<SumShards>, false},
-                              {"swap_shards", bind_swap, collective_workspace<SwapShards>, false}};
+                              {"swap_shards", bind_swap, collective_workspace<SwapShards>, false},
+                              {"permute_shards", bind_permute, nullptr, false}};
 
 }  // namespace
 

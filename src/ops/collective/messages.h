@@ -10,6 +10,7 @@
 #include "lancet/base/check.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/ops/kernel.h"
+#include "lancet/ops/ring.h"
 #include "ops/shards.h"
 
 namespace lancet::ops {
@@ -145,6 +146,30 @@ struct SwapShards : CollectiveCall {
   static ShardLayout layout_to(const KernelArgs& args) { return layout_of(args, args.operands[0], "to", "to_blocks"); }
   static ShardLayout layout_from(const KernelArgs& args) {
     return layout_of(args, args.results[0], "from", "from_blocks");
+  }
+};
+
+// Each rank sends its first operand `shift` places back in the group, and its second one as many places on.
+struct PermuteShards {
+  Messages messages;
+
+  explicit PermuteShards(const KernelArgs& args) {
+    const std::int64_t ranks = args.group.size, shift = args.attributes.integer(ring_shift);
+    LANCET_CHECK(ranks == args.attributes.integer("shards"), "{} is planned for {} ranks, its group has {}", args.op,
+                 args.attributes.integer("shards"), ranks);
+    for (std::size_t i = 0; i < args.operands.size(); ++i) {
+      const std::int64_t from = i == 0 ? shift : -shift;
+      const std::size_t bytes = bytes_of(args.operands[i]);
+      messages.sends.push_back({peer(args, -from), args.operands[i].as<std::byte>(), bytes});
+      messages.receives.push_back({peer(args, from), args.results[i].as<std::byte>(), bytes});
+    }
+  }
+
+ private:
+  // The rank that many places on in the group.
+  static int peer(const KernelArgs& args, std::int64_t places) {
+    const std::int64_t ranks = args.group.size;
+    return int(((args.group.place + places) % ranks + ranks) % ranks);
   }
 };
 

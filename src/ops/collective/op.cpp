@@ -7,9 +7,16 @@
 //   sum_shards(x): the sum of x over the ranks
 //   swap_shards(x) {from, from_blocks, to, to_blocks}: x is this rank's shard of dimension `from`, and whole in
 //       dimension `to` -> whole in `from`, this rank's shard of `to`
+//   permute_shards(x [, y]) {shift, of, ...}: a step of a ring: x of the rank `shift` places on in the group [, and y
+//   of
+//       the rank as many places before]. Attribute of: the collective that the ring takes the place of, whose
+//       attributes it has, too
 // Sums add up in f32 in the order of the ranks, ((x0 + x1) + x2) + ..., and are rounded once to the type of x; so they
 // are the same bits on all ranks and by every transport. They need no gradient rules, since they enter a program after
 // its backward pass.
+#include <algorithm>
+
+#include "lancet/ops/ring.h"
 #include "ops/describe.h"
 #include "ops/shards.h"
 
@@ -55,6 +62,16 @@ Inferred infer_swap(const OpInput& in) {
   return shaped(in, whole ? to.shard(*whole, shards_of(in)) : whole);
 }
 
+Inferred infer_permute(const OpInput& in) {
+  for (const TensorType& type : in.operands)
+    if (!is_activation(type.dtype) && type.dtype != DType::i32) return expected("tensors of f32, bf16 or i32");
+  const std::int64_t shards = shards_of(in), shift = in.attributes.integer(ring_shift);
+  if (shards < 1 || shift < 1 || shift >= std::max<std::int64_t>(shards, 2))
+    return expected("the attributes shards, the ranks of a group, and shift, from 1 on and less than that");
+  if (in.attributes.text(ring_of).empty()) return expected("the attribute of, a collective");
+  return Types(in.operands.begin(), in.operands.end());
+}
+
 // Of the bytes of x, the ones that each of the other ranks gets, and how often in all.
 Work work_of(const OpInput& in, double shares_sent, bool sums) {
   const TensorType& x = in.operands[0];
@@ -71,6 +88,9 @@ Work work_gather(const OpInput& in) {  // the whole of x to each of the others
 Work work_scatter(const OpInput& in) { return work_of(in, 1, true); }
 Work work_sum(const OpInput& in) { return work_of(in, 2, true); }
 Work work_swap(const OpInput& in) { return work_of(in, 1, false); }
+Work work_permute(const OpInput& in) {
+  return {.bytes = 2 * bytes_of(in), .sent = shards_of(in) > 1 ? bytes_of(in) : 0};
+}
 
 // Samples run on one rank. The results on several are tested in collective_test.cpp.
 std::vector<Sample> samples(const Attributes& attributes) {
@@ -84,14 +104,16 @@ const OpDef table[] = {
      .work = work_gather,
      .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
      .stream = ir::Stream::expert,
-     .kind = Kind::collective},
+     .kind = Kind::collective,
+     .ring = Ring::gather},
     {.name = "reduce_scatter",
      .required = 1,
      .infer = infer_scatter,
      .work = work_scatter,
      .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
      .stream = ir::Stream::expert,
-     .kind = Kind::collective},
+     .kind = Kind::collective,
+     .ring = Ring::scatter},
     {.name = "sum_shards",
      .required = 1,
      .infer = infer_sum,
@@ -104,6 +126,16 @@ const OpDef table[] = {
      .infer = infer_swap,
      .work = work_swap,
      .samples = samples({{"axes", "tensor"}, {"shards", 1}, {"from", 0}, {"to", 1}, {"to_blocks", 3}}),
+     .stream = ir::Stream::expert,
+     .kind = Kind::collective},
+    {.name = "permute_shards",
+     .required = 1,
+     .most = 2,
+     .infer = infer_permute,
+     .work = work_permute,
+     .samples = {{{f32({2, 6, 5})}, {{"axes", "tensor"}, {"shards", 1}, {"of", "all_gather"}, {"shift", 1}}},
+                 {{bf16({4, 3, 7}), bf16({4, 3, 7})},
+                  {{"axes", "tensor"}, {"shards", 1}, {"of", "all_gather"}, {"shift", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::collective},
 };

@@ -17,7 +17,8 @@ template <ExpertProduct kind, bool with_gelu, class T>
 Kernel bind_product(const KernelArgs& args, const GroupedOperands<T>& p) {
   const std::int64_t rows = kind == ExpertProduct::dw ? p.height : p.buffer_rows;
   if constexpr (std::is_same_v<T, bf16>) {
-    const bool whole = p.width % 8 == 0 && (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
+    const bool whole =
+        p.width % 8 == 0 && p.all_columns % 8 == 0 && (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
     if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument))
       return run_product(args, rows, TileShape::rows, TileShape::columns, GroupedTensorProduct<kind, with_gelu>{p});
   }

@@ -67,21 +67,34 @@ Kernel streamed(const KernelArgs& args) {
   };
 }
 
+// The address of the element number `first`.
+const void* from_element(const TensorView& view, std::int64_t first) {
+  return view.as<const std::byte>() + first * size_of(view.dtype());
+}
+
+// With the attribute columns, the product of some rows of each expert's weights, at their place in the whole.
 Kernel bind(const KernelArgs& args) {
   if (args.attributes.integer("streamed", 0)) return streamed(args);
-  const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2];
-  GroupedMatmulDesc desc =
-      extents(GroupedRows::m, x.shape()[0], x.shape()[1], w.shape()[1], w.shape()[2], x.dtype(), x.dtype());
+  const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2], &y = args.results[0];
+  const std::int64_t all = w.shape()[1], k = w.shape()[2], columns = y.shape()[2];
+  const std::int64_t first = columns < all ? args.attributes.integer("part", 0) * columns : 0;
+  GroupedMatmulDesc desc = extents(GroupedRows::m, x.shape()[0], x.shape()[1], columns, k, x.dtype(), x.dtype());
   desc.product.trans_b = true;
   desc.product.bias = DType::f32;
-  return product(desc, {args.operands[3], x.shape()[1]}, x.data, w.data, b.data, args.results[0].data);
+  desc.stride_b = all * k;
+  desc.stride_bias = all;
+  return product(desc, {args.operands[3], x.shape()[1]}, x.data, from_element(w, first * k), from_element(b, first),
+                 y.data);
 }
 
 Kernel bind_dx(const KernelArgs& args) {
-  const TensorView &dy = args.operands[0], &w = args.operands[1];
-  const GroupedMatmulDesc desc =
-      extents(GroupedRows::m, dy.shape()[0], dy.shape()[1], w.shape()[2], w.shape()[1], dy.dtype(), dy.dtype());
-  return product(desc, {args.operands[2], dy.shape()[1]}, dy.data, w.data, nullptr, args.results[0].data);
+  const TensorView &dy = args.operands[0], &w = args.operands[1], &dx = args.results[0];
+  const std::int64_t n = w.shape()[1], all = w.shape()[2], columns = dx.shape()[2];
+  const std::int64_t first = columns < all ? args.attributes.integer("part", 0) * columns : 0;
+  GroupedMatmulDesc desc = extents(GroupedRows::m, dy.shape()[0], dy.shape()[1], columns, n, dy.dtype(), dy.dtype());
+  desc.product.ldb = all;
+  desc.stride_b = n * all;
+  return product(desc, {args.operands[2], dy.shape()[1]}, dy.data, from_element(w, first), nullptr, dx.data);
 }
 
 // db f32[E,N] = the sums of dy's filled rows [E,R,N]. Threads share the columns, so each column is summed in row order.

@@ -9,11 +9,18 @@ using device::bind_product;
 using device::ExpertProduct;
 using device::grouped_operands;
 
+// With the attribute columns: the first of them, from which on a product reads b and the bias.
+std::int64_t first_column(const KernelArgs& args) {
+  return args.attributes.integer("columns", 0) * args.attributes.integer("part", 0);
+}
+
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[3]);
-    p.bias = args.operands[2].as<float>();
-    p.width = int(args.operands[1].shape()[1]), p.depth = int(args.operands[1].shape()[2]);
+    p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[2]);
+    p.all_columns = int(args.operands[1].shape()[1]);
+    p.b += first_column(args) * p.depth;
+    p.bias = args.operands[2].as<float>() + first_column(args);
     return bind_product<ExpertProduct::forward, false>(args, p);
   });
 }
@@ -21,7 +28,9 @@ Kernel bind(const KernelArgs& args) {
 Kernel bind_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
-    p.width = int(args.operands[1].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
+    p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
+    p.all_columns = int(args.operands[1].shape()[2]);
+    p.b += first_column(args);
     return bind_product<ExpertProduct::dx, false>(args, p);
   });
 }

@@ -58,8 +58,8 @@ struct GroupedTensorProduct {
         block.sync();  // before kept.tile is overwritten
       } else {
         constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
-        const bf16* b = p.b + std::int64_t(tile.expert) * p.width * p.depth;
-        const std::int64_t stride_b = along_b == Along::k ? p.depth : p.width;
+        const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
+        const std::int64_t stride_b = along_b == Along::k ? p.depth : p.all_columns;
         tile_product<Along::k, along_b, false>(
             block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
             {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column},
@@ -98,8 +98,8 @@ struct GroupedPlainProduct {
                          sums);
       } else {
         constexpr bool along_k = product == ExpertProduct::forward;
-        const T* b = p.b + std::int64_t(tile.expert) * p.width * p.depth;
-        const std::int64_t row_stride = along_k ? p.depth : 1, k_stride = along_k ? 1 : p.width;
+        const T* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
+        const std::int64_t row_stride = along_k ? p.depth : 1, k_stride = along_k ? 1 : p.all_columns;
         plain_product<T>(block, block.shared_memory(),
                          {p.a + (tile.first_row + tile.row) * p.depth, p.depth, 1, tile.rows - tile.row},
                          {b + tile.column * row_stride, row_stride, k_stride, p.width - tile.column}, p.depth, sums);
@@ -125,7 +125,7 @@ struct GroupedPlainProduct {
         } else {
           float value = sums.c[i][j];
           if (product == ExpertProduct::forward && p.bias)
-            value += p.bias[std::int64_t(tile.expert) * p.width + first_column + j];
+            value += p.bias[std::int64_t(tile.expert) * p.all_columns + first_column + j];
           if constexpr (with_gelu && product == ExpertProduct::forward) {
             p.argument[at] = from_f32<T>(value);
             value = gelu(value);

@@ -64,7 +64,7 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, warp_lane);
   const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
                             first_row, first_column, warp_lane);
-  const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.width : nullptr;
+  const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.all_columns : nullptr;
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i) {
     if constexpr (with_gelu && !forward) {

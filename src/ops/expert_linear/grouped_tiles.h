@@ -25,8 +25,9 @@ struct GroupedOperands {
   int experts, sources;
   std::int64_t buffer_rows;
   int height, width, depth;  // height for dw, depth for the others
-  bool accumulate;           // add onto dw and db
-  T* argument;               // of GELU, shaped like c: forward with GELU writes it, dx reads it
+  int all_columns;  // forward, dx: of b and bias, of which c has `width`; b and bias begin at the first of them
+  bool accumulate;  // add onto dw and db
+  T* argument;      // of GELU, shaped like c: forward with GELU writes it, dx reads it
 };
 
 // A tile: its expert, its row and column within the expert's result, and the expert's filled rows.

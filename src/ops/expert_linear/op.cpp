@@ -1,6 +1,7 @@
 // One linear layer per expert, over its filled rows only: y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
 // x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from all_to_all_counts). Other rows are neither read nor written.
-// Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear.
+// Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear. Attributes columns and
+// part: expert_linear and expert_linear_dx make these columns of the result only (OpDef::column_tiles).
 #include "ops/product_types.h"
 
 namespace lancet::ops {
@@ -19,6 +20,9 @@ Inferred infer_dw(const OpInput& in) {
   return Types{dw, db};
 }
 
+Inferred infer(const OpInput& in) { return columns_of(expert_linear_types(in), in); }
+Inferred infer_dx(const OpInput& in) { return columns_of(expert_linear_dx_types(in), in); }
+
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   const TensorId dy = g.result_gradient(0), rows = forward.operands[3];
@@ -34,16 +38,15 @@ Work product(const Shape& rows, std::int64_t n, const OpInput& in, double row_by
   return {2.0 * filled * double(rows.back()) * double(n), row_bytes * filled / double(rows.rows()) + whole_bytes};
 }
 double bytes_at(const OpInput& in, std::size_t operand) { return double(ir::bytes(in.operands[operand])); }
-Work work(const OpInput& in) {
-  const Shape &x = in.operands[0].shape, &w = in.operands[1].shape;
-  const double rows = bytes_at(in, 0) + double(x.rows() * w[1]) * size_of(in.operands[0].dtype);
-  return product(x, w[1], in, rows, bytes_of(in) - bytes_at(in, 0));
+// Of a product that makes `columns` of all its columns, which read as large a share of the weights.
+Work product_of_columns(const Shape& from, std::int64_t all, const OpInput& in) {
+  const std::int64_t columns = in.attributes.integer("columns", all);
+  const double rows = bytes_at(in, 0) + double(from.rows() * columns) * size_of(in.operands[0].dtype);
+  const double weights = double(columns) / double(all) * bytes_at(in, 1);
+  return product(from, columns, in, rows, bytes_of(in) - bytes_at(in, 0) - bytes_at(in, 1) + weights);
 }
-Work work_dx(const OpInput& in) {
-  const Shape &dy = in.operands[0].shape, &w = in.operands[1].shape;
-  const double rows = bytes_at(in, 0) + double(dy.rows() * w[2]) * size_of(in.operands[0].dtype);
-  return product(dy, w[2], in, rows, bytes_of(in) - bytes_at(in, 0));
-}
+Work work(const OpInput& in) { return product_of_columns(in.operands[0].shape, in.operands[1].shape[1], in); }
+Work work_dx(const OpInput& in) { return product_of_columns(in.operands[0].shape, in.operands[1].shape[2], in); }
 Work work_dw(const OpInput& in) {
   const Shape &dy = in.operands[0].shape, &x = in.operands[1].shape;
   const double rows = bytes_at(in, 0) + bytes_at(in, 1);
@@ -58,7 +61,7 @@ const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
 const OpDef table[] = {
     {.name = "expert_linear",
      .required = 4,
-     .infer = expert_linear_types,
+     .infer = infer,
      .gradient = gradient,
      .work = work,
      .weights = {1},
@@ -71,11 +74,12 @@ const OpDef table[] = {
                  {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, streamed_route},
                  {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .column_tiles = true,
      .kind = Kind::product,
      .ragged = Ragged{{0}, {0}, 3}},
     {.name = "expert_linear_dx",
      .required = 3,
-     .infer = expert_linear_dx_types,
+     .infer = infer_dx,
      .work = work_dx,
      .partition = {{{irregular, none, irregular}, {irregular}, SplitIn::time, {"tokens"}},
                    {{0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
@@ -85,6 +89,7 @@ const OpDef table[] = {
      .samples = {{{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{bf16({4, 8, 16}), bf16({4, 16, 32}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .column_tiles = true,
      .kind = Kind::product,
      .ragged = Ragged{{0}, {0}, 2}},
     {.name = "expert_linear_dw",

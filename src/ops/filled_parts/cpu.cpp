@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "lancet/ops/peer_parts.h"
 #include "ops/cpu.h"
 #include "ops/token_slots.h"
 
@@ -40,18 +41,38 @@ Kernel bind_split_capacity(const KernelArgs& args) {
 }
 
 Kernel bind_split_peers(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].shape()[0];
-  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.group.place;
-  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
-  const std::int64_t first = theirs * group * (experts / ranks), last = first + experts / parts;
+  const PeerParts peers = peer_parts(args.attributes);
+  const std::int64_t experts = args.results[0].shape()[0], of_rank = experts / peers.ranks;
+  const std::int64_t part_number = args.attributes.integer("part"), rank = args.group.place;
   const auto* whole = args.operands[0].as<std::int32_t>();
   auto* part = args.results[0].as<std::int32_t>();
   return [=]() -> Status {
     for (std::int64_t e = 0; e < experts; ++e) {
-      const bool mine = e >= first && e < last;
+      const bool mine = peers.part_of(rank, e / of_rank) == part_number;
       part[2 * e] = whole[2 * e];
       part[2 * e + 1] = mine ? whole[2 * e + 1] : whole[2 * e];
+    }
+    return {};
+  };
+}
+
+Kernel bind_peer_rows(const KernelArgs& args) {
+  const PeerParts peers = peer_parts(args.attributes);
+  const std::int64_t experts = args.results[0].shape()[0], width = peers.ranks + 1;
+  const std::int64_t part_number = args.attributes.integer("part"), rank = args.group.place;
+  const auto* whole = args.operands[0].as<std::int32_t>();
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int32_t* all = whole + e * width;
+      std::int32_t *mine = part + e * width, at = all[0];
+      for (std::int64_t source = 0; source < peers.ranks; ++source)
+        if (peers.part_of(source, rank) < part_number) at += all[source + 1] - all[source];
+      mine[0] = at;
+      for (std::int64_t source = 0; source < peers.ranks; ++source) {
+        if (peers.part_of(source, rank) == part_number) at += all[source + 1] - all[source];
+        mine[source + 1] = at;
+      }
     }
     return {};
   };
@@ -70,24 +91,33 @@ Kernel bind_join_rows(const KernelArgs& args) {
   };
 }
 
-Kernel bind_sum(const KernelArgs& args) {
-  std::vector<const float*> parts;
-  for (const TensorView& part : args.operands) parts.push_back(part.as<float>());
-  float* sum = args.results[0].as<float>();
-  const std::int64_t n = args.results[0].elements();
-  return [=]() -> Status {
-    std::memcpy(sum, parts[0], std::size_t(n) * sizeof(float));
-    for (std::size_t p = 1; p < parts.size(); ++p)
-      for (std::int64_t i = 0; i < n; ++i) sum[i] += parts[p][i];
-    return {};
-  };
+// out[i] = (parts[0][i] + parts[1][i]) + ..., in f32.
+template <class T>
+void sum_in_order(const std::vector<const T*>& parts, std::int64_t begin, std::int64_t n, T* out) {
+  float sum[cpu::block];
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = to_f32(parts[0][begin + i]);
+  for (std::size_t p = 1; p < parts.size(); ++p)
+    for (std::int64_t i = 0; i < n; ++i) sum[i] += to_f32(parts[p][begin + i]);
+  for (std::int64_t i = 0; i < n; ++i) out[begin + i] = from_f32<T>(sum[i]);
 }
 
-const CpuKernel table[] = {{"split_filled", bind_split},
-                           {"split_capacity", bind_split_capacity},
-                           {"split_peers", bind_split_peers},
-                           {"join_rows", bind_join_rows},
-                           {"sum", bind_sum}};
+Kernel bind_sum(const KernelArgs& args) {
+  return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    std::vector<const T*> parts;
+    for (const TensorView& part : args.operands) parts.push_back(part.as<T>());
+    return [parts, sum = args.results[0].as<T>(), n = args.results[0].elements()]() -> Status {
+      cpu::parallel_for(n, cpu::grain_elements, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; i += cpu::block)
+          sum_in_order(parts, i, std::min(cpu::block, end - i), sum);
+      });
+      return {};
+    };
+  });
+}
+
+const CpuKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
+                           {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
+                           {"join_rows", bind_join_rows},     {"sum", bind_sum}};
 
 }  // namespace
 

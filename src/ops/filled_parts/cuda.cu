@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include "lancet/ops/peer_parts.h"
 #include "ops/device/pack.h"
 #include "ops/token_slots.h"
 
@@ -78,12 +79,13 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.experts, SplitCapacity::threads), kernel});
 }
 
-// The slots of the experts [first, last); empty ranges for the other experts.
+// The slots of the experts on the ranks of a part; empty ranges for the other experts.
 struct SplitPeers {
   static constexpr int threads = 128;
   const std::int32_t* whole;  // [E, 2]
   std::int32_t* part;         // [E, 2]
-  std::int64_t experts, first, last;
+  std::int64_t experts, rank, number;
+  PeerParts peers;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -91,19 +93,47 @@ struct SplitPeers {
     if (e >= experts) return;
     const std::int32_t begin = whole[2 * e];
     part[2 * e] = begin;
-    part[2 * e + 1] = e >= first && e < last ? whole[2 * e + 1] : begin;
+    part[2 * e + 1] = peers.part_of(rank, e / (experts / peers.ranks)) == number ? whole[2 * e + 1] : begin;
   }
 };
 
 Kernel bind_split_peers(const KernelArgs& args) {
-  const std::int64_t experts = args.results[0].shape()[0];
-  const std::int64_t parts = args.attributes.integer("parts"), ranks = args.attributes.integer("ranks");
-  const std::int64_t group = ranks / parts, rank = args.group.place;
-  const std::int64_t theirs = (rank / group + args.attributes.integer("part")) % parts;
-  const std::int64_t first = theirs * group * (experts / ranks);
-  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(), experts, first,
-                          first + experts / parts};
-  return run_steps(args.stream, Step{divide_up(experts, SplitPeers::threads), kernel});
+  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                          args.results[0].shape()[0],          args.group.place,
+                          args.attributes.integer("part"),     peer_parts(args.attributes)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, SplitPeers::threads), kernel});
+}
+
+// The rows of an expert that come from the ranks of a part, after those of the parts before.
+struct PeerRows {
+  static constexpr int threads = 64;
+  const std::int32_t* whole;  // [E/W, W+1]
+  std::int32_t* part;         // [E/W, W+1]
+  std::int64_t experts, rank, number;
+  PeerParts peers;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e >= experts) return;
+    const std::int32_t* all = whole + e * (peers.ranks + 1);
+    std::int32_t* mine = part + e * (peers.ranks + 1);
+    std::int32_t at = all[0];
+    for (std::int64_t source = 0; source < peers.ranks; ++source)
+      if (peers.part_of(source, rank) < number) at += all[source + 1] - all[source];
+    mine[0] = at;
+    for (std::int64_t source = 0; source < peers.ranks; ++source) {
+      if (peers.part_of(source, rank) == number) at += all[source + 1] - all[source];
+      mine[source + 1] = at;
+    }
+  }
+};
+
+Kernel bind_peer_rows(const KernelArgs& args) {
+  const PeerRows kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                        args.results[0].shape()[0],          args.group.place,
+                        args.attributes.integer("part"),     peer_parts(args.attributes)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, PeerRows::threads), kernel});
 }
 
 struct JoinRows {
@@ -132,43 +162,45 @@ Kernel bind_join_rows(const KernelArgs& args) {
 constexpr int parts_per_launch = 32;
 
 // Bytes: each part and the sum once.
-struct Sum {
+template <class T>
+struct SumParts {
   static constexpr int threads = 256;
-  const float* parts[parts_per_launch];
+  const T* parts[parts_per_launch];
   int count;
   bool accumulate;  // onto the sum of earlier launches
-  float* sum;
+  T* sum;
   std::int64_t n;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t i = block.index() * threads + block.thread();
     if (i >= n) return;
-    float total = accumulate ? sum[i] : parts[0][i];
+    float total = to_f32(accumulate ? sum[i] : parts[0][i]);
 #pragma unroll 4
-    for (int p = accumulate ? 0 : 1; p < count; ++p) total += parts[p][i];
-    sum[i] = total;
+    for (int p = accumulate ? 0 : 1; p < count; ++p) total += to_f32(parts[p][i]);
+    sum[i] = from_f32<T>(total);
   }
 };
 
 Kernel bind_sum(const KernelArgs& args) {
-  std::vector<Sum> sums;
-  for (std::size_t p = 0; p < args.operands.size(); ++p) {
-    if (p % parts_per_launch == 0)
-      sums.push_back({{}, 0, p > 0, args.results[0].as<float>(), args.results[0].elements()});
-    sums.back().parts[sums.back().count++] = args.operands[p].as<float>();
-  }
-  return [stream = args.stream, sums = std::make_shared<const std::vector<Sum>>(std::move(sums))]() -> Status {
-    for (const Sum& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, Sum::threads), sum));
-    return {};
-  };
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
+    std::vector<SumParts<T>> sums;
+    for (std::size_t p = 0; p < args.operands.size(); ++p) {
+      if (p % parts_per_launch == 0)
+        sums.push_back({{}, 0, p > 0, args.results[0].as<T>(), args.results[0].elements()});
+      sums.back().parts[sums.back().count++] = args.operands[p].as<T>();
+    }
+    return
+        [stream = args.stream, sums = std::make_shared<const std::vector<SumParts<T>>>(std::move(sums))]() -> Status {
+          for (const SumParts<T>& sum : *sums) LANCET_TRY(launch(*stream, divide_up(sum.n, SumParts<T>::threads), sum));
+          return {};
+        };
+  });
 }
 
-const DeviceKernel table[] = {{"split_filled", bind_split},
-                              {"split_capacity", bind_split_capacity},
-                              {"split_peers", bind_split_peers},
-                              {"join_rows", bind_join_rows},
-                              {"sum", bind_sum}};
+const DeviceKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
+                              {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
+                              {"join_rows", bind_join_rows},     {"sum", bind_sum}};
 
 }  // namespace
 

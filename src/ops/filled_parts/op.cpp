@@ -4,13 +4,21 @@
 //       the part before.
 //   split_capacity(filled) {part, parts, slots}: the slots [part * C / parts, (part + 1) * C / parts) of every expert,
 //       where C is the attribute `slots`.
-//   split_peers(filled) {part, parts, ranks}: the slots of the experts on one group of ranks. The ranks form `parts`
-//       groups of neighbours. Part p is the p-th group counted from the rank's own, modulo `parts`, so part 0 stays
-//       within the group, and in every part each group sends to one other group (the all-to-alls by groups of workers
-//       of FasterMoE). It is on the expert stream, because it depends on the rank.
+//   split_peers(filled) {part, parts, ranks [, host]}: the slots of the experts on one group of ranks (PeerParts).
+//       Without `host` the ranks form `parts` groups of neighbours. Part p is the p-th group counted from the rank's
+//       own, modulo `parts`, so part 0 stays within the group, and in every part each group sends to one other group
+//       (the all-to-alls by groups of workers of FasterMoE). With it, part 0 is the rank itself, part 1 the rest of its
+//       host of `host` ranks, and the others are tiles of the ranks of other hosts (Comet, section 3.1.2). It is on the
+//       expert stream, because it depends on the rank.
+// The rows i32[E/W,W+1] that were found for all parts at once are split in the same way:
+//   peer_rows(rows) {part, parts, ranks [, host]} -> rows of the part: those that come from the ranks which send to
+//   this
+//       one in the part. The parts' rows follow each other, so that of every expert the buffer begins with the rank's
+//       own rows. Also on the expert stream.
 // The others join what parts have made:
 //   join_rows(rows of each part...) -> where each expert's rows, or filled slots, begin and end, over all parts
-//   sum(part...) -> the sum of partial results, added in order
+//   sum(part...) -> the sum of partial results, added in order in f32 and rounded once (on a GPU every 32 parts)
+#include "lancet/ops/peer_parts.h"
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -37,19 +45,36 @@ Inferred infer_split_capacity(const OpInput& in) {
 }
 
 Inferred infer_split_peers(const OpInput& in) {
-  const std::int64_t ranks = in.attributes.integer("ranks");
-  if (!is_part_of_filled(in) || ranks < 1 || ranks % in.attributes.integer("parts") || in.operands[0].shape[0] % ranks)
+  const PeerParts peers = peer_parts(in.attributes);
+  if (!is_part_of_filled(in) || !peers.fit() || in.operands[0].shape[0] % peers.ranks)
     return expected("filled slots i32[E,2], one of their parts and ranks that divide E and that the parts divide");
   return Types{in.operands[0]};
 }
 
-Inferred infer_same(const OpInput& in, DType dtype, std::string_view what) {
+Inferred infer_peer_rows(const OpInput& in) {
+  const TensorType& rows = in.operands[0];
+  const PeerParts peers = peer_parts(in.attributes);
+  const std::int64_t part = in.attributes.integer("part");
+  const bool fits = rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[1] == peers.ranks + 1;
+  if (!fits || !peers.fit() || part < 0 || part >= peers.parts)
+    return expected("rows i32[E/W,W+1] of W ranks and one of the parts that the ranks form");
+  return Types{rows};
+}
+
+// What depends on the rank alone sends nothing and takes no time worth a measurement.
+Work nothing(const OpInput&) { return {}; }
+
+Inferred infer_same(const OpInput& in, bool fits, std::string_view what) {
   for (const TensorType& part : in.operands)
-    if (part.dtype != dtype || part != in.operands[0]) return expected(what);
+    if (!fits || part != in.operands[0]) return expected(what);
   return Types{in.operands[0]};
 }
-Inferred infer_join_rows(const OpInput& in) { return infer_same(in, DType::i32, "rows i32[E/W,W+1] of one type"); }
-Inferred infer_sum(const OpInput& in) { return infer_same(in, DType::f32, "f32 tensors of one type"); }
+Inferred infer_join_rows(const OpInput& in) {
+  return infer_same(in, in.operands[0].dtype == DType::i32, "rows i32[E/W,W+1] of one type");
+}
+Inferred infer_sum(const OpInput& in) {
+  return infer_same(in, is_activation(in.operands[0].dtype), "f32 or bf16 tensors of one type");
+}
 
 const OpDef table[] = {
     {.name = "split_filled",
@@ -67,8 +92,19 @@ const OpDef table[] = {
     {.name = "split_peers",
      .required = 1,
      .infer = infer_split_peers,
+     .work = nothing,
      .samples = {{{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"ranks", 2}}},
-                 {{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}}},
+                 {{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}},
+                 {{filled_of(4)},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 2}, {"parts", 3}, {"ranks", 4}, {"host", 2}}}},
+     .stream = ir::Stream::expert,
+     .kind = Kind::part_helper},
+    {.name = "peer_rows",
+     .required = 1,
+     .infer = infer_peer_rows,
+     .work = nothing,
+     .samples = {{{i32({4, 2}, Fill::rows)},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 1}, {"ranks", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::part_helper},
     {.name = "join_rows",
@@ -81,7 +117,7 @@ const OpDef table[] = {
      .required = 1,
      .most = any_number,
      .infer = infer_sum,
-     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}},
+     .samples = {{{f32({2, 5}), f32({2, 5}), f32({2, 5})}, {}}, {{bf16({3, 7}), bf16({3, 7}), bf16({3, 7})}, {}}},
      .kind = Kind::part_helper},
 };
 

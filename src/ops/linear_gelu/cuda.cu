@@ -122,7 +122,7 @@ Kernel bind_experts(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = device::grouped_operands<T>(args, args.operands[3]);
     p.bias = args.operands[2].as<float>();
-    p.width = int(args.operands[1].shape()[1]), p.depth = int(args.operands[1].shape()[2]);
+    p.width = p.all_columns = int(args.operands[1].shape()[1]), p.depth = int(args.operands[1].shape()[2]);
     p.argument = args.results[0].as<T>(), p.c = args.results[1].data;
     return device::bind_product<device::ExpertProduct::forward, true>(args, p);
   });
@@ -131,7 +131,7 @@ Kernel bind_experts(const KernelArgs& args) {
 Kernel bind_experts_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = device::grouped_operands<T>(args, args.operands[3]);
-    p.width = int(args.operands[1].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
+    p.width = p.all_columns = int(args.operands[1].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
     p.argument = args.operands[2].as<T>();
     return device::bind_product<device::ExpertProduct::dx, true>(args, p);
   });

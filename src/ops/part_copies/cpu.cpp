@@ -49,7 +49,24 @@ Kernel bind_merge_slots(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"copy", bind_concat}, {"concat", bind_concat}, {"merge_slots", bind_merge_slots}};
+Kernel bind_place_columns(const KernelArgs& args) {
+  const Shape &tile = args.operands[0].shape(), &shape = args.results[0].shape();
+  const std::int64_t element = size_of(args.results[0].dtype()), columns = tile[2] * element, row = shape[2] * element;
+  const cpu::FilledRows filled(args.operands[1], tile[1]);
+  const auto* from = args.operands[0].as<std::byte>();
+  auto* to = args.results[0].as<std::byte>() + args.attributes.integer("part") * columns;
+  return [=, grain = cpu::row_grain(tile[2])]() -> Status {
+    filled.parallel(grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) std::memcpy(to + r * row, from + r * columns, std::size_t(columns));
+    });
+    return {};
+  };
+}
+
+const CpuKernel table[] = {{"copy", bind_concat},
+                           {"concat", bind_concat},
+                           {"merge_slots", bind_merge_slots},
+                           {"place_columns", bind_place_columns}};
 
 }  // namespace
 

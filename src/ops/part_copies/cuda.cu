@@ -50,6 +50,27 @@ struct MergeSlots {
   }
 };
 
+// One pack of a filled row of a tile per thread. Bytes: each element read and written once.
+template <class T>
+struct PlaceColumns {
+  static constexpr int threads = 256;
+  const T* from;
+  T* to;  // the tile's first column of the whole
+  Filled filled;
+  std::int64_t rows, columns, all, packs, blocks_per_expert;  // packs: of a row; all: columns of the whole
+  bool wide;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() / blocks_per_expert, chunk = block.index() % blocks_per_expert;
+    const std::int64_t i = chunk * threads + block.thread(), row = filled.begin(e) + i / packs;
+    if (row >= filled.end(e)) return;
+    const std::int64_t column = i % packs * Pack<T>::size, at = e * rows + row;
+    const Part part = part_of_row<T>(column, columns);
+    store(to + at * all + column, load(from + at * columns + column, part, wide), part, wide);
+  }
+};
+
 // Calls f(T{}) with a type whose loads and stores keep every bit of the elements.
 template <class F>
 Kernel by_size(DType dtype, F f) {
@@ -95,7 +116,24 @@ Kernel bind_merge_slots(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"copy", bind_concat}, {"concat", bind_concat}, {"merge_slots", bind_merge_slots}};
+Kernel bind_place_columns(const KernelArgs& args) {
+  return by_size(args.operands[0].dtype(), [&]<class T>(T) {
+    const Shape& tile = args.operands[0].shape();
+    const std::int64_t columns = tile[2], all = args.results[0].shape()[2], packs = divide_up(columns, Pack<T>::size);
+    const T* from = static_cast<const T*>(args.operands[0].data);
+    T* to = static_cast<T*>(args.results[0].data) + args.attributes.integer("part") * columns;
+    const bool wide = aligned(from, to) && aligned_rows<T>(columns) && aligned_rows<T>(all);
+    const std::int64_t blocks_per_expert = divide_up(tile[1] * packs, PlaceColumns<T>::threads);
+    const PlaceColumns<T> kernel{from, to,    Filled(args.operands[1]), tile[1], columns,
+                                 all,  packs, blocks_per_expert,        wide};
+    return run_steps(args.stream, Step{tile[0] * blocks_per_expert, kernel});
+  });
+}
+
+const DeviceKernel table[] = {{"copy", bind_concat},
+                              {"concat", bind_concat},
+                              {"merge_slots", bind_merge_slots},
+                              {"place_columns", bind_place_columns}};
 
 }  // namespace
 

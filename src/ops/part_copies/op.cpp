@@ -6,6 +6,9 @@
 //   in
 //       their order. Each part has a buffer of full size; `filled` is its filled slots i32[E,2], or rows i32[E,W+1].
 //       Attribute tokens: the expected number of filled rows of all parts.
+// Parts of the last axis are dense tensors of their own, which a copy puts in their place:
+//   place_columns(tile [E,C,D/n], filled) {part, parts} -> [E,C,D]: writes the filled slots' columns
+//       [part * D/n, (part + 1) * D/n) and leaves all others as they are. Attribute tokens: as above, of one tile.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -42,6 +45,16 @@ Inferred infer_merge_slots(const OpInput& in) {
   return Types{buffer};
 }
 
+Inferred infer_place_columns(const OpInput& in) {
+  TensorType whole = in.operands[0];
+  const std::int64_t part = in.attributes.integer("part"), parts = in.attributes.integer("parts");
+  if (!is_activation(whole.dtype) || whole.shape.rank() != 3 || !names_rows(in.operands[1], whole.shape[0]))
+    return expected("columns of a buffer, [E,C,D/n] of f32 or bf16, and the filled slots of its experts");
+  if (part < 0 || part >= parts) return expected("one of the parts");
+  whole.shape.set(2, whole.shape[2] * parts);
+  return Types{whole};
+}
+
 // Each filled row is read and written once.
 Work work_merge_slots(const OpInput& in) {
   const TensorType& buffer = in.operands[0];
@@ -70,6 +83,15 @@ const OpDef table[] = {
      .work = work_merge_slots,
      .samples = {{{f32({4, 8, 7}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, sample_route}},
+     .kind = Kind::part_helper},
+    {.name = "place_columns",
+     .required = 2,
+     .infer = infer_place_columns,
+     .work = work_merge_slots,
+     .samples = {{{f32({4, 8, 7}), i32({4, 2}, Fill::rows)},
+                  {{"capacity", 8}, {"tokens", 16}, {"part", 1}, {"parts", 2}}},
+                 {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)},
+                  {{"capacity", 8}, {"tokens", 16}, {"part", 0}, {"parts", 3}}}},
      .kind = Kind::part_helper},
 };
 

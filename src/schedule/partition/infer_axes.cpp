@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/partition/cut.h"
 
 namespace lancet::schedule {
 namespace {

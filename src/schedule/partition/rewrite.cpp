@@ -2,9 +2,10 @@
 // axis in the op's partition row:
 // - axis 0: slice p of the tensor. The slices are views of one memory if something reads the tensor whole or in another
 //   number of parts; otherwise each part's value has memory of its own.
+// - the last axis: a tensor of the part's columns. place_columns copies it into the whole if something reads that.
 // - irregular (slots of the experts): a view of the whole buffer, marked with the part, since slots are global.
 // - filled slots and rows, irregular of i32: one tensor per part, joined by join_rows if something reads the whole.
-//   Filled slots that were made whole are split by split_filled, split_capacity or split_peers.
+//   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
@@ -37,9 +38,12 @@ class Rewriter {
       : source_(source),
         split_(split),
         per_token_(split.per_token.empty() ? per_token_tensors(source) : split.per_token),
+        received_(source.tensors.size()),
         whole_users_(source.tensors.size()) {
     result_.program = source;
     result_.program.instructions.clear();
+    for (const Instruction& at : source.instructions)
+      if (ops::kind(at) == ops::Kind::counts) received_[at.results[0].index()] = true;
     find_whole_users();
   }
 
@@ -127,11 +131,10 @@ class Rewriter {
     for (int p = 0; p < parts; ++p) {
       Instruction part = whole;
       part.label = fmt::format("{}/{}", whole.label, p);
-      part.attributes = ops::attributes_of_share(row, whole.attributes, parts);
-      part.attributes.set("part", std::int64_t(p));
-      part.attributes.set("parts", std::int64_t(parts));
+      part.attributes = attributes_of_part(row, p, parts);
+      if (is_all_to_all(whole) && row.operands[1] == ops::none) part.operands = all_pairs(whole);
       for (std::size_t o = 0; o < whole.operands.size(); ++o)
-        part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
+        if (row.operands[o] != ops::none) part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
       const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
       if (sums)
         accumulate(part, p, parts);
@@ -152,6 +155,27 @@ class Rewriter {
       else if (row.results[r] != ops::accumulated)
         finish(whole, r, row.results[r], made[r], filled[r]);
     }
+  }
+
+  const Cut& this_cut() const { return *split_.cuts[std::size_t(origin_)]; }
+
+  ir::Attributes attributes_of_part(const ops::PartitionRow& row, int p, int parts) const {
+    const Cut& cut = this_cut();
+    ir::Attributes attributes = ops::attributes_of_share(row, whole_->attributes, parts);
+    if (cut.peers) {
+      const ops::PeerParts peers = cut.peers(split_.among, parts);
+      for (const std::string_view name : row.divided)
+        if (attributes.has(name)) attributes.set(name, whole_->attributes.integer(name) * peers.size(p) / peers.ranks);
+      if (peers.own_first && is_all_to_all(*whole_)) {  // its cost depends on whom it reaches
+        attributes.set("peers", peers.size(p) - (p == 0));
+        attributes.set("near", std::int64_t(p < peers.near()));
+      }
+    }
+    if (!row.results.empty() && row.results[0] == ops::last && ops::op(whole_->op).column_tiles)
+      attributes.set("columns", source_.type(whole_->results[0]).shape.back() / parts);
+    attributes.set("part", std::int64_t(p));
+    attributes.set("parts", std::int64_t(parts));
+    return attributes;
   }
 
   // The operand that says which slots or rows of the buffer the part fills. A counts op has no buffer.
@@ -188,10 +212,12 @@ class Rewriter {
       part.operands.push_back(previous_[*continued]);
   }
 
-  ir::TensorType slice_type(TensorId id, int parts) const {
+  // axis: 0 or ops::last.
+  ir::TensorType slice_type(TensorId id, int parts, Axis axis = 0) const {
     ir::TensorType type = source_.type(id);
-    LANCET_CHECK(type.shape[0] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
-    type.shape.set(0, type.shape[0] / parts);
+    const int index = ops::index_of(axis, type.shape.rank());
+    LANCET_CHECK(type.shape[index] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
+    type.shape.set(index, type.shape[index] / parts);
     return type;
   }
   Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }
@@ -201,7 +227,8 @@ class Rewriter {
     std::vector<TensorId>& known = parts_[id.value];
     if (axis == ops::cumulative) return known.size() == std::size_t(parts) ? known[std::size_t(p)] : id;
     if (known.size() == std::size_t(parts) && in_this_pipeline(id)) return known[std::size_t(p)];
-    LANCET_CHECK(!names_rows(id, axis), "filled rows in {} parts are needed in {}", known.size(), parts);
+    LANCET_CHECK(!names_rows(id, axis) && axis != ops::last, "{} is in {} parts, needed in {}", source_.display(id),
+                 known.size(), parts);
     // The whole exists: all its views are made at once.
     if (copies(id) && axis == 0) {
       known = split_copies(id, parts);
@@ -239,6 +266,7 @@ class Rewriter {
     const ir::TensorType& type = source_.type(id);
     if (axis == ops::cumulative && p + 1 == parts) return id;
     if (axis == ops::partial || axis == ops::cumulative || names_rows(id, axis)) return program.add_value(type);
+    if (axis == ops::last) return program.add_value(slice_type(id, parts, axis));
     if (copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
       return program.add_value(axis == 0 ? slice_type(id, parts) : type,
@@ -260,6 +288,8 @@ class Rewriter {
       join("sum", whole, id, made);
     else if (names_rows(id, axis))
       join_filled(whole, id, made);
+    else if (axis == ops::last)
+      place_columns(whole, id, made);
     else if (copies(id))
       join_copies(whole, id, axis, made, filled);
   }
@@ -267,6 +297,19 @@ class Rewriter {
   void join_filled(const Instruction& whole, TensorId id, const std::vector<TensorId>& made) {
     join("join_rows", whole, id, made);
     if (split_.all_helpers && ops::kind(whole) == ops::Kind::gate) split_filled(id, int(made.size()));
+  }
+
+  // Copies tiles of columns, as all-to-alls bring them, into a whole whose parts are the tiles' places.
+  void place_columns(const Instruction& whole, TensorId id, const std::vector<TensorId>& tiles) {
+    result_.program[id].kind = ir::TensorKind::view;
+    const int parts = int(tiles.size());
+    for (int p = 0; p < parts; ++p) {
+      join("place_columns", whole, result_.program.add_value(source_.type(id), id, Slice{0, p, parts}),
+           {tiles[std::size_t(p)], whole.operands[1]});
+      Instruction& copy = result_.program.instructions.back();
+      copy.label = fmt::format("{}.columns/{}", layer(whole.label), p);
+      copy.attributes = {{"tokens", filled_by(whole)}, {"part", std::int64_t(p)}, {"parts", std::int64_t(parts)}};
+    }
   }
 
   // The whole tensor, in memory of its own.
@@ -306,15 +349,17 @@ class Rewriter {
     parts_[filled.value] = std::move(made);
   }
 
+  // Filled slots, or the rows that a rank receives, in parts.
   std::vector<TensorId> split_filled(TensorId filled, int parts) {
+    const bool rows = received_[filled.index()];
+    const SplitOp& by = rows ? this_cut().received : this_cut().filled;
+    LANCET_CHECK(!by.op.empty(), "the cut {} splits no {}", this_cut().name, source_.display(filled));
     std::vector<TensorId> made;
     for (int p = 0; p < parts; ++p) {
-      Instruction split = split_.cut == Cut::batch   ? split_by_tokens(filled, made, p, parts)
-                          : split_.cut == Cut::peers ? split_by("split_peers", "ranks", filled)
-                                                     : split_by("split_capacity", "slots", filled);
+      Instruction split = by.by_choices ? split_by_choices(by, filled, made, p, parts) : split_by(by, filled, parts);
       split.stream = ops::op(split.op).stream;
       split.role = whole_->role;
-      split.label = fmt::format("{}.filled/{}", layer(whole_->label), p);
+      split.label = fmt::format("{}.{}/{}", layer(whole_->label), rows ? "rows" : "filled", p);
       split.attributes.set("part", std::int64_t(p));
       split.attributes.set("parts", std::int64_t(parts));
       split.results = {result_.program.add_value(source_.type(filled))};
@@ -325,21 +370,25 @@ class Rewriter {
   }
 
   // before: the parts before part p.
-  Instruction split_by_tokens(TensorId filled, const std::vector<TensorId>& before, int p, int parts) {
+  Instruction split_by_choices(const SplitOp& by, TensorId filled, const std::vector<TensorId>& before, int p,
+                               int parts) {
     Instruction split;
-    split.op = "split_filled";
+    split.op = by.op;
     split.attributes = {{"experts", source_.type(filled).shape[0]}};
     for (TensorId choices : choices_of(filled)) split.operands.push_back(operand(choices, 0, p, parts));
     if (p > 0) split.operands.push_back(before.back());
     return split;
   }
 
-  Instruction split_by(const char* op, const char* attribute_of_layer, TensorId filled) const {
+  Instruction split_by(const SplitOp& by, TensorId filled, int parts) const {
     Instruction split;
-    split.op = op;
+    split.op = by.op;
     split.operands = {filled};
-    const Instruction& of_layer = reader_of(filled, attribute_of_layer);
-    split.attributes = {{attribute_of_layer, of_layer.attributes.integer(attribute_of_layer)}};
+    const Instruction& of_layer = toucher_of(filled, by.attribute);
+    split.attributes.set(by.attribute, of_layer.attributes.integer(by.attribute));
+    if (this_cut().peers)
+      if (const ops::PeerParts peers = this_cut().peers(split_.among, parts); peers.own_first)
+        split.attributes.set("host", peers.host);
     if (const std::string_view axes = ir::axes_text(of_layer); !axes.empty())  // of the ranks of its all-to-alls
       split.attributes.set(ir::axes_attribute, std::string(axes));
     return split;
@@ -358,10 +407,12 @@ class Rewriter {
     return {};
   }
 
-  // The instruction that reads the filled slots and has an attribute: the number of ranks, or of slots of an expert.
-  const Instruction& reader_of(TensorId filled, std::string_view attribute) const {
+  // The instruction that reads or makes filled slots or rows and has an attribute: the number of ranks, or of slots of
+  // an expert.
+  const Instruction& toucher_of(TensorId filled, std::string_view attribute) const {
     const auto found = std::ranges::find_if(source_.instructions, [&](const Instruction& at) {
-      return at.attributes.has(attribute) && std::ranges::count(at.operands, filled) > 0;
+      return at.attributes.has(attribute) &&
+             (std::ranges::count(at.operands, filled) > 0 || std::ranges::count(at.results, filled) > 0);
     });
     LANCET_CHECK(found != source_.instructions.end(), "nothing reads the filled slots {} with {}",
                  source_.display(filled), attribute);
@@ -376,7 +427,7 @@ class Rewriter {
   int origin_ = 0;
   const Instruction* whole_ = nullptr;                             // the instruction that is being split
   std::vector<TensorId> previous_;                                 // the results of the part before
-  std::vector<bool> per_token_, whole_users_;                      // by tensor
+  std::vector<bool> per_token_, received_, whole_users_;           // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
   std::unordered_map<std::int32_t, int> copied_;                   // by whole tensor: the pipeline of its parts
 };
@@ -396,6 +447,14 @@ std::vector<bool> per_token_tensors(const ir::Program& program) {
       if (program.type(id).shape == choices) result[id.index()] = true;
   }
   return result;
+}
+
+Split joined(Split a, const Split& b) {
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    if (b.parts[i] == 1) continue;
+    a.rows[i] = b.rows[i], a.parts[i] = b.parts[i], a.cuts[i] = b.cuts[i];
+  }
+  return a;
 }
 
 Rewritten rewrite(const ir::Program& program, const Split& split) { return Rewriter(program, split).run(); }

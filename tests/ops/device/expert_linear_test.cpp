@@ -74,20 +74,20 @@ struct Case {
   std::string op;
   std::vector<Tensor> operands, results;
   std::int64_t length;  // terms of a sum, at most
+  ir::Attributes attributes = {};
 };
 
-ops::KernelArgs arguments(Case& c, const ir::Attributes& attributes) {
-  ops::KernelArgs args{c.op, {}, {}, attributes};
+ops::KernelArgs arguments(Case& c) {
+  ops::KernelArgs args{c.op, {}, {}, c.attributes};
   for (Tensor& tensor : c.operands) args.operands.push_back(tensor.view());
   for (Tensor& tensor : c.results) args.results.push_back(tensor.view());
   return args;
 }
 
 Case run_emulated(Case c, bool late, std::uint64_t order) {
-  const ir::Attributes attributes;
   HostDevice device;
   HostStream stream;
-  ops::KernelArgs args = arguments(c, attributes);
+  ops::KernelArgs args = arguments(c);
   args.device = &device, args.stream = &stream;
   ops::device::emulated::late_copies = late;
   ops::device::emulated::order_seed = order;
@@ -99,8 +99,7 @@ Case run_emulated(Case c, bool late, std::uint64_t order) {
 // Every element is within the rounding of its type, or untouched if the CPU wrote nothing.
 void check_against_cpu(const Case& c) {
   Case cpu = c, late = run_emulated(c, true, 3), early = run_emulated(c, false, 5);
-  const ir::Attributes attributes;
-  REQUIRE(ops::find_cpu_kernel(c.op)->bind(arguments(cpu, attributes))().ok());
+  REQUIRE(ops::find_cpu_kernel(c.op)->bind(arguments(cpu))().ok());
   for (std::size_t r = 0; r < c.results.size(); ++r) {
     CHECK(late.results[r] == early.results[r]);
     const DType dtype = c.results[r].type.dtype;
@@ -119,6 +118,21 @@ void check_against_cpu(const Case& c) {
   for (std::size_t i = 0; i < c.operands.size(); ++i) CHECK(late.operands[i] == c.operands[i]);
 }
 
+// The second of several tiles of columns, of half the width and of 8 columns.
+void check_tiles(const Case& whole) {
+  const ir::TensorType& type = whole.results[0].type;
+  for (const std::int64_t columns : {type.shape.back() / 2, std::int64_t(8)}) {
+    if (columns < 1 || 2 * columns > type.shape.back()) continue;
+    Shape shape = type.shape;
+    shape.set(-1, columns);
+    check_against_cpu({whole.op,
+                       whole.operands,
+                       {Tensor({type.dtype, shape})},
+                       whole.length,
+                       {{"columns", columns}, {"part", std::int64_t(1)}}});
+  }
+}
+
 void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k) {
   std::mt19937 random(7);
   const std::int64_t e = ranges.experts();
@@ -127,8 +141,11 @@ void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int6
   Tensor x = rows_tensor(dtype, ranges, k, random), dy = rows_tensor(dtype, ranges, n, random);
   Tensor w({dtype, {e, n, k}}), b({DType::f32, {e, n}}), dw({DType::f32, {e, n, k}}), db({DType::f32, {e, n}});
   for (Tensor* tensor : {&w, &b}) fill(*tensor, random);
-  check_against_cpu({"expert_linear", {x, w, b, rows}, {Tensor({dtype, {e, ranges.buffer, n}})}, k});
-  check_against_cpu({"expert_linear_dx", {dy, w, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});
+  for (const Case& product : {Case{"expert_linear", {x, w, b, rows}, {Tensor({dtype, {e, ranges.buffer, n}})}, k},
+                              Case{"expert_linear_dx", {dy, w, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n}}) {
+    check_against_cpu(product);
+    check_tiles(product);
+  }
   const Tensor y({dtype, {e, ranges.buffer, n}});
   check_against_cpu({"expert_linear_gelu", {x, w, b, rows}, {y, y}, k});
   check_against_cpu({"expert_linear_dx_gelu", {dy, w, x, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});

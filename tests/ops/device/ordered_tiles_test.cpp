@@ -132,7 +132,8 @@ void check_bits(const Make& make, const std::vector<std::int32_t>& filled, int e
   const auto a = normals<T>(experts * buffer_rows * 24, random), b = normals<T>(experts * 24 * 72, random);
   GroupedOperands<T> p{};
   p.a = a[0].values, p.b = b[0].values, p.filled = filled.data();
-  p.experts = experts, p.sources = sources, p.buffer_rows = buffer_rows, p.width = 72, p.depth = 24;
+  p.experts = experts, p.sources = sources, p.buffer_rows = buffer_rows, p.depth = 24;
+  p.width = p.all_columns = 72;
   test::HostStream stream;
   const auto run = [&](const auto& order_of) {
     std::vector<Eight<T>> c(std::size_t(experts * buffer_rows * 72 / 8));

@@ -55,7 +55,8 @@ void add_dimension(std::vector<CollectiveCase>& cases, int ranks, DType dtype, i
   attributes.set("axis", std::int64_t{axis});
   if (blocks > 1) attributes.set("blocks", blocks);
   CollectiveCase gather{"all_gather", attributes, {}, {}}, scatter{"reduce_scatter", attributes, {}, {}},
-      take{"take_shard", attributes, {}, {}};
+      take{"take_shard", attributes, {}, {}}, window{"take_window", attributes, {}, {}};
+  window.attributes.set("part", std::int64_t{ranks - 1});
   for (int r = 0; r < ranks; ++r) scatter.operands.push_back(mixed(type, r));
   const GuardedTensor whole = mixed(type, 9), sum = sum_of(scatter.operands);
   for (int r = 0; r < ranks; ++r) {
@@ -64,10 +65,26 @@ void add_dimension(std::vector<CollectiveCase>& cases, int ranks, DType dtype, i
     scatter.expected.push_back(shard_of(sum, axis, blocks, ranks, r));
     take.operands.push_back(whole);
     take.expected.push_back(shard_of(whole, axis, blocks, ranks, r));
+    window.operands.push_back(whole);
+    window.expected.push_back(shard_of(whole, axis, blocks, ranks, (r + ranks - 1) % ranks));
   }
   cases.push_back(gather);
   cases.push_back(scatter);
   cases.push_back(take);
+  cases.push_back(window);
+}
+
+void add_permutes(std::vector<CollectiveCase>& cases, int ranks, DType dtype) {
+  for (std::int64_t shift = 1; shift < std::max(ranks, 2); ++shift) {
+    CollectiveCase permute{"permute_shards", attributes_of(ranks), {}, {}};
+    permute.attributes.set("of", "all_gather");
+    permute.attributes.set("shift", shift);
+    for (int r = 0; r < ranks; ++r) {
+      permute.operands.push_back(mixed({dtype, {3, 7}}, r));
+      permute.expected.push_back(mixed({dtype, {3, 7}}, int(r + shift) % ranks));
+    }
+    cases.push_back(permute);
+  }
 }
 
 void add_sums(std::vector<CollectiveCase>& cases, int ranks, DType dtype, std::int64_t length) {
@@ -113,6 +130,7 @@ std::vector<CollectiveCase> collective_cases(int ranks) {
       for (const std::int64_t blocks : {1, 2, 3})
         for (const std::int64_t length : {1, 3, 8}) add_dimension(cases, ranks, dtype, axis, blocks, length);
     for (const std::int64_t length : {1, 21, 22, 64, 85, 1000, 5001}) add_sums(cases, ranks, dtype, length);
+    add_permutes(cases, ranks, dtype);
     for (const int from : {0, 1, 2})
       for (const int to : {0, 1, 2})
         for (const std::int64_t from_blocks : {1, 2})

@@ -303,16 +303,32 @@ void split_capacity(ReferenceCall& c) {
   }
 }
 
-// On rank 0, group g of the ranks is `g` groups away.
+// The part in which rank 0 sends to another one. Without the attribute host, group g of the ranks is `g` groups away.
+// With it, rank 0 comes first, then the rest of its host, then the others in parts of equal size, rounded down from the
+// front.
+Index part_of_peer(const ReferenceCall& c, Index peer) {
+  const Index ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts");
+  if (!c.attributes.has("host")) return peer / (ranks / parts);
+  const Index host = c.attributes.integer("host");
+  if (peer == 0) return 0;
+  if (peer < host) return 1;
+  const Index near = host > 1 ? 2 : 1, tiles = parts - near;
+  Index tile = 0;
+  while ((ranks - host) * (tile + 1) / tiles <= peer - host) ++tile;
+  return near + tile;
+}
+
 void split_peers(ReferenceCall& c) {
   const auto& whole = c.operands[0];
-  const Index E = whole.shape()[0], ranks = c.attributes.integer("ranks"), parts = c.attributes.integer("parts"),
-              part = c.attributes.integer("part");
+  const Index E = whole.shape()[0], ranks = c.attributes.integer("ranks"), part = c.attributes.integer("part");
   for (Index e = 0; e < E; ++e) {
-    const Index owner = e / (E / ranks);
     c.results[0][2 * e] = whole[2 * e];
-    c.results[0][2 * e + 1] = owner / (ranks / parts) == part ? whole[2 * e + 1] : whole[2 * e];
+    c.results[0][2 * e + 1] = part_of_peer(c, e / (E / ranks)) == part ? whole[2 * e + 1] : whole[2 * e];
   }
+}
+
+void peer_rows(ReferenceCall& c) {  // of one rank: all rows are its own
+  for (Index i = 0; i < c.results[0].shape().elements(); ++i) c.results[0][i] = c.operands[0][i];
 }
 
 void join_rows(ReferenceCall& c) {  // all rows count as the first source's: experts read only the first and last entry
@@ -336,6 +352,18 @@ void concat(ReferenceCall& c) {
   c.results[0].values.clear();
   for (const DoubleTensor& part : c.operands)
     c.results[0].values.insert(c.results[0].values.end(), part.values.begin(), part.values.end());
+}
+
+void place_columns(ReferenceCall& c) {  // a tile [E,C,D/n] and its filled slots
+  const DoubleTensor &tile = c.operands[0], &filled = c.operands[1];
+  const Index columns = tile.shape()[2], all = c.results[0].shape()[2], width = filled.shape()[1];
+  const Index first = c.attributes.integer("part") * columns;
+  for (Index e = 0; e < tile.shape()[0]; ++e)
+    for (Index r = Index(filled[e * width]); r < Index(filled[(e + 1) * width - 1]); ++r)
+      for (Index i = 0; i < columns; ++i) {
+        const Index row = e * tile.shape()[1] + r;
+        c.results[0][row * all + first + i] = tile[row * columns + i];
+      }
 }
 
 void merge_slots(ReferenceCall& c) {
@@ -369,6 +397,8 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"first_window", first_window},
                 {"join_rows", join_rows},
                 {"merge_slots", merge_slots},
+                {"peer_rows", peer_rows},
+                {"place_columns", place_columns},
                 {"split_capacity", split_capacity},
                 {"split_peers", split_peers},
                 {"split_filled", split_filled},

@@ -435,13 +435,17 @@ void reduce_scatter_flat(ReferenceCall& c) {
     }
 }
 
-void of_one_rank(ReferenceCall& c) { c.results[0].values = c.operands[0].values; }
+void of_one_rank(ReferenceCall& c) {
+  for (std::size_t i = 0; i < c.results.size(); ++i) c.results[i].values = c.operands[i].values;
+}
 
-// Shard 0 of dimension `axis` of `blocks` blocks.
-void take_shard(ReferenceCall& c) {
-  const Shape &whole = c.operands[0].shape(), &shard = c.results[0].shape();
-  const auto axis = int(c.attributes.integer("axis"));
-  const Index blocks = c.attributes.integer("blocks", 1), shards = c.attributes.integer("shards");
+// Calls copy(index in the shard, index in the whole) for each element of a shard of dimension `axis` of `blocks`
+// blocks.
+template <class Copy>
+void for_each_of_shard(const ir::Attributes& attributes, const Shape& whole, const Shape& shard, Index number,
+                       const Copy& copy) {
+  const auto axis = int(attributes.integer("axis"));
+  const Index blocks = attributes.integer("blocks", 1), shards = attributes.integer("shards");
   Index outer = 1, inner = 1;
   for (int i = 0; i < axis; ++i) outer *= whole[i];
   for (int i = axis + 1; i < whole.rank(); ++i) inner *= whole[i];
@@ -449,9 +453,21 @@ void take_shard(ReferenceCall& c) {
   for (Index o = 0; o < outer; ++o)
     for (Index at = 0; at < shard[axis]; ++at)
       for (Index i = 0; i < inner; ++i) {
-        const Index from = at / length * length * shards + at % length;
-        c.results[0][(o * shard[axis] + at) * inner + i] = c.operands[0][(o * whole[axis] + from) * inner + i];
+        const Index from = at / length * length * shards + number * length + at % length;
+        copy((o * shard[axis] + at) * inner + i, (o * whole[axis] + from) * inner + i);
       }
+}
+
+// Shard 0, or that of the window.
+void take_shard(ReferenceCall& c) {
+  for_each_of_shard(c.attributes, c.operands[0].shape(), c.results[0].shape(), c.attributes.integer("part", 0),
+                    [&](Index to, Index from) { c.results[0][to] = c.operands[0][from]; });
+}
+
+void join_windows(ReferenceCall& c) {
+  for (std::size_t w = 0; w < c.operands.size(); ++w)
+    for_each_of_shard(c.attributes, c.results[0].shape(), c.operands[w].shape(), Index(w),
+                      [&](Index from, Index to) { c.results[0][to] = c.operands[w][from]; });
 }
 
 std::map<std::string_view, Reference> make_references() {
@@ -470,6 +486,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"cross_entropy_train", cross_entropy},
                                               {"embedding", embedding},
                                               {"embedding_dw", embedding_dw},
+                                              {"join_windows", join_windows},
                                               {"layer_norm", layer_norm},
                                               {"layer_norm_dw", layer_norm_dw},
                                               {"layer_norm_dx", layer_norm_dx},
@@ -480,6 +497,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"logit_stats_dx", logit_stats_dx},
                                               {"loss_of_stats", loss_of_stats},
                                               {"one_summand", of_one_rank},
+                                              {"permute_shards", of_one_rank},
                                               {"position_dw", position_dw},
                                               {"reduce_scatter_flat", reduce_scatter_flat},
                                               {"reduce_scatter", of_one_rank},
@@ -491,6 +509,7 @@ std::map<std::string_view, Reference> make_references() {
                                               {"sum_shards", of_one_rank},
                                               {"swap_shards", of_one_rank},
                                               {"take_shard", take_shard},
+                                              {"take_window", take_shard},
                                               {"zero", zero},
                                               {"zeros", zeros}};
   add_moe_references(table);

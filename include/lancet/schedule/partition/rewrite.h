@@ -1,29 +1,12 @@
 // Splits instructions into parts (Lancet, section 5; rules 1 and 2 of the design: parts are slices of the full
 // buffers, slots are global).
 #pragma once
-#include <span>
 #include <vector>
 
 #include "lancet/ir/program.h"
-#include "lancet/ops/op.h"
+#include "lancet/schedule/partition/cut.h"
 
 namespace lancet::schedule {
-
-// Per instruction of the Program: the row of its op's partition table, or null if it stays whole.
-using AxisRows = std::vector<const ops::PartitionRow*>;
-
-// Starts from the all-to-alls of `members` (irregular on both sides) and follows tensors from instruction to
-// instruction: each takes the first row of its op that agrees with the axes already known for its tensors. Axes follow
-// the flow of data, never equal sizes. Instructions that no row fits (a whole-batch gate, a weight gradient) stay
-// whole. Rows that split an axis other than the first are ignored: only slices of the first axis are contiguous.
-AxisRows infer_axes(const ir::Program& program, std::span<const ir::InstructionId> members);
-
-// How the tokens of an MoE layer are divided among parts.
-enum class Cut {
-  batch,     // by sequences: part p has the tokens of its slice of the batch
-  capacity,  // by slots of each expert; splits only the experts and their all-to-alls (Tutel)
-  peers      // by groups of destination ranks; splits only the experts and their all-to-alls (FasterMoE)
-};
 
 // By tensor of the program: true for what is said of each token's choices, that is the slots in the experts' buffers,
 // and what the instructions that read these say of the same choices (experts, weights and gradients of these).
@@ -31,8 +14,9 @@ std::vector<bool> per_token_tensors(const ir::Program& program);
 
 struct Split {
   AxisRows rows;
-  std::vector<int> parts;  // per instruction; 1: whole. Greater than 1 only where `rows` has a row
-  Cut cut = Cut::batch;
+  std::vector<int> parts;        // per instruction; 1: whole. Greater than 1 only where `rows` has a row
+  std::vector<const Cut*> cuts;  // per instruction: of which cut its row is
+  TokenRanks among = {};         // of cuts by ranks
   bool all_helpers = false;  // also makes helpers (joins, split slots, copies) that nothing reads, to find their costs
   // Of a cut along the batch, per instruction: the number of its pipeline. If given, the parts of a pipeline have
   // memory of their own: copies split what they read from outside of it, and copies join what is read there (Lancet,
@@ -41,6 +25,9 @@ struct Split {
   // Of a program that is a range of a step's instructions: per_token_tensors of the step. Empty: of the program.
   std::vector<bool> per_token = {};
 };
+
+// Both splits at once: where `b` splits an instruction, it decides.
+Split joined(Split a, const Split& b);
 
 struct Rewritten {
   ir::Program program;

@@ -1,0 +1,60 @@
+// The cuts: along which axis a communication and the computation beside it are split in parts. Each is one constant in
+// a folder of src/schedule/cuts; CMake collects them.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lancet/ir/program.h"
+#include "lancet/ops/op.h"
+#include "lancet/ops/peer_parts.h"
+
+namespace lancet::schedule {
+
+// Per instruction of the Program: the row of its op's partition table, or null if it stays whole.
+using AxisRows = std::vector<const ops::PartitionRow*>;
+
+// Starts from the all-to-alls of `members` (irregular on both sides) and follows tensors from instruction to
+// instruction: each takes the first row of its op that agrees with the axes already known for its tensors. Axes follow
+// the flow of data, never equal sizes. Instructions that no row fits (a whole-batch gate, a weight gradient) stay
+// whole. Rows that split an axis other than the first are ignored: only slices of the first axis are contiguous.
+AxisRows infer_axes(const ir::Program& program, std::span<const ir::InstructionId> members);
+
+// The ranks among which tokens travel to their experts, and how many of them are neighbours on a host: 1 if nothing is
+// known of hosts, or if all are on one.
+struct TokenRanks {
+  std::int64_t ranks = 1, on_host = 1;
+};
+
+// The op that splits what was made for all parts at once: filled slots i32[E,2], or rows i32[E/W,W+1].
+struct SplitOp {
+  std::string_view op = {};         // empty: the parts make their own
+  std::string_view attribute = {};  // which it takes from an instruction of the layer
+  bool by_choices = false;          // its operands are the slots of the part's tokens, and the part before
+};
+
+// What a cut says of itself, for `lancet plan --cuts`: one line each.
+struct CutWords {
+  std::string_view parts;  // what one of its parts is called, plural
+  std::string_view splits, pairs, rewrites, memory, launches, source;
+};
+
+struct Cut {
+  std::string_view name;
+  CutWords words;
+  // The instructions that can be split, and by which rows of their ops.
+  AxisRows (*rows)(const ir::Program&);
+  // Those of the numbers of parts `wanted` (ascending, all at least 2) that the step can be split in; a cut whose parts
+  // follow from the ranks gives the numbers that these make, from the first to the last of `wanted`.
+  std::vector<int> (*part_counts)(const ir::Program&, const AxisRows&, const TokenRanks&, std::span<const int> wanted);
+  SplitOp filled = {}, received = {};
+  bool has_pipelines = false;  // its parts may have memory of their own, with copies around them (Split::pipeline)
+  // Of a cut by ranks: which of them send to each other in each part. Null: parts have equal shares of the tokens.
+  ops::PeerParts (*peers)(const TokenRanks&, int parts) = nullptr;
+};
+
+std::span<const Cut* const> all_cuts();       // by name
+const Cut& cut_named(std::string_view name);  // InternalError if unknown
+
+}  // namespace lancet::schedule

@@ -1,0 +1,433 @@
+// How the rewriting works. Window i of a tensor is the shard of the rank i places on, so that one text serves all ranks
+// (ops/ring_windows). An instruction works on windows if it is a product of a ring, or if it has a row along the same
+// dimension and is between two instructions on windows, as GELU between the products of an FFN. All others are whole. A
+// tensor's windows are joined before the first instruction that reads the whole, and taken from the whole for an
+// instruction on windows; both are copies, since a window along the second dimension is not contiguous.
+//
+// All-gather: window 0 is the rank's own shard. A step passes the window that came last on, and so brings the next one.
+// Reduce-scatter: the sums travel. At step t of n each rank makes its summand of window (t + 1) mod n, which is the
+// shard of a rank further on, and adds it to the sum that comes from the next rank; the last one is its own.
+// With two sums, one is made of the windows of even numbers and one of odd numbers, and each travels two ranks; so a
+// product is made between the end of a message and the next one of the same sum. Both ways: the sums of the ranks above
+// come down, those of the ranks below come up, and the rank's own summand is added to both at the end.
+#include "ring_rewrite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "lancet/base/check.h"
+#include "lancet/ir/groups.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::Instruction;
+using ir::TensorId;
+
+// What an instruction of the source does in the result.
+struct Place {
+  enum class Kind : std::uint8_t { whole, gather, scatter, windows, sum } kind = Kind::whole;
+  int ring = Ringed::outside;
+  int key = -1;                            // of the windows
+  const ops::PartitionRow* row = nullptr;  // of windows and sum
+};
+
+// Finds the place of each instruction.
+class Places {
+ public:
+  Places(const ir::Program& program, std::span<const Ring> rings, std::span<const RingChoice> choices)
+      : program_(program), places_(program.instructions.size()), is_gathered_(program.tensors.size()) {
+    std::map<std::string, int> keys;
+    for (std::size_t r = 0; r < rings.size(); ++r) {
+      if (choices[r].way == RingWay::whole) continue;
+      const auto [key, is_new] = keys.emplace(rings[r].key(program), int(first_.size()));
+      if (is_new) first_.push_back(&rings[r]);
+      place(rings[r], int(r), key->second, choices[r]);
+    }
+    for (std::size_t key = 0; key < first_.size(); ++key) add_between(int(key));
+  }
+
+  const std::vector<Place>& places() const { return places_; }
+  const Ring& first(int key) const { return *first_[std::size_t(key)]; }  // a ring of the key
+
+ private:
+  void place(const Ring& ring, int number, int key, const RingChoice& choice) {
+    places_[ring.collective] = {ring.gathers ? Place::Kind::gather : Place::Kind::scatter, number, key};
+    if (ring.gathers) is_gathered_[program_.instructions[ring.collective].results[0].index()] = true;
+    for (const std::size_t i : ring.products)
+      places_[i] = {Place::Kind::windows, number, key,
+                    window_row(program_, program_.instructions[i], ring.axis, ring.shards)};
+    for (const std::size_t i : ring.weight_gradients)
+      if (choice.weight_gradients)
+        places_[i] = {Place::Kind::sum, number, key,
+                      sum_row(program_, program_.instructions[i], ring.axis, ring.shards)};
+  }
+
+  // The instructions that read what is made in windows, and make what is read in windows, directly or by one another.
+  void add_between(int key) {
+    const Ring& ring = first(key);
+    const std::size_t count = places_.size();
+    std::vector<const ops::PartitionRow*> rows(count);
+    std::vector<bool> made(program_.tensors.size()), read(program_.tensors.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      const Instruction& at = program_.instructions[i];
+      const bool here = places_[i].kind == Place::Kind::windows && places_[i].key == key;
+      if (places_[i].kind == Place::Kind::whole && reads_any(at, made) && !overwrites_gathered(at))
+        rows[i] = window_row(program_, at, ring.axis, ring.shards);
+      if (here || rows[i])
+        for (const TensorId id : at.results) made[id.index()] = true;
+    }
+    for (std::size_t i = count; i-- > 0;) {
+      const Instruction& at = program_.instructions[i];
+      if (rows[i] && std::ranges::any_of(at.results, [&](TensorId id) { return bool(read[id.index()]); }))
+        places_[i] = {Place::Kind::windows, Ringed::between, key, rows[i]};
+      if (places_[i].kind == Place::Kind::windows && places_[i].key == key)
+        for (std::size_t o = 0; o < at.operands.size(); ++o)
+          if (ops::is_split(places_[i].row->operands[o])) read[at.operands[o].index()] = true;
+    }
+  }
+
+  static bool reads_any(const Instruction& at, const std::vector<bool>& tensors) {
+    return std::ranges::any_of(at.operands, [&](TensorId id) { return bool(tensors[id.index()]); });
+  }
+
+  // Window 0 of a gathered tensor is the rank's shard itself, which others read.
+  bool overwrites_gathered(const Instruction& at) const {
+    return std::ranges::any_of(at.results, [&](TensorId id) {
+      const TensorId onto = program_[id].storage;
+      return onto.valid() && is_gathered_[onto.index()];
+    });
+  }
+
+  const ir::Program& program_;
+  std::vector<Place> places_;       // by instruction
+  std::vector<bool> is_gathered_;   // by tensor
+  std::vector<const Ring*> first_;  // by key
+};
+
+using Windows = std::vector<TensorId>;  // by number; those that were not made are invalid
+
+class RingRewriter {
+ public:
+  RingRewriter(const ir::Program& source, std::span<const Ring> rings, std::span<const RingChoice> choices,
+               bool all_helpers)
+      : source_(source),
+        places_(source, rings, choices),
+        rings_(rings),
+        choices_(choices),
+        all_helpers_(all_helpers),
+        in_windows_(source.tensors.size()) {
+    result_.program = source;
+    result_.program.instructions.clear();
+  }
+
+  Ringed run() {
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      const Place& place = places_.places()[i];
+      place_ = &place;
+      source_at_ = &source_.instructions[i];
+      switch (place.kind) {
+        case Place::Kind::whole:
+          for (const TensorId id : source_at_->operands) need_whole(id);
+          emit(*source_at_);
+          break;
+        case Place::Kind::gather:
+          gather();
+          break;
+        case Place::Kind::scatter:
+          scatter();
+          break;
+        case Place::Kind::windows:
+          make_windows();
+          break;
+        case Place::Kind::sum:
+          sum_windows();
+          break;
+      }
+    }
+    for (const ir::Output& output : source_.outputs) need_whole(output.tensor);
+    return std::move(result_);
+  }
+
+ private:
+  std::int64_t count() const { return places_.first(place_->key).shards; }
+  RingWay way() const { return choices_[std::size_t(place_->ring)].way; }
+
+  void emit(Instruction instruction) {
+    result_.program.instructions.push_back(std::move(instruction));
+    result_.ring.push_back(place_->ring);
+  }
+
+  // The instruction's results, new values.
+  std::vector<TensorId> append(std::string_view op, std::vector<TensorId> operands, ir::Attributes attributes,
+                               std::string label) {
+    result_.ring.push_back(place_->ring);
+    return ops::append(result_.program, op, std::move(operands), std::move(attributes), source_at_->role,
+                       std::move(label));
+  }
+
+  ir::Attributes window_attributes(int key) const {
+    const Ring& ring = places_.first(key);
+    const ir::Attributes& of = source_.instructions[ring.collective].attributes;
+    ir::Attributes result;
+    if (of.has(ir::axes_attribute)) result.set(ir::axes_attribute, of.text(ir::axes_attribute));
+    result.set("shards", ring.shards);
+    result.set("axis", std::int64_t(ring.axis));
+    return result;
+  }
+
+  std::string label(std::int64_t part) const { return fmt::format("{}/{}", source_at_->label, part); }
+  void set_part(ir::Attributes& attributes, std::int64_t part) const {
+    attributes.set("part", part);
+    attributes.set("parts", count());
+  }
+
+  // Joins the windows of a tensor that was made in windows, once. The join belongs to the ring that made the tensor, if
+  // the reader is outside of rings.
+  void need_whole(TensorId id) {
+    InWindows& made = in_windows_[id.index()];
+    if (!made.is_maker || made.is_joined) return;
+    made.is_joined = true;
+    ir::Tensor& tensor = result_.program[id];
+    tensor.storage = {};
+    const Instruction& maker = *made.is_maker;
+    result_.program.instructions.push_back({"join_windows",
+                                            made.of.at(made.key),
+                                            {id},
+                                            {},
+                                            window_attributes(made.key),
+                                            ir::Stream::compute,
+                                            maker.role,
+                                            maker.label});
+    result_.ring.push_back(made.ring);
+  }
+
+  // Window `part` of a tensor, taken from the whole if it was not made in windows of this key.
+  TensorId window(TensorId id, std::int64_t part) {
+    InWindows& known = in_windows_[id.index()];
+    Windows& windows = known.of[place_->key];
+    windows.resize(std::size_t(count()));
+    TensorId& found = windows[std::size_t(part)];
+    if (!found.valid()) {
+      need_whole(id);
+      found = take(id, part);
+    }
+    return found;
+  }
+  TensorId take(TensorId id, std::int64_t part) {
+    ir::Attributes attributes = window_attributes(place_->key);
+    attributes.set("part", part);
+    return append("take_window", {id}, std::move(attributes), source_at_->label)[0];
+  }
+
+  void is_made(TensorId id, Windows windows) {
+    InWindows& made = in_windows_[id.index()];
+    made.is_maker = source_at_;
+    made.key = place_->key;
+    made.ring = place_->ring;
+    made.of[place_->key] = std::move(windows);
+    if (!all_helpers_) return;
+    need_whole(id);
+    take(id, 0);
+  }
+
+  // A step of the ring. Steps count from 1.
+  std::vector<TensorId> permute(std::vector<TensorId> operands, std::int64_t shift, std::int64_t step) {
+    ir::Attributes attributes = source_at_->attributes;
+    attributes.set(ops::ring_of, source_at_->op);
+    attributes.set(ops::ring_shift, shift);
+    set_part(attributes, step);
+    return append("permute_shards", std::move(operands), std::move(attributes), label(step));
+  }
+
+  void gather() {
+    const TensorId shard = source_at_->operands[0];
+    need_whole(shard);
+    const std::int64_t n = count();
+    const std::int64_t back = way() == RingWay::both_ways ? (n - 1) / 2 : 0, on = n - 1 - back;
+    Windows windows(std::size_t(n), shard);
+    TensorId last_on = shard, last_back = shard;
+    for (std::int64_t step = 1; step <= on; ++step) {
+      std::vector<TensorId> moved{last_on};
+      if (step <= back) moved.push_back(last_back);
+      moved = permute(std::move(moved), 1, step);
+      windows[std::size_t(step)] = last_on = moved[0];
+      if (step <= back) windows[std::size_t(n - step)] = last_back = moved[1];
+    }
+    is_made(source_at_->results[0], std::move(windows));
+  }
+
+  // The sum of these; the reduce-scatter's result if it is the last one.
+  TensorId sum(std::vector<TensorId> summands, bool last) {
+    if (!last) return append("sum", std::move(summands), {}, source_at_->label)[0];
+    const TensorId id = source_at_->results[0];
+    emit({"sum", std::move(summands), {id}, {}, {}, ir::Stream::compute, source_at_->role, source_at_->label});
+    return id;
+  }
+  TensorId summand(std::int64_t part) { return window(source_at_->operands[0], part); }
+
+  void scatter() {
+    const std::int64_t n = count();
+    LANCET_CHECK(way() == RingWay::one_way || n > 2, "a ring of {} windows goes one way", n);
+    if (way() == RingWay::both_ways)
+      scatter_both_ways((n - 1) / 2, n - 1 - (n - 1) / 2);
+    else if (way() == RingWay::two_sums)
+      scatter_two_sums(n);
+    else
+      scatter_one_way(n);
+  }
+
+  void scatter_one_way(std::int64_t n) {
+    TensorId travels = summand(1);
+    for (std::int64_t step = 1; step < n; ++step)
+      travels = sum({permute({travels}, 1, step)[0], summand((step + 1) % n)}, step + 1 == n);
+  }
+
+  void scatter_two_sums(std::int64_t n) {
+    TensorId odd = summand(1), even = summand(2);
+    std::int64_t step = 1;
+    for (std::int64_t part = 3; part < n; part += 2) {
+      odd = sum({permute({odd}, 2, step++)[0], summand(part)}, false);
+      const std::int64_t next = (part + 1) % n;
+      even = permute({even}, 2, step++)[0];
+      if (next != 0) even = sum({even, summand(next)}, false);
+    }
+    // The even sum has come to the rank of its shard, the odd one to the rank after.
+    sum({even, permute({odd}, 1, step)[0], summand(0)}, true);
+  }
+
+  // up, down: the ranks whose summands come from the ranks before and after.
+  void scatter_both_ways(std::int64_t up, std::int64_t down) {
+    const std::int64_t n = count();
+    TensorId from_above{}, from_below{};
+    for (std::int64_t step = 1; step <= down; ++step) {
+      const std::int64_t left = down - step + 1;  // steps to the rank of the shard
+      TensorId above = summand(n - left), below{};
+      if (from_above.valid()) above = sum({from_above, above}, false);
+      if (left <= up) below = summand(left);
+      if (from_below.valid()) below = sum({from_below, below}, false);
+      std::vector<TensorId> travel{above};
+      if (below.valid()) travel.push_back(below);
+      travel = permute(std::move(travel), 1, step);
+      from_above = travel[0];
+      if (below.valid()) from_below = travel[1];
+    }
+    sum({from_above, from_below, summand(0)}, true);
+  }
+
+  void make_windows() {
+    const ops::PartitionRow& row = *place_->row;
+    std::vector<Windows> made(source_at_->results.size());
+    for (std::int64_t part = 0; part < count(); ++part) {
+      std::vector<TensorId> operands = operands_of(row, part);
+      ir::Attributes attributes = ops::attributes_of_share(row, source_at_->attributes, count());
+      set_part(attributes, part);
+      const auto results = append(source_at_->op, std::move(operands), std::move(attributes), label(part));
+      for (std::size_t r = 0; r < made.size(); ++r) made[r].push_back(results[r]);
+    }
+    for (std::size_t r = 0; r < made.size(); ++r) is_made(source_at_->results[r], std::move(made[r]));
+  }
+
+  std::vector<TensorId> operands_of(const ops::PartitionRow& row, std::int64_t part) {
+    std::vector<TensorId> operands;
+    for (std::size_t o = 0; o < source_at_->operands.size(); ++o) {
+      const TensorId id = source_at_->operands[o];
+      if (!ops::is_split(row.operands[o])) need_whole(id);
+      operands.push_back(ops::is_split(row.operands[o]) ? window(id, part) : id);
+    }
+    return operands;
+  }
+
+  // Each window's result adds onto that of the window before, in the memory of the accumulators.
+  void sum_windows() {
+    const ops::OpDef& op = ops::op(source_at_->op);
+    std::vector<TensorId> sums;
+    for (std::int64_t part = 0; part < count(); ++part) {
+      Instruction at = *source_at_;
+      at.operands = operands_of(*place_->row, part);
+      at.label = label(part);
+      at.attributes = ops::attributes_of_share(*place_->row, at.attributes, count());
+      set_part(at.attributes, part);
+      if (part > 0) {
+        at.operands.resize(std::size_t(op.required));
+        at.operands.insert(at.operands.end(), sums.begin(), sums.end());
+      }
+      for (std::size_t r = 0; r < at.results.size(); ++r) {
+        const TensorId onto = memory_of(op, at, r);
+        if (part + 1 < count())
+          at.results[r] = result_.program.add_value(source_.type(at.results[r]), onto);
+        else
+          result_.program[at.results[r]].storage = onto;
+      }
+      sums = at.results;
+      emit(std::move(at));
+    }
+  }
+
+  // The operand in whose memory a result is.
+  static TensorId memory_of(const ops::OpDef& op, const Instruction& at, std::size_t result) {
+    for (const ops::Alias& alias : op.aliases)
+      if (alias.result == int(result) && alias.operand < int(at.operands.size()))
+        return at.operands[std::size_t(alias.operand)];
+    return {};
+  }
+
+  // The windows of a tensor of the source, by key.
+  struct InWindows {
+    const Instruction* is_maker = nullptr;  // of the source; null if the tensor is made whole
+    int key = -1, ring = Ringed::outside;   // in which it was made
+    bool is_joined = false;
+    std::map<int, Windows> of = {};
+  };
+
+  const ir::Program& source_;
+  const Places places_;
+  std::span<const Ring> rings_;
+  std::span<const RingChoice> choices_;
+  const bool all_helpers_;
+  Ringed result_;
+  std::vector<InWindows> in_windows_;
+  const Place* place_ = nullptr;            // of the instruction that is rewritten
+  const Instruction* source_at_ = nullptr;  // and itself
+};
+
+}  // namespace
+
+std::vector<RingChoice> choices_of(const Ring& ring) {
+  std::vector<RingChoice> choices{{}};
+  std::vector<RingWay> ways{RingWay::one_way};
+  if (!ring.gathers && ring.shards > 2 && ring.shards % 2 == 0) ways.push_back(RingWay::two_sums);
+  if (ring.shards > 2) ways.push_back(RingWay::both_ways);
+  for (const RingWay way : ways) {
+    if (!ring.products.empty()) choices.push_back({way, false});
+    if (!ring.weight_gradients.empty()) choices.push_back({way, true});
+  }
+  return choices;
+}
+
+Ringed with_rings(const ir::Program& program, std::span<const Ring> rings, std::span<const RingChoice> choices,
+                  bool all_helpers) {
+  LANCET_CHECK(rings.size() == choices.size(), "expected a choice for each of {} rings, found {}", rings.size(),
+               choices.size());
+  return RingRewriter(program, rings, choices, all_helpers).run();
+}
+
+std::vector<ir::Program> ring_variants(const ir::Program& program) {
+  const std::vector<Ring> rings = find_rings(program);
+  std::vector<ir::Program> variants;
+  for (const RingWay way : {RingWay::one_way, RingWay::both_ways}) {
+    std::vector<RingChoice> choices;
+    for (const Ring& ring : rings)
+      choices.push_back({ring.shards > 2 ? way : RingWay::one_way, !ring.weight_gradients.empty()});
+    const bool differs = std::ranges::any_of(choices, [&](const RingChoice& choice) { return choice.way == way; });
+    if (differs) variants.push_back(with_rings(program, rings, choices, true).program);
+  }
+  return variants;
+}
+
+}  // namespace lancet::schedule

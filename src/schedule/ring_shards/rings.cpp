@@ -1,0 +1,147 @@
+#include "rings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "lancet/cost/costs.h"
+#include "lancet/ir/groups.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::Instruction;
+using ir::TensorId;
+using ops::Axis;
+
+// The largest number of partitions for which XLA makes such loops (kMaxIterations in dot_handler.cc).
+constexpr std::int64_t most_windows = 32;
+
+bool is_local(const Instruction& at) {
+  return at.stream == ir::Stream::compute && at.writes.empty() && at.repeated == 0 && at.body.empty();
+}
+
+// The first row whose entries fit and of which the instruction has equal shares.
+const ops::PartitionRow* first_row(const ir::Program& program, const Instruction& at, std::int64_t shards,
+                                   const std::function<bool(Axis)>& is_operand,
+                                   const std::function<bool(Axis)>& is_result, int axis) {
+  if (!is_local(at) || at.results.empty()) return nullptr;
+  for (const ops::PartitionRow& row : ops::op(at.op).partition) {
+    if (row.placed || row.operands.size() < at.operands.size() || row.results.size() < at.results.size()) continue;
+    const std::span operands(row.operands.data(), at.operands.size());
+    const std::span results(row.results.data(), at.results.size());
+    if (std::ranges::count(operands, Axis(axis)) > 0 && std::ranges::all_of(operands, is_operand) &&
+        std::ranges::all_of(results, is_result) && ops::has_shares(program, at, row, shards))
+      return &row;
+  }
+  return nullptr;
+}
+
+// The readers of each tensor.
+std::vector<std::vector<std::size_t>> find_readers(const ir::Program& program) {
+  std::vector<std::vector<std::size_t>> readers(program.tensors.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for (const TensorId id : program.instructions[i].operands)
+      if (auto& of = readers[id.index()]; of.empty() || of.back() != i) of.push_back(i);
+  return readers;
+}
+
+// True if the row splits the tensor wherever the instruction reads it.
+bool splits(const ops::PartitionRow* row, const Instruction& at, TensorId id, int axis) {
+  for (std::size_t o = 0; row && o < at.operands.size(); ++o)
+    if (at.operands[o] == id && row->operands[o] != axis) return false;
+  return row != nullptr;
+}
+
+class Finder {
+ public:
+  explicit Finder(const ir::Program& program) : program_(program), readers_(find_readers(program)) {
+    makers_.resize(program.tensors.size(), none);
+    for (std::size_t i = 0; i < program.instructions.size(); ++i)
+      for (const TensorId id : program.instructions[i].results) makers_[id.index()] = i;
+    is_output_.resize(program.tensors.size());
+    for (const ir::Output& output : program.outputs) is_output_[output.tensor.index()] = true;
+  }
+
+  std::vector<Ring> run() const {
+    std::vector<Ring> rings;
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& at = program_.instructions[i];
+      const ops::Ring kind = ops::op(at.op).ring;
+      if (kind == ops::Ring::none || at.repeated != 0 || at.attributes.integer("blocks", 1) != 1) continue;
+      Ring ring{.collective = i,
+                .gathers = kind == ops::Ring::gather,
+                .axis = int(at.attributes.integer("axis")),
+                .shards = at.attributes.integer("shards")};
+      if (ring.shards < 2 || ring.shards > most_windows) continue;
+      ring.gathers ? add_readers(ring) : add_maker(ring);
+      if (ring.products.empty() && ring.weight_gradients.empty()) continue;
+      ring.kind = kind_of(ring);
+      rings.push_back(std::move(ring));
+    }
+    return rings;
+  }
+
+ private:
+  static constexpr std::size_t none = ~std::size_t{0};
+
+  void add_readers(Ring& ring) const {
+    const TensorId whole = program_.instructions[ring.collective].results[0];
+    for (const std::size_t reader : readers_[whole.index()]) {
+      const Instruction& at = program_.instructions[reader];
+      if (ops::kind(at) != ops::Kind::product) continue;
+      if (splits(window_row(program_, at, ring.axis, ring.shards), at, whole, ring.axis))
+        ring.products.push_back(reader);
+      else if (splits(sum_row(program_, at, ring.axis, ring.shards), at, whole, ring.axis))
+        ring.weight_gradients.push_back(reader);
+    }
+  }
+
+  void add_maker(Ring& ring) const {
+    const TensorId summand = program_.instructions[ring.collective].operands[0];
+    const std::size_t maker = makers_[summand.index()];
+    if (maker == none || readers_[summand.index()].size() != 1 || is_output_[summand.index()]) return;
+    const Instruction& at = program_.instructions[maker];
+    if (ops::kind(at) == ops::Kind::product && at.results.size() == 1 &&
+        window_row(program_, at, ring.axis, ring.shards))
+      ring.products.push_back(maker);
+  }
+
+  std::string kind_of(const Ring& ring) const {
+    const Instruction& collective = program_.instructions[ring.collective];
+    std::string kind = fmt::format("{} {}", cost::op_key(program_, collective), ir::name(collective.role));
+    for (const auto& list : {ring.products, ring.weight_gradients})
+      for (const std::size_t i : list) kind += "; " + cost::op_key(program_, program_.instructions[i]);
+    return kind;
+  }
+
+  const ir::Program& program_;
+  const std::vector<std::vector<std::size_t>> readers_;
+  std::vector<std::size_t> makers_;  // by tensor
+  std::vector<bool> is_output_;
+};
+
+}  // namespace
+
+std::string Ring::key(const ir::Program& program) const {
+  return fmt::format("{} {} {}", ir::axes_text(program.instructions[collective]), shards, axis);
+}
+
+std::vector<Ring> find_rings(const ir::Program& program) { return Finder(program).run(); }
+
+const ops::PartitionRow* window_row(const ir::Program& program, const ir::Instruction& at, int axis,
+                                    std::int64_t shards) {
+  return first_row(
+      program, at, shards, [&](Axis entry) { return entry == axis || entry == ops::none; },
+      [&](Axis entry) { return entry == axis; }, axis);
+}
+
+const ops::PartitionRow* sum_row(const ir::Program& program, const ir::Instruction& at, int axis, std::int64_t shards) {
+  return first_row(
+      program, at, shards, [&](Axis entry) { return entry == axis || entry == ops::none || entry == ops::accumulated; },
+      [](Axis entry) { return entry == ops::accumulated; }, axis);
+}
+
+}  // namespace lancet::schedule

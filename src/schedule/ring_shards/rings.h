@@ -1,0 +1,38 @@
+// The all-gathers and reduce-scatters beside products that can be rings of windows (schedule/collective_matmul.cpp).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "lancet/ir/program.h"
+#include "lancet/ops/op.h"
+
+namespace lancet::schedule {
+
+struct Ring {
+  std::size_t collective = 0;  // the instruction that the ring takes the place of
+  bool gathers = false;        // an all-gather; else a reduce-scatter
+  int axis = 0;                // of the tensor's windows
+  std::int64_t shards = 1;     // the ranks of the group, and the windows of the tensor
+  // Of an all-gather: those that read the gathered tensor and make a window of their result of each of its windows. Of
+  // a reduce-scatter: the one that makes the summands.
+  std::vector<std::size_t> products = {};
+  // Of an all-gather: those that sum over the windows of the gathered tensor.
+  std::vector<std::size_t> weight_gradients = {};
+  std::string kind = {};  // rings of one kind cost the same
+
+  // The windows that it shares with rings of the same key, so that one's results are another's operands.
+  std::string key(const ir::Program& program) const;
+};
+
+// The rings of up to 32 windows that a program can have (as in XLA), in program order. The dimension is in one block,
+// and the shards are equal: mesh::shard_shape refuses others.
+std::vector<Ring> find_rings(const ir::Program& program);
+
+// The row by which each window, along `axis`, of an instruction's operands makes a window of its results; null if it
+// has none. Local instructions only.
+const ops::PartitionRow* window_row(const ir::Program& program, const ir::Instruction& at, int axis,
+                                    std::int64_t shards);
+// The row by which its results are sums over the windows of its operands.
+const ops::PartitionRow* sum_row(const ir::Program& program, const ir::Instruction& at, int axis, std::int64_t shards);
+
+}  // namespace lancet::schedule

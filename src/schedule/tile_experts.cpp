@@ -1,0 +1,178 @@
+// Comet: the search for the tiles of each MoE layer. A layer has one number of tiles of source ranks, by which its
+// received rows are cut, and one of tiles of columns, by which what its experts send back is cut; both passes of a
+// layer are cut alike. First all layers have the same tiles, each pair of numbers is simulated; then each layer in turn
+// tries the others. A candidate whose arena is larger than arena_limit times that of the sequential step is refused.
+//
+// Within a layer's pass the order is Comet's: what is of one cut runs tile by tile, the own rank's first, and the tiles
+// of the next cut follow. Copies of columns follow the last product, so that none of them delays a tile that travels.
+// Weight gradients end the pass, as in a framework that does not move them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "expert_ranges.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/schedule/overlap.h"
+#include "lancet/schedule/plan_memory.h"
+#include "split_search.h"
+
+namespace lancet::schedule {
+namespace {
+
+constexpr double arena_limit = 1.05;
+
+// The parts of a layer by the two cuts; 1: whole.
+struct Tiles {
+  int sources = 1, columns = 1;
+  friend bool operator==(const Tiles&, const Tiles&) = default;
+};
+
+std::string describe(const std::vector<Tiles>& layers) {
+  const auto numbers = [&](int Tiles::*count) {
+    const bool alike = std::ranges::all_of(layers, [&](const Tiles& t) { return t.*count == layers.front().*count; });
+    std::string text;
+    for (const Tiles& tiles : layers)
+      if (text.empty() || !alike) text += (text.empty() ? "" : ", ") + std::to_string(tiles.*count);
+    return text;
+  };
+  return fmt::format("received rows in {} {}, experts' results in {} {}", numbers(&Tiles::sources),
+                     cut_named("source_rows").words.parts, numbers(&Tiles::columns), cut_named("columns").words.parts);
+}
+
+// The order of the instructions of one layer's pass. phase: how often the tiles change on the way to an instruction, or
+// begin or end.
+Order by_tiles(const Rewritten& rewritten, const Split& split, const Dependencies& dependencies, const Span& span) {
+  constexpr int last = std::numeric_limits<int>::max();
+  const auto cut_of = [&](std::size_t i) -> const Cut* {
+    const int origin = rewritten.origin[i];
+    return origin < 0 || split.parts[std::size_t(origin)] == 1 ? nullptr : split.cuts[std::size_t(origin)];
+  };
+  const auto part_of = [&](std::size_t i) {
+    return cut_of(i) ? rewritten.program.instructions[i].attributes.integer("part") : -1;
+  };
+  std::vector<int> phase(span.second);
+  std::vector<bool> feeds(span.second);  // an all-to-all waits for it, or a copy of columns
+  for (std::size_t i = span.first; i < span.second; ++i)
+    for (ir::InstructionId before : dependencies[i])
+      if (before.index() >= span.first)
+        phase[i] = std::max(phase[i], phase[before.index()] + (cut_of(before.index()) != cut_of(i)));
+  Order order;
+  for (std::size_t i = span.second; i-- > span.first;) {
+    order.push_back(ir::id_of(i));
+    if (rewritten.program.instructions[i].stream == ir::Stream::expert || rewritten.origin[i] < 0) feeds[i] = true;
+    if (!feeds[i]) phase[i] = last;
+    for (ir::InstructionId before : dependencies[i])
+      if (before.index() >= span.first) feeds[before.index()] = feeds[before.index()] || feeds[i];
+  }
+  std::ranges::reverse(order);
+  std::ranges::stable_sort(order, {},
+                           [&](ir::InstructionId id) { return std::pair(phase[id.index()], part_of(id.index())); });
+  return order;
+}
+
+// The layers' passes in the split step, each with the copies that follow its last all-to-all.
+std::vector<Span> passes_of(const Rewritten& rewritten, const std::vector<ExpertRange>& ranges) {
+  std::vector<Span> spans = positions_of(rewritten, ranges);
+  for (Span& span : spans)
+    while (span.second < rewritten.origin.size() && rewritten.origin[span.second] < 0) ++span.second;
+  return spans;
+}
+
+class TileSearch {
+ public:
+  TileSearch(const Step& step, Candidate best)
+      : step_(step),
+        best_(std::move(best)),
+        ranges_(expert_ranges(step)),
+        arena_(plan_memory_sequentially(step.program()).arena_bytes),
+        chosen_(layers_of(ranges_)) {}
+
+  Candidate run(bool forced) {
+    const std::vector<int> sources = choices(rows_, forced), columns = choices(columns_, forced);
+    for (int s : sources)
+      for (int c : columns) try_tiles(std::vector<Tiles>(chosen_.size(), {s, c}));
+    for (std::size_t layer = 0; layer < chosen_.size() && !forced; ++layer) {
+      for (int s : beside(sources, chosen_[layer].sources)) try_layer(layer, {s, chosen_[layer].columns});
+      for (int c : beside(columns, chosen_[layer].columns)) try_layer(layer, {chosen_[layer].sources, c});
+    }
+    return std::move(best_);
+  }
+
+ private:
+  std::vector<int> choices(const Cut& cut, bool forced) const {
+    std::vector<int> counts = step_.part_counts(cut);
+    if (!forced || counts.empty()) counts.insert(counts.begin(), 1);
+    return counts;
+  }
+
+  // The choices next to the one that is chosen: layers differ little.
+  static std::vector<int> beside(const std::vector<int>& choices, int chosen) {
+    std::vector<int> result;
+    const auto at = std::ranges::find(choices, chosen);
+    if (at != choices.begin()) result.push_back(*(at - 1));
+    if (at + 1 != choices.end()) result.push_back(*(at + 1));
+    return result;
+  }
+
+  void try_layer(std::size_t layer, const Tiles& tiles) {
+    std::vector<Tiles> tried = chosen_;
+    tried[layer] = tiles;
+    if (tried != chosen_) try_tiles(tried);
+  }
+
+  void try_tiles(const std::vector<Tiles>& tiles) {
+    Candidate candidate = in_tiles(tiles);
+    if (candidate.timeline.makespan >= best_.timeline.makespan * (1 - 1e-9)) return;
+    if (double(plan_memory(candidate.program, candidate.needed).arena_bytes) > arena_limit * double(arena_)) return;
+    best_ = std::move(candidate);
+    chosen_ = tiles;
+  }
+
+  Candidate in_tiles(const std::vector<Tiles>& tiles) const {
+    const Split split = joined(split_by(rows_, tiles, &Tiles::sources), split_by(columns_, tiles, &Tiles::columns));
+    const Rewritten rewritten = rewrite(step_.program(), split);
+    const Dependencies dependencies = ir::dependencies(rewritten.program);
+    Order order;
+    const auto keep_until = [&](std::size_t end) {
+      while (order.size() < end) order.push_back(ir::id_of(order.size()));
+    };
+    for (const Span& span : passes_of(rewritten, ranges_)) {
+      keep_until(span.first);
+      for (ir::InstructionId id : by_tiles(rewritten, split, dependencies, span)) order.push_back(id);
+    }
+    keep_until(rewritten.program.instructions.size());
+    ir::Program program = permuted(rewritten.program, order);
+    Dependencies needed = turns(program, ir::dependencies(program));
+    return as_it_is(step_, describe(tiles), std::move(program), permuted(step_.op_costs(rewritten, split), order),
+                    std::move(needed));
+  }
+
+  Split split_by(const Cut& cut, const std::vector<Tiles>& tiles, int Tiles::*count) const {
+    Split split = step_.whole(cut);
+    for (const ExpertRange& range : ranges_)
+      for (std::size_t i = range.span.first; i < range.span.second; ++i)
+        if (split.rows[i]) split.parts[i] = tiles[range.layer].*count;
+    return split;
+  }
+
+  const Step& step_;
+  const Cut &rows_ = cut_named("source_rows"), &columns_ = cut_named("columns");
+  Candidate best_;
+  const std::vector<ExpertRange> ranges_;
+  const std::int64_t arena_;
+  std::vector<Tiles> chosen_;  // of best_, by layer
+};
+
+}  // namespace
+
+Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  candidate.how = "received rows and experts' results whole";
+  if (expert_ranges(step).empty()) return candidate;  // no tokens travel
+  const Cut& rows = cut_named("source_rows");
+  const Cut& either = step.part_counts(rows).empty() ? cut_named("columns") : rows;
+  return or_forced_split(std::move(candidate), step, overlap, either,
+                         [&](Candidate best) { return TileSearch(step, std::move(best)).run(overlap.parts > 1); });
+}
+
+}  // namespace lancet::schedule
