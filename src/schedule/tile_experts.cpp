@@ -20,8 +20,6 @@
 namespace lancet::schedule {
 namespace {
 
-constexpr double arena_limit = 1.05;
-
 // The parts of a layer by the two cuts; 1: whole.
 struct Tiles {
   int sources = 1, columns = 1;
