@@ -63,7 +63,8 @@ config::Config non_finite_config(int ranks) {
   return config;
 }
 
-// Runs body(trainer, batches, rank) on every rank; the value is bad on rank `bad` in micro batch 1 of the second step.
+// Runs body(trainer, batches, rank) on every rank; the value becomes bad on rank `bad` as micro batch 1 of the second
+// step is read. All micro batches of a plan are read before it runs, so a parameter is bad from micro batch 0 on.
 void on_ranks(const config::Config& config, int ranks, int bad, float value,
               const std::function<Status(train::Trainer&, BadBatch&, int)>& body) {
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
@@ -89,7 +90,7 @@ TEST_CASE("a value that is bad on one rank stops all ranks, with that rank's rep
     if (!record.ok()) errors[std::size_t(rank)] = record.error();
     return {};
   });
-  const std::string expected = "first not finite on rank " + std::to_string(bad) + " in micro batch 1: @" +
+  const std::string expected = "first not finite on rank " + std::to_string(bad) + " in micro batch 0: @" +
                                std::string(expert_weight) + " : f32[" + std::to_string(4 / ranks) +
                                ",128,32], element 7 is " + (std::isnan(value) ? "nan" : "inf");
   for (const Error& error : errors) {

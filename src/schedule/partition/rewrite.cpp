@@ -288,7 +288,7 @@ class Rewriter {
       join("sum", whole, id, made);
     else if (names_rows(id, axis))
       join_filled(whole, id, made);
-    else if (axis == ops::last)
+    else if (axis == ops::last && is_all_to_all(whole))  // tiles that a product makes are read by all-to-alls alone
       place_columns(whole, id, made);
     else if (copies(id))
       join_copies(whole, id, axis, made, filled);
