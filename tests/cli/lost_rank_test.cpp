@@ -54,7 +54,7 @@ TEST_CASE("a rank killed in a step: code 5 soon, and the error names the waiting
   CHECK(outcome.code == 5);
   CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
   const std::string line =
-      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.@]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [0-3] of " +
       std::to_string(ranks) + "\\): waited for rank " + std::to_string(victim) + ", which ended without it\n";
   CHECK(test::matches(outcome.output, line));
@@ -71,7 +71,7 @@ TEST_CASE("a hanging rank: code 5 after comm.timeout_s, and the error names the 
   // With four ranks, the first report may come from a rank that waits for another waiting rank.
   const std::string others = ranks == 2 ? std::to_string(victim) : "[0-3]";
   const std::string line =
-      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.@]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [0-3] of " +
       std::to_string(ranks) + "\\): timed out after 5 s: (nothing came from ranks? [0-3, ]*" + others +
       "|ranks? [0-3, ]*" + others + " did not take what was sent)";
