@@ -82,7 +82,7 @@ class CpuExecutor final : public PlanExecutor {
     if (emulated_) emulated_->begin_step();
     start_clock();
     threads_.run_step();
-    step_ns_ = elapsed();
+    measured().ns = elapsed();
     return errors_.first();
   }
 

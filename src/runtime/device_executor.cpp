@@ -96,7 +96,7 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status run(Run which) override {
     which_ = which;
-    times_->begin_run(runs_);
+    times_->begin_run(runs());
     failure_.start_step();
     start_clock();
     if (!recorded_) return first_run();
@@ -104,10 +104,10 @@ class DeviceExecutor final : public PlanExecutor {
     const std::int64_t took = elapsed();
     LANCET_TRY(failure_.first());
     LANCET_TRY(failure_.check_transports());
-    ++runs_;
+    ++runs();
     if (!times_->timed()) return {};
-    step_ns_ = took;
-    return times_->read(spans_);
+    measured().ns = took;
+    return times_->read(measured().spans);
   }
 
   Result<std::optional<NonFinite>> find_non_finite(Run which) override {
@@ -153,11 +153,14 @@ class DeviceExecutor final : public PlanExecutor {
     }
   }
 
+  std::int64_t& runs() { return runs_[std::size_t(which_)]; }
+
   Status first_run() {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
-    for (std::int32_t i = 0; i < std::int32_t(spans_.size()); ++i) {  // in this order no kernel waits for a later one
+    for (std::int32_t i = 0; i < std::int32_t(closes_step_.size());
+         ++i) {  // in this order no kernel waits for a later one
       Span& span = span_of(i);
       span.start = elapsed();
       if (!left_out(i)) LANCET_TRY(run(i));
@@ -166,8 +169,8 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
     LANCET_TRY(failure_.check_transports());
-    step_ns_ = elapsed();
-    ++runs_;
+    measured().ns = elapsed();
+    runs() = 1;
     if (which_ == Run::earlier) return {};
     recorded_ = true;
     graphs_.record(flag_plan_.streams[0], streams_[0], *queues_[0], [&](const Section& section) -> Status {
@@ -299,9 +302,9 @@ class DeviceExecutor final : public PlanExecutor {
   SectionGraphs graphs_;                // of the compute stream
   std::vector<bool> closing_sections_;  // likewise
   std::optional<StreamTimes> times_;
-  std::int64_t runs_ = 0;
-  bool recorded_ = false;  // every kernel has run, and the sections are recorded
-  StreamThreads threads_;  // the last member: the threads use all others and must end first
+  std::array<std::int64_t, 2> runs_{};  // by Run; those one instruction at a time count as one
+  bool recorded_ = false;               // every kernel has run, and the sections are recorded
+  StreamThreads threads_;               // the last member: the threads use all others and must end first
 };
 
 }  // namespace

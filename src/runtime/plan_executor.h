@@ -1,5 +1,6 @@
-// PlanExecutor: the part that executors share whatever the device: the plan, its streams and the last run's spans.
+// PlanExecutor: the part that executors share whatever the device: the plan, its streams and the latest spans.
 #pragma once
+#include <array>
 #include <chrono>
 #include <vector>
 
@@ -13,8 +14,8 @@ class PlanExecutor : public Executor, protected SingleSteps {
  public:
   bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
   const ir::Plan& plan() const override { return plan_; }
-  std::span<const Span> spans() const override { return spans_; }
-  StepTimes times() const override { return stream_times(plan_.program, spans_, step_ns_); }
+  std::span<const Span> spans() const override { return measured().spans; }
+  StepTimes times() const override { return stream_times(plan_.program, measured().spans, measured().ns); }
 
  protected:
   PlanExecutor(const ir::Plan& plan, const ExecutorOptions& options)
@@ -22,7 +23,17 @@ class PlanExecutor : public Executor, protected SingleSteps {
         options_(options),
         streams_(streams_of(plan)),
         closes_step_(ir::closes_step(plan.program)),
-        spans_(plan.program.instructions.size()) {}
+        measured_{Measured{std::vector<Span>(plan.program.instructions.size())},
+                  Measured{std::vector<Span>(plan.program.instructions.size())}} {}
+
+  // When the instructions ran, and how long the run took.
+  struct Measured {
+    std::vector<Span> spans;
+    std::int64_t ns = 0;
+  };
+  // Of the latest run of the current kind that was timed.
+  Measured& measured() { return measured_[std::size_t(which_)]; }
+  const Measured& measured() const { return measured_[std::size_t(which_)]; }
 
   void start_clock() { start_ = std::chrono::steady_clock::now(); }
   // Nanoseconds since start_clock().
@@ -31,7 +42,7 @@ class PlanExecutor : public Executor, protected SingleSteps {
     const double dilation = options_.emulated ? options_.emulated->options().dilation : 1;
     return std::int64_t(double(std::chrono::nanoseconds(passed).count()) / dilation);
   }
-  Span& span_of(std::int32_t instruction) { return spans_[static_cast<std::size_t>(instruction)]; }
+  Span& span_of(std::int32_t instruction) { return measured().spans[static_cast<std::size_t>(instruction)]; }
   std::size_t stream_of(std::int32_t instruction) const {
     return static_cast<std::size_t>(plan_.program.instructions[static_cast<std::size_t>(instruction)].stream);
   }
@@ -46,10 +57,9 @@ class PlanExecutor : public Executor, protected SingleSteps {
   const Streams streams_;
   const std::vector<bool> closes_step_;  // by instruction
   Run which_ = Run::last;                // the current run
-  std::vector<Span> spans_;
-  std::int64_t step_ns_ = 0;
 
  private:
+  std::array<Measured, 2> measured_;  // by Run
   std::chrono::steady_clock::time_point start_{};
 };
 

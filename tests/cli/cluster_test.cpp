@@ -116,7 +116,7 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error names the 
   CHECK(cut.code == 0);
   CHECK(outcome.code == 5);
   const char* error =
-      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
+      "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.@]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [01] of 2\\): timed out after 5 s: nothing came from rank [01]\n";
   CHECK(test::matches(outcome.output, error));
   // The cluster works as before.
