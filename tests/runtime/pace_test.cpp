@@ -50,7 +50,7 @@ TEST_CASE("delays between computations do not add up, since their ideal ends fol
   CHECK(pace.late_ns() == 0);
 }
 
-TEST_CASE("an instruction that is left out takes no time, whatever it took in the run before") {
+TEST_CASE("an instruction takes no time in a run that leaves it out, though it took some in the run before") {
   const ir::Plan plan = plan_of({Stream::compute, Stream::compute, Stream::compute});
   runtime::Pace pace(plan, 0, 1);
   for (const bool left_out : {false, true}) {

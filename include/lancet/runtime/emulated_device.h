@@ -74,8 +74,8 @@ class EmulatedDevice {
   double all_to_all_latency_ns(mesh::Axes group = {}) const { return latency(group).all_to_all_ns; }
   double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
 
-  // The executors of a rank take turns; each calls this at the start of a run of so many micro batches, and gets the
-  // number of micro batches before it.
+  // The executors of a rank take turns. Each calls this at the start of a run of `micro_batches` micro batches. The
+  // result is the number of micro batches in the runs before.
   std::int64_t begin_run(std::int64_t micro_batches) {
     return std::exchange(micro_batches_, micro_batches_ + micro_batches);
   }

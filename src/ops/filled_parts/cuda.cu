@@ -97,13 +97,6 @@ struct SplitPeers {
   }
 };
 
-Kernel bind_split_peers(const KernelArgs& args) {
-  const SplitPeers kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
-                          args.results[0].shape()[0],          args.group.place,
-                          args.attributes.integer("part"),     peer_parts(args.attributes)};
-  return run_steps(args.stream, Step{divide_up(kernel.experts, SplitPeers::threads), kernel});
-}
-
 // The rows of an expert that come from the ranks of a part, after those of the parts before.
 struct PeerRows {
   static constexpr int threads = 64;
@@ -129,11 +122,13 @@ struct PeerRows {
   }
 };
 
-Kernel bind_peer_rows(const KernelArgs& args) {
-  const PeerRows kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
-                        args.results[0].shape()[0],          args.group.place,
-                        args.attributes.integer("part"),     peer_parts(args.attributes)};
-  return run_steps(args.stream, Step{divide_up(kernel.experts, PeerRows::threads), kernel});
+// Of SplitPeers or PeerRows.
+template <class K>
+Kernel bind_by_peers(const KernelArgs& args) {
+  const K kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                 args.results[0].shape()[0],          args.group.place,
+                 args.attributes.integer("part"),     peer_parts(args.attributes)};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, K::threads), kernel});
 }
 
 struct JoinRows {
@@ -198,9 +193,12 @@ Kernel bind_sum(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
-                              {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
-                              {"join_rows", bind_join_rows},     {"sum", bind_sum}};
+const DeviceKernel table[] = {{"split_filled", bind_split},
+                              {"split_capacity", bind_split_capacity},
+                              {"split_peers", bind_by_peers<SplitPeers>},
+                              {"peer_rows", bind_by_peers<PeerRows>},
+                              {"join_rows", bind_join_rows},
+                              {"sum", bind_sum}};
 
 }  // namespace
 
