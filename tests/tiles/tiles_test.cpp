@@ -310,7 +310,7 @@ TEST_CASE("rows that never come end the step after the timeout, by the name of t
   if (compute) text.replace(text.find(on_expert), on_expert.size(), "push_beside(@x) {readiness=rows/4}  # compute");
   const auto two_steps_then_silence = [](RankRun& run) -> Status {
     for (int step = 0; step < 2; ++step) LANCET_TRY(run.run(step));
-    silent_rank = 1;
+    if (run.number == 1) silent_rank = 1;  // by that rank alone: the others may still take its rows of the last step
     return run.run(2);
   };
   const auto errors = on_ranks(1, std::chrono::seconds(2), two_steps_then_silence, planned(text));
