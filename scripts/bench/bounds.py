@@ -124,7 +124,8 @@ class Plans:
     def bounds(self, case):
         gbit = self.rate_of(case) if case.share else None
         hardware = self.hardware_at(case, gbit) if gbit else case.hardware
-        text = self.plan(case, hardware, "lancet", "--bounds", "--bounds-memory", case.memory)
+        text = self.plan(case, hardware, "lancet", "--bounds",
+                         *run.sets([f"overlap.memory_factor={case.memory}"]))
         return {"gbit": gbit, **read_bounds(text)}
 
 

@@ -30,7 +30,6 @@ struct PlanArguments {
   std::string out, profile, hardware, given, dump;
   std::vector<std::string> skip;
   bool explain = false, passes = false, bounds = false;
-  double bounds_memory_factor = 1.05;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -95,7 +94,7 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .plan_file = arguments.given,
                               .skip = arguments.skip,
                               .keep_texts = !arguments.dump.empty(),
-                              .bounds_memory_factor = arguments.bounds ? arguments.bounds_memory_factor : 0};
+                              .bounds = arguments.bounds};
   auto planned = planning::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
@@ -180,15 +179,8 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
   command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
-  CLI::Option* bounds = command->add_flag("--bounds", arguments->bounds,
-                                          "List what each known way to overlap would bring with ideal dependencies");
-  command
-      ->add_option("--bounds-memory", arguments->bounds_memory_factor,
-                   "The limit of memory in that list, relative to the step without parts")
-      ->type_name("FACTOR")
-      ->capture_default_str()
-      ->check(between(1, 100))
-      ->needs(bounds);
+  command->add_flag("--bounds", arguments->bounds,
+                    "List what each known way to overlap would bring with ideal dependencies");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");

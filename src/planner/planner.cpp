@@ -150,12 +150,14 @@ class Schedules {
     return {std::move(all), std::move(pipeline)};
   }
 
-  // The fastest of these policies' schedules; ties, up to the rounding of sums, go to the first in the list.
+  // The fastest of these policies' schedules that fit the memory, or the first in the list, to which ties go as well,
+  // up to the rounding of sums.
   Scheduled fastest(const std::vector<std::string_view>& names) {
     const Scheduled* best = &of(names.front());
     for (std::string_view name : names)
       if (const Scheduled& other = of(name);
-          other.whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9))
+          other.whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9) &&
+          schedule::fits_memory(step_, overlap_, other.whole()))
         best = &other;
     return *best;
   }
@@ -203,7 +205,7 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
   const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
-  const bool forced = overlap.parts > 1 && policy_table()[wanted.policy].name == overlap.policy;
+  const bool forced = overlap.parts > 1 && schedule::most_parts(wanted.whole().program) > 1;
   if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
   report.why =
       fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
@@ -300,7 +302,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(schedules.of(sequential).whole(), step.costs().interference());
-  if (request.bounds_memory_factor > 0) made.bounds = bounds_of(step, chosen.candidate, request.bounds_memory_factor);
+  if (request.bounds) made.bounds = bounds_of(step, chosen.candidate, request.overlap.memory_factor);
   *report = std::move(made);
   return plan;
 }

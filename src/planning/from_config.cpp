@@ -112,7 +112,7 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   request.compare = options.compare;
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;
-  request.bounds_memory_factor = options.bounds_memory_factor;
+  request.bounds = options.bounds;
   request.optimizer.keep_gradients = options.inspect;
   model::BuildOptions build = build_options(config, model::Mode::train, ranks);
   build.inspect = options.inspect;

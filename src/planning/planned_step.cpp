@@ -88,7 +88,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
                          .compare = true,
                          .skip = target.skip,
                          .keep_texts = target.keep_texts,
-                         .bounds_memory_factor = target.bounds_memory_factor},
+                         .bounds = target.bounds},
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);

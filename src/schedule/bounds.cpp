@@ -85,7 +85,7 @@ constexpr double long_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.
 IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes, int steps = 1) {
   IdealSteps best{not_found, not_found};
   const auto attempt = [&](const ListOptions& options) {
-    const ListSchedule schedule = list_schedule(step.jobs, options, step.block_bytes);
+    const ListSchedule schedule = list_schedule(step.jobs, options, {step.block_bytes});
     if (schedule.makespan >= best.within.ms) return;  // no shorter than the best of any memory, too
     const IdealStep found{schedule.makespan, exposed_in(step.jobs, schedule)};
     best.any = shorter(best.any, found);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lancet/schedule/plan_memory.h"
 #include "reorder.h"
 
 namespace lancet::schedule {
@@ -57,6 +58,11 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
   result.timeline =
       simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
   return result;
+}
+
+bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
+  return double(plan_memory(candidate.program, candidate.needed).arena_bytes) <=
+         overlap.memory_factor * double(step.arena_bytes());
 }
 
 int most_parts(const ir::Program& program) {

@@ -15,7 +15,7 @@
 // choose alike.
 //
 // In a ring's range, list scheduling orders what is on windows and the weight gradients beside it; everything else
-// takes turns with the network. A step whose arena would grow by more than 5% is refused.
+// takes turns with the network. A step that overlap.memory_factor does not allow is refused.
 //
 // The results of rings of all-gathers have the bits of the whole, since each row of a product is computed alone. Sums
 // of a reduce-scatter's ring are added in the order of the ring, in bf16 rounded at each rank; weight gradients over
@@ -28,7 +28,6 @@
 #include <map>
 
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/plan_memory.h"
 #include "orders.h"
 #include "ring_shards/ring_rewrite.h"
 #include "split_search.h"
@@ -67,14 +66,13 @@ std::vector<Span> spans_of(const Ringed& ringed) {
 
 class RingSearch {
  public:
-  explicit RingSearch(const Step& step) : step_(step), rings_(find_rings(step.program())), choices_(rings_.size()) {
-    arena_ = double(plan_memory_sequentially(step.program()).arena_bytes);
-  }
+  RingSearch(const Step& step, const config::Overlap& overlap)
+      : step_(step), overlap_(overlap), rings_(find_rings(step.program())), choices_(rings_.size()) {}
 
   Candidate best(Candidate whole) {
     start();
     Candidate best = candidate();
-    if (!fits(best)) {
+    if (!fits_memory(step_, overlap_, best)) {
       choices_.assign(rings_.size(), {});
       best = whole;
     }
@@ -108,7 +106,7 @@ class RingSearch {
     const std::vector<RingChoice> before = choices_;
     for (const std::size_t i : kind) choices_[i] = choice;
     Candidate other = candidate();
-    if (other.timeline.makespan < best.timeline.makespan * (1 - 1e-9) && fits(other))
+    if (other.timeline.makespan < best.timeline.makespan * (1 - 1e-9) && fits_memory(step_, overlap_, other))
       best = std::move(other);
     else
       choices_ = before;
@@ -148,10 +146,6 @@ class RingSearch {
     return as_it_is(step_, in_words(), std::move(program), orders.op_costs(order), std::move(needed));
   }
 
-  bool fits(const Candidate& found) const {
-    return double(plan_memory(found.program, found.needed).arena_bytes) <= arena_limit * arena_;
-  }
-
   std::string in_words() const {
     constexpr std::array<std::string_view, 4> names{"", "one way", "in two sums", "both ways"};
     std::array<int, 4> counts{};
@@ -163,20 +157,20 @@ class RingSearch {
   }
 
   const Step& step_;
+  const config::Overlap& overlap_;
   const std::vector<Ring> rings_;
   std::vector<RingChoice> choices_;               // per ring
   std::vector<std::vector<std::size_t>> paying_;  // the rings of each kind that the rule leaves
-  double arena_ = 0;                              // bytes
 };
 
 }  // namespace
 
-Candidate collective_matmul(const Step& step, const config::Overlap&, Candidate candidate) {
+Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (find_rings(step.program()).empty()) {
     candidate.how = "no product beside an all-gather or a reduce-scatter";
     return candidate;
   }
-  return RingSearch(step).best(std::move(candidate));
+  return RingSearch(step, overlap).best(std::move(candidate));
 }
 
 }  // namespace lancet::schedule

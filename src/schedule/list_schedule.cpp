@@ -18,16 +18,18 @@ constexpr double never = std::numeric_limits<double>::infinity();
 
 class Scheduler {
  public:
-  Scheduler(std::span<const Job> jobs, const ListOptions& options, std::span<const std::int64_t> block_bytes)
+  Scheduler(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory)
       : jobs_(jobs),
         options_(options),
-        block_bytes_(block_bytes),
-        block_jobs_(block_bytes.size()),
-        alive_(block_bytes.size()),
+        block_bytes_(memory.bytes),
+        block_jobs_(memory.bytes.size()),
+        alive_(memory.bytes.size()),
         rank_(jobs.size()),
         users_(jobs.size()),
         missing_(jobs.size()) {
     result_.end.resize(jobs.size());
+    for (std::int32_t block : memory.before) revive(block);
+    for (std::int32_t block : memory.after) ++block_jobs_[std::size_t(block)];
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
       for (std::int32_t block : jobs[i].blocks) ++block_jobs_[std::size_t(block)];
@@ -65,6 +67,7 @@ class Scheduler {
     while (result_.order.size() < jobs_.size()) {
       while (start_some()) {
       }
+      if (std::ranges::all_of(running_, [](const Running& running) { return running.job < 0; })) start_held();
       advance();
     }
     for (double end : result_.end) result_.makespan = std::max(result_.makespan, end);
@@ -157,14 +160,40 @@ class Scheduler {
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
       if (const std::int32_t filler = feeders_.most_urgent(); filler >= 0) return take_filler(filler);
-    Queue& queue = ready_[index(stream)];
-    if (!queue.empty()) {
-      const std::int32_t next = *queue.begin();
-      queue.erase(queue.begin());
-      return next;
-    }
+    if (const std::int32_t next = take_ready(stream); next >= 0) return next;
     if (stream != ir::Stream::compute || fillers_.by_length.empty()) return -1;
     return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : fillers_.most_urgent());
+  }
+
+  // The most urgent one that need not wait for memory; -1: none.
+  std::int32_t take_ready(ir::Stream stream) {
+    Queue& queue = ready_[index(stream)];
+    const auto next = std::ranges::find_if(
+        queue, [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
+    if (next == queue.end()) return -1;
+    const std::int32_t id = *next;
+    queue.erase(next);
+    return id;
+  }
+
+  // Of the ready jobs of all streams, all of which wait for memory, the one that needs least.
+  void start_held() {
+    std::int32_t least = -1;
+    for (const Queue& queue : ready_)
+      for (std::int32_t id : queue)
+        if (least < 0 || new_bytes(id) < new_bytes(least)) least = id;
+    if (least < 0) return;
+    ready_[index(job(least).stream)].erase(least);
+    start(job(least).stream, least);
+  }
+
+  // Bytes of the blocks whose first job this would be.
+  std::int64_t new_bytes(std::int32_t id) const {
+    if (options_.hold_bytes == std::numeric_limits<std::int64_t>::max()) return 0;
+    std::int64_t bytes = 0;
+    for (std::int32_t block : job(id).blocks)
+      if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
+    return bytes;
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -204,12 +233,7 @@ class Scheduler {
 
   void start(ir::Stream stream, std::int32_t id) {
     result_.order.push_back({id});
-    for (std::int32_t block : job(id).blocks)
-      if (!alive_[std::size_t(block)]) {
-        alive_[std::size_t(block)] = true;
-        live_bytes_ += block_bytes_[std::size_t(block)];
-      }
-    result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
+    for (std::int32_t block : job(id).blocks) revive(block);
     const double end = now_ + job(id).ms;
     if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
     result_.end[std::size_t(id)] = end;
@@ -217,6 +241,13 @@ class Scheduler {
       running_[index(stream)] = {id, end};
     else
       finish(id);
+  }
+
+  void revive(std::int32_t block) {
+    if (alive_[std::size_t(block)]) return;
+    alive_[std::size_t(block)] = true;
+    live_bytes_ += block_bytes_[std::size_t(block)];
+    result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
   }
 
   void finish(std::int32_t id) {
@@ -261,9 +292,8 @@ class Scheduler {
 
 }  // namespace
 
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options,
-                           std::span<const std::int64_t> block_bytes) {
-  return Scheduler(jobs, options, block_bytes).run();
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory) {
+  return Scheduler(jobs, options, memory).run();
 }
 
 }  // namespace lancet::schedule

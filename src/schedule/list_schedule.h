@@ -41,6 +41,8 @@ struct ListOptions {
   bool feed_network = false;
   // As soon as more memory than this is alive, the filler that frees most runs.
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
+  // A job after which more memory than this would be alive waits, as long as another runs or may run in its place.
+  std::int64_t hold_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
 struct ListSchedule {
@@ -50,9 +52,14 @@ struct ListSchedule {
   std::int64_t peak_bytes = 0;  // of the blocks; each is alive from the start of its first job to the end of its last
 };
 
+// The blocks that the jobs touch.
+struct ListMemory {
+  std::span<const std::int64_t> bytes = {};               // by the numbers in Job::blocks
+  std::span<const std::int32_t> before = {}, after = {};  // blocks that are alive before the first job, after the last
+};
+
 // Simulates the streams event by event; a free stream starts the most urgent job that is ready (ListOptions), the
-// earlier one on ties. block_bytes: by the numbers in Job::blocks.
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options,
-                           std::span<const std::int64_t> block_bytes = {});
+// earlier one on ties.
+ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory = {});
 
 }  // namespace lancet::schedule

@@ -3,16 +3,16 @@
 // settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
 // run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
 // simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes; and in the
-// orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned arena grows by at
-// most 5% is returned.
+// orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned arena is within
+// overlap.memory_factor is returned.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "orders.h"
 #include "split_search.h"
@@ -21,11 +21,13 @@ namespace lancet::schedule {
 namespace {
 
 // Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
-constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+// The long ones need the memory of many layers, and are tried only if more than the default is allowed.
+constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4};
+constexpr std::size_t short_leads = 6;
 
 // Of the allowed arena growth 2.5% is kept for packing loss. Steps with all-reduces in chunks are tried with
-// tight_limit as well.
-constexpr double memory_limit = 1.025, tight_limit = 0.985;
+// the tight margin as well. Weight gradients begin to run early, to free memory, at the margin of fillers.
+constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0.05;
 
 // The number of splits that are ordered again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;
@@ -43,7 +45,7 @@ Candidate nothing() {
 
 class OrderSearch {
  public:
-  explicit OrderSearch(const Step& step);
+  OrderSearch(const Step& step, const config::Overlap& overlap);
   void try_split(const std::string& how, const Split& split);
   // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter. If `first` has
   // infinite length (a number of parts is forced), returns the shortest candidate even if its arena is too large.
@@ -67,20 +69,32 @@ class OrderSearch {
   Tried with_chunks_placed(Tried tried) const;
 
   const Step& step_;
-  std::int64_t memory_ = 0;  // bytes alive at once without parts
+  const config::Overlap& overlap_;
+  const std::span<const double> leads_;
+  std::int64_t memory_ = 0;    // bytes alive at once without parts
+  std::int64_t fills_at_ = 0;  // bytes alive at once from which on fillers run
   bool thorough_ = false;
   std::vector<Tried> tried_;
 };
 
 }  // namespace
 
-OrderSearch::OrderSearch(const Step& step)
-    : step_(step), memory_(peak_bytes(step.program())), thorough_(step.program().instructions.size() <= small_step) {}
+OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
+    : step_(step),
+      overlap_(overlap),
+      leads_(std::span(leads).first(overlap.memory_factor > config::Overlap().memory_factor ? std::size(leads)
+                                                                                            : short_leads)),
+      memory_(peak_bytes(step.program())),
+      fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
+      thorough_(step.program().instructions.size() <= small_step) {}
 
 void OrderSearch::try_split(const std::string& how, const Split& split) {
   const Rewritten rewritten = rewrite(step_.program(), split);
-  Tried tried{
-      how, {rewritten.program, step_.op_costs(rewritten, split)}, {.memory_bytes = memory_}, nothing(), memory_limit};
+  Tried tried{how,
+              {rewritten.program, step_.op_costs(rewritten, split)},
+              {.memory_bytes = fills_at_},
+              nothing(),
+              overlap_.memory_factor - packing_margin};
   try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
   tried_.push_back(std::move(tried));
 }
@@ -89,12 +103,14 @@ void OrderSearch::try_split(const std::string& how, const Split& split) {
 void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
   for (bool feed_network : {false, true})
     for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
-      for (double lead : leads)
-        try_options(
-            tried, orders,
-            {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory_ / 10 * tenths});
-  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-  for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+      for (double lead : leads_)
+        try_options(tried, orders,
+                    {.lead = lead,
+                     .backward_lead = lead,
+                     .feed_network = feed_network,
+                     .memory_bytes = fills_at_ / 10 * tenths});
+  for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
 }
 
 template <class F>
@@ -104,7 +120,7 @@ void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) cons
   if (!thorough_) return try_options(tried, orders, options);
   for (options.feed_network = false;; options.feed_network = true) {
     for (std::int64_t tenths : {10, 9}) {
-      options.memory_bytes = memory_ / 10 * tenths;
+      options.memory_bytes = fills_at_ / 10 * tenths;
       try_options(tried, orders, options);
     }
     if (options.feed_network) break;
@@ -131,7 +147,7 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-  for (double lead : leads) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (double lead : leads_) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
   return chunked;
 }
 
@@ -150,15 +166,14 @@ Candidate OrderSearch::best(Candidate first) {
     if (!std::isinf(tried_[i].candidate.timeline.makespan)) tried_.push_back(with_chunks_placed(tried_[i]));
     for (std::int64_t chunk :
          chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
-      for (double limit : {memory_limit, tight_limit}) tried_.push_back(in_chunks(tried_[i], chunk, limit));
+      for (double margin : {packing_margin, tight_margin})
+        tried_.push_back(in_chunks(tried_[i], chunk, overlap_.memory_factor - margin));
   }
   std::stable_sort(tried_.begin(), tried_.end(), shorter);
-  const std::int64_t arena = plan_memory_sequentially(step_.program()).arena_bytes;
   for (Tried& tried : tried_) {
     Candidate& best = tried.candidate;
     if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
-    if (double(plan_memory(best.program, best.needed).arena_bytes) <= arena_limit * double(arena))
-      return with_or_without_turns(std::move(best));
+    if (fits_memory(step_, overlap_, best)) return with_or_without_turns(std::move(best));
   }
   if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
     return with_or_without_turns(std::move(tried_[0].candidate));
@@ -173,7 +188,7 @@ Candidate OrderSearch::with_or_without_turns(Candidate best) const {
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
-  OrderSearch search(step);
+  OrderSearch search(step, overlap);
   if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(cut_named("batch")));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {

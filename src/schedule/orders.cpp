@@ -40,7 +40,7 @@ std::int64_t peak_bytes(const ir::Program& program) {
     jobs.push_back({.stream = ir::Stream::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
     if (i > 0) jobs.back().needs = {std::int32_t(i) - 1};
   }
-  return list_schedule(jobs, {}, blocks.bytes).peak_bytes;
+  return list_schedule(jobs, {}, {blocks.bytes}).peak_bytes;
 }
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
@@ -50,32 +50,45 @@ Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const st
     : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
   const Dependencies precedence = ir::precedence(program_);
   Blocks blocks(program_);
-  for (const auto& [begin, end] : spans) {
-    std::vector<Job> jobs;
-    for (std::size_t i = begin; i < end; ++i) {
-      const ir::Instruction& at = program_.instructions[i];
-      Job job{.stream = at.stream,
-              .ms = op_costs_[i].alone_ms(),
-              .part = int(at.attributes.integer("part", -1)),
-              .backward = at.role != Role::forward,
-              .filler = is_filler(at),
-              .needs = {},
-              .blocks = blocks.of[i]};
-      for (InstructionId need : precedence[i])
-        if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
-      if (at.stream == ir::Stream::reduce)
-        for (std::int32_t need : job.needs) jobs[std::size_t(need)].feeds_network = true;
-      jobs.push_back(std::move(job));
-    }
-    jobs_.emplace_back(begin, std::move(jobs));
-  }
+  for (const Span& span : spans) spans_.push_back(of_span(span, blocks, precedence));
   block_bytes_ = std::move(blocks.bytes);
+}
+
+Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks, const Dependencies& precedence) const {
+  const auto& [begin, end] = span;
+  OfSpan made{begin, {}, {}, {}};
+  for (std::size_t i = begin; i < end; ++i) {
+    const ir::Instruction& at = program_.instructions[i];
+    Job job{.stream = at.stream,
+            .ms = op_costs_[i].alone_ms(),
+            .part = int(at.attributes.integer("part", -1)),
+            .backward = at.role != Role::forward,
+            .filler = is_filler(at),
+            .needs = {},
+            .blocks = blocks.of[i]};
+    for (InstructionId need : precedence[i])
+      if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
+    if (at.stream == ir::Stream::reduce)
+      for (std::int32_t need : job.needs) made.jobs[std::size_t(need)].feeds_network = true;
+    made.jobs.push_back(std::move(job));
+  }
+  std::vector<std::size_t> first(blocks.bytes.size(), blocks.of.size()), last(blocks.bytes.size());
+  for (std::size_t i = 0; i < blocks.of.size(); ++i)
+    for (std::int32_t block : blocks.of[i]) {
+      first[std::size_t(block)] = std::min(first[std::size_t(block)], i);
+      last[std::size_t(block)] = i;
+    }
+  for (std::size_t block = 0; block < first.size(); ++block) {
+    if (first[block] < begin && last[block] >= begin) made.before.push_back(std::int32_t(block));
+    if (first[block] < end && last[block] >= end) made.after.push_back(std::int32_t(block));
+  }
+  return made;
 }
 
 Orders::Found Orders::find(const ListOptions& options) const {
   Found found;
-  for (const auto& [begin, jobs] : jobs_) {
-    const ListSchedule schedule = list_schedule(jobs, options, block_bytes_);
+  for (const auto& [begin, jobs, before, after] : spans_) {
+    const ListSchedule schedule = list_schedule(jobs, options, {block_bytes_, before, after});
     found.makespan += schedule.makespan;
     found.peak_bytes = std::max(found.peak_bytes, schedule.peak_bytes);
     for (std::size_t i = found.order.size(); i < begin; ++i) found.order.push_back(id_of(i));

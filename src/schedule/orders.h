@@ -29,7 +29,7 @@ class Orders {
 
   struct Found {
     double makespan = 0;          // of the spans together, without the slowdown of streams that run at once
-    std::int64_t peak_bytes = 0;  // of a span: the arena's tensors that are alive at once
+    std::int64_t peak_bytes = 0;  // of the spans: the arena's tensors that are alive at once
     Order order;
   };
   Found find(const ListOptions& options) const;
@@ -42,7 +42,14 @@ class Orders {
   ir::Program program_;
   std::vector<cost::OpCost> op_costs_;
   Dependencies dependencies_;
-  std::vector<std::pair<std::size_t, std::vector<Job>>> jobs_;  // by span, after its begin
+  struct OfSpan {
+    std::size_t begin;
+    std::vector<Job> jobs;
+    std::vector<std::int32_t> before, after;  // blocks that are alive at its ends
+  };
+  OfSpan of_span(const Span& span, const Blocks& blocks, const Dependencies& precedence) const;
+
+  std::vector<OfSpan> spans_;
   std::vector<std::int64_t> block_bytes_;
 };
 

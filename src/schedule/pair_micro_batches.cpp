@@ -1,9 +1,12 @@
 // In the order of the candidate the passes of the micro batches alternate: F0 B0 F1 B1 F2 B2, where a forward pass ends
 // with its loss. Each pair B(k) F(k+1) is a span of consecutive instructions, so the list scheduler orders it alone,
-// and what stands before the first pair and after the last stays in its order.
+// and what stands before the first pair and after the last stays in its order. An order without a limit of memory lets
+// the forward pass run ahead, and the activations of two micro batches are alive at once. Under a limit the forward
+// pass waits where the backward pass has not freed enough yet, so that the two keep step.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "lancet/schedule/overlap.h"
@@ -29,21 +32,34 @@ std::vector<Span> pairs_of(const ir::Program& program) {
   return pairs;
 }
 
+// Bytes alive at once that the orders of the pairs are tried with: any, and shares of what a plan may take, less for
+// what packing loses.
+std::vector<std::int64_t> memory_limits(const Step& step, const config::Overlap& overlap) {
+  std::vector<std::int64_t> limits{std::numeric_limits<std::int64_t>::max()};
+  for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
+    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(peak_bytes(step.program()))));
+  return limits;
+}
+
 }  // namespace
 
-Candidate pair_micro_batches(const Step& step, const config::Overlap&, Candidate candidate) {
+Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   const std::vector<Span> pairs = pairs_of(candidate.program);
   if (pairs.empty()) return candidate;
   const Orders orders(candidate.program, candidate.op_costs, pairs);
+  const std::string how =
+      fmt::format("{} pair{} of micro batches; {}", pairs.size(), pairs.size() == 1 ? "" : "s", candidate.how);
   std::optional<Candidate> best;
-  for (const bool fill_gaps : {true, false}) {
-    const Order order = orders.find({.fill_gaps = fill_gaps}).order;
-    Candidate paired = as_it_is(
-        step, fmt::format("{} pair{} of micro batches; {}", pairs.size(), pairs.size() == 1 ? "" : "s", candidate.how),
-        orders.program(order), orders.op_costs(order), orders.needed(order));
-    best = best ? better(*std::move(best), std::move(paired)) : std::move(paired);
-  }
-  return *std::move(best);
+  for (const std::int64_t memory : memory_limits(step, overlap))
+    for (const bool fill_gaps : {true, false}) {
+      const Order order = orders.find({.fill_gaps = fill_gaps, .memory_bytes = memory, .hold_bytes = memory}).order;
+      Candidate paired = as_it_is(step, how, orders.program(order), orders.op_costs(order), orders.needed(order));
+      if (best && paired.timeline.makespan >= best->timeline.makespan * (1 - 1e-9)) continue;
+      if (fits_memory(step, overlap, paired)) best = std::move(paired);
+    }
+  if (best) return *std::move(best);
+  candidate.how += "; no pairs of micro batches fit overlap.memory_factor";
+  return candidate;
 }
 
 }  // namespace lancet::schedule

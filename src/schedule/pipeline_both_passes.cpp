@@ -11,15 +11,16 @@ namespace {
 // others are tried since its text does not fix how far a part may run ahead.
 constexpr double part_leads[] = {0, 1.0 / 128, 1.0 / 32};
 
-Candidate both_passes_in_parts(const Step& step, Candidate best) {
+Candidate both_passes_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
   for (int parts : step.part_counts(cut_named("batch"))) {
     const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
     const Rewritten rewritten = rewrite(step.program(), split);
     const Orders orders(rewritten.program, step.op_costs(rewritten, split));
     for (double lead : part_leads) {
       const Order order = orders.find({.fill_gaps = false, .lead = lead, .backward_lead = lead}).order;
-      best = better(std::move(best), as_it_is(step, fmt::format("both passes in {} parts", parts),
-                                              orders.program(order), orders.op_costs(order), orders.needed(order)));
+      Candidate found = as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
+                                 orders.op_costs(order), orders.needed(order));
+      if (overlap.parts > 1 || fits_memory(step, overlap, found)) best = better(std::move(best), std::move(found));
     }
   }
   return best;
@@ -30,7 +31,7 @@ Candidate both_passes_in_parts(const Step& step, Candidate best) {
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   candidate.how = "both passes whole";
   return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
-                         [&](Candidate best) { return both_passes_in_parts(step, std::move(best)); });
+                         [&](Candidate best) { return both_passes_in_parts(step, overlap, std::move(best)); });
 }
 
 }  // namespace lancet::schedule

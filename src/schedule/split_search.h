@@ -14,9 +14,6 @@
 
 namespace lancet::schedule {
 
-// The allowed arena growth over the unsplit step: 5%.
-inline constexpr double arena_limit = 1.05;
-
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 

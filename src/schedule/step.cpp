@@ -9,6 +9,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/schedule/plan_memory.h"
 #include "ring_shards/ring_rewrite.h"
 
 namespace lancet::schedule {
@@ -91,6 +92,7 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.dependencies_ = ir::dependencies(program);
   LANCET_ASSIGN(step.op_costs_, cost::op_costs(costs, program));
   step.forward_end_ = end_of_forward(program);
+  step.arena_bytes_ = plan_memory_sequentially(program).arena_bytes;
   for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
   step.among_ = token_ranks(program, [&](mesh::Axes group) { return costs.ranks_on_host(group); });
   for (const Cut* cut : all_cuts()) {

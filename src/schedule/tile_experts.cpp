@@ -1,7 +1,7 @@
 // Comet: the search for the tiles of each MoE layer. A layer has one number of tiles of source ranks, by which its
 // received rows are cut, and one of tiles of columns, by which what its experts send back is cut; both passes of a
 // layer are cut alike. First all layers have the same tiles, each pair of numbers is simulated; then each layer in turn
-// tries the others. A candidate whose arena is larger than arena_limit times that of the sequential step is refused.
+// tries the others. A candidate that overlap.memory_factor does not allow is refused.
 //
 // Within a layer's pass the order is Comet's: what is of one cut runs tile by tile, the own rank's first, and the tiles
 // of the next cut follow. Copies of columns follow the last product, so that none of them delays a tile that travels.
@@ -14,7 +14,6 @@
 #include "expert_ranges.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/plan_memory.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
@@ -79,14 +78,15 @@ std::vector<Span> passes_of(const Rewritten& rewritten, const std::vector<Expert
 
 class TileSearch {
  public:
-  TileSearch(const Step& step, Candidate best)
+  TileSearch(const Step& step, const config::Overlap& overlap, Candidate best)
       : step_(step),
+        overlap_(overlap),
         best_(std::move(best)),
         ranges_(expert_ranges(step)),
-        arena_(plan_memory_sequentially(step.program()).arena_bytes),
         chosen_(layers_of(ranges_)) {}
 
-  Candidate run(bool forced) {
+  Candidate run() {
+    const bool forced = overlap_.parts > 1;
     const std::vector<int> sources = choices(rows_, forced), columns = choices(columns_, forced);
     for (int s : sources)
       for (int c : columns) try_tiles(std::vector<Tiles>(chosen_.size(), {s, c}));
@@ -122,7 +122,7 @@ class TileSearch {
   void try_tiles(const std::vector<Tiles>& tiles) {
     Candidate candidate = in_tiles(tiles);
     if (candidate.timeline.makespan >= best_.timeline.makespan * (1 - 1e-9)) return;
-    if (double(plan_memory(candidate.program, candidate.needed).arena_bytes) > arena_limit * double(arena_)) return;
+    if (!fits_memory(step_, overlap_, candidate)) return;
     best_ = std::move(candidate);
     chosen_ = tiles;
   }
@@ -155,10 +155,10 @@ class TileSearch {
   }
 
   const Step& step_;
+  const config::Overlap& overlap_;
   const Cut &rows_ = cut_named("source_rows"), &columns_ = cut_named("columns");
   Candidate best_;
   const std::vector<ExpertRange> ranges_;
-  const std::int64_t arena_;
   std::vector<Tiles> chosen_;  // of best_, by layer
 };
 
@@ -170,7 +170,7 @@ Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candida
   const Cut& rows = cut_named("source_rows");
   const Cut& either = step.part_counts(rows).empty() ? cut_named("columns") : rows;
   return or_forced_split(std::move(candidate), step, overlap, either,
-                         [&](Candidate best) { return TileSearch(step, std::move(best)).run(overlap.parts > 1); });
+                         [&](Candidate best) { return TileSearch(step, overlap, std::move(best)).run(); });
 }
 
 }  // namespace lancet::schedule

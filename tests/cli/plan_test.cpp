@@ -54,7 +54,7 @@ TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
 
 TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is longer than today's step") {
   const Files files;
-  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 1.2");
+  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --set overlap.memory_factor=1.2");
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("in 1.20 x its memory") == 1);
@@ -66,15 +66,6 @@ TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is 
     CHECK(outcome.lines_with("  " + std::string(way.name) + ": ") == 1);
   }
   CHECK(lancet("plan " + files.config + files.for_two).lines_with("bounds: ") == 0);
-}
-
-TEST_CASE("plan --bounds-memory needs --bounds and a factor of at least 1") {
-  const Files files;
-  CHECK(lancet("plan " + files.config + files.for_two + " --bounds-memory 1.2").code == 2);
-  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --bounds-memory 0.9");
-  INFO(outcome.output);
-  CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("expected a number from 1 to 100") == 1);
 }
 
 TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {

@@ -90,7 +90,7 @@ TEST_CASE("a printed config parses to the same config") {
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
     "mesh": {"data": 3, "expert": 2, "tensor": 4, "stage": 5},
     "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
-      "parts": 2, "groups_per_moe": 3, "max_range": 4, "replan": 5},
+      "parts": 2, "groups_per_moe": 3, "max_range": 4, "replan": 5, "memory_factor": 2},
     "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "mirrored_ranks": 4, "device_all_to_all": "counted",
       "max_ctas": 2},
     "emulated": {"hardware": "h", "scale": 3, "dilation": 4, "routing": "zipf:1"},
@@ -314,7 +314,7 @@ TEST_CASE("every number except the seed has an upper limit") {
     if (error.find("expected an integer") != error.npos) fault("{}", {path + "=4611686018427387904"});
     ++bounded;
   }
-  CHECK(bounded == 72);
+  CHECK(bounded == 73);
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 

@@ -43,7 +43,7 @@ TEST_CASE("bounds: between the work and what the policies reach") {
                                  .costs = &costs,
                                  .mesh = mesh::of_experts(2),
                                  .compare = true,
-                                 .bounds_memory_factor = 1.05};
+                                 .bounds = true};
     request.optimizer.mesh = mesh::of_experts(2);
     planner::PlanReport report;
     REQUIRE(planner::make_plan(RandomModel(seed).make(), request, &report).ok());

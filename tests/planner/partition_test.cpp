@@ -252,15 +252,34 @@ TEST_CASE("a filler runs in a gap that it fits, and at once if memory is short")
                         {.ms = 7, .filler = true, .needs = {}, .blocks = {1}},
                         {.ms = 5, .needs = {0}, .blocks = {}}};
   const std::vector<std::int64_t> bytes{100, 1};
-  CHECK(schedule::list_schedule(jobs, {}, bytes).order ==
+  CHECK(schedule::list_schedule(jobs, {}, {bytes}).order ==
         schedule::Order{{0}, {2}, {1}, {3}});  // 7 fits; at 7 ms only the other filler is ready
   jobs[1].ms = 30;
-  CHECK(schedule::list_schedule(jobs, {}, bytes).order.at(1) == ir::InstructionId{2});
+  CHECK(schedule::list_schedule(jobs, {}, {bytes}).order.at(1) == ir::InstructionId{2});
   std::vector<Job> full = jobs;
   full.push_back({.ms = 1, .needs = {}, .blocks = {0, 1}});  // makes both blocks
   full[1].needs = full[2].needs = {};
-  const auto eager = schedule::list_schedule(full, {.memory_bytes = 50}, bytes);
+  const auto eager = schedule::list_schedule(full, {.memory_bytes = 50}, {bytes});
   CHECK(std::find(eager.order.begin(), eager.order.end(), ir::InstructionId{1}) - eager.order.begin() <= 2);
+}
+
+TEST_CASE("a job waits for memory that another frees, unless nothing else can run") {
+  using schedule::Job;
+  // Two chains: 0, 1 frees block 0, which is alive before; 2, 3 is more urgent, makes block 1, which stays.
+  const std::vector<Job> jobs{{.ms = 1, .needs = {}, .blocks = {0}},
+                              {.ms = 1, .needs = {0}, .blocks = {0}},
+                              {.ms = 1, .needs = {}, .blocks = {1}},
+                              {.ms = 5, .needs = {2}, .blocks = {1}}};
+  const std::vector<std::int64_t> bytes{100, 60};
+  const std::vector<std::int32_t> before{0}, after{1};
+  const schedule::ListMemory memory{bytes, before, after};
+  const schedule::ListSchedule any = schedule::list_schedule(jobs, {}, memory);
+  CHECK(any.order == schedule::Order{{2}, {3}, {0}, {1}});
+  CHECK(any.peak_bytes == 160);
+  const schedule::ListSchedule held = schedule::list_schedule(jobs, {.hold_bytes = 159}, memory);
+  CHECK(held.order == schedule::Order{{0}, {1}, {2}, {3}});
+  CHECK(held.peak_bytes == 100);
+  CHECK(schedule::list_schedule(jobs, {.hold_bytes = 10}, memory).order == schedule::Order{{0}, {1}, {2}, {3}});
 }
 
 TEST_CASE("every split of a step is sound, and makes each result once") {

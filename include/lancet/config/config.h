@@ -102,6 +102,7 @@ struct Overlap {
   std::int64_t parts = 0;           // forced number of parts; 0: the fastest, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
   std::int64_t max_range = 16;      // iota: groups in one partition range
+  double memory_factor = 1.05;      // the largest arena that a search may choose, relative to sequential's
   bool split_backward = true;       // lancet: also split the backward pass where that is faster
   std::int64_t replan = 0;          // steps between two looks at the load; 0: the plan stays
   std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: the fastest

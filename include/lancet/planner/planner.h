@@ -32,8 +32,7 @@ struct PlanRequest {
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
-  // PlanReport::bounds is filled, within this many times the memory of the step without parts; 0: it is empty.
-  double bounds_memory_factor = 0;
+  bool bounds = false;                 // PlanReport::bounds is filled, within overlap.memory_factor
 };
 
 // The schedule of one policy, as simulated. Milliseconds.

@@ -39,7 +39,7 @@ struct StepOptions {
   bool inspect = false;                // gradients and gates' decisions stay readable after a step (tests)
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
-  double bounds_memory_factor = 0;     // PlanRequest::bounds_memory_factor
+  bool bounds = false;                 // PlanRequest::bounds
 };
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);

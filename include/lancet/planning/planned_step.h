@@ -23,7 +23,7 @@ struct PlanTarget {
   std::string plan_file = {};          // a plan of this step (plan_file.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
-  double bounds_memory_factor = 0;     // PlanRequest::bounds_memory_factor
+  bool bounds = false;                 // PlanRequest::bounds
 };
 
 struct PlannedStep {

@@ -32,6 +32,9 @@ Dependencies one_message_at_a_time(const ir::Program& program, Dependencies depe
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
                    Dependencies dependencies);
 
+// Whether the candidate's arena is at most overlap.memory_factor times that of the step in turns, without parts.
+bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate);
+
 // The largest number of parts of an instruction.
 int most_parts(const ir::Program& program);
 

@@ -33,9 +33,8 @@ Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Can
 Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // Comet (Zhang et al., MLSys 2025), section 3.1, in both passes: received rows in tiles by the ranks that they come
 // from, beside the experts' first product; the experts' last product in tiles of columns, each sent back as soon as it
-// is made. The numbers of tiles are found layer by layer; the arena stays within 105% of the sequential step's. Left
-// out, and described in docs/planning.md: one kernel that multiplies and sends, and adding up a token's experts before
-// its row is sent back.
+// is made. The numbers of tiles are found layer by layer. Left out, and described in docs/planning.md: one kernel that
+// multiplies and sends, and adding up a token's experts before its row is sent back.
 Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
 // of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which
@@ -49,7 +48,8 @@ Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Ca
 // The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
 // DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
 // one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,
-// or compete with all other instructions, whichever is shorter. The activations of two micro batches are alive at once.
+// or compete with all other instructions, and a forward pass may wait for memory that the backward pass frees; the
+// shortest within overlap.memory_factor is taken.
 // The candidate is the schedule of all micro batches; with one there is no pair, and it stays as it is.
 Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 

@@ -23,8 +23,9 @@ class Step {
   const cost::Costs& costs() const { return *costs_; }
   // The numbers of parts (at least 2, ascending) that the step can be split in by the cut. Empty if no tokens travel.
   const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
-  std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
-  bool has_all_to_all() const;                              // some of the expert stream takes time
+  std::size_t forward_end() const { return forward_end_; }   // the first instruction that is not of the forward pass
+  bool has_all_to_all() const;                               // some of the expert stream takes time
+  std::int64_t arena_bytes() const { return arena_bytes_; }  // of the step in turns, without parts
 
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
 
@@ -56,6 +57,7 @@ class Step {
   Dependencies dependencies_;
   std::vector<cost::OpCost> op_costs_;
   std::size_t forward_end_ = 0;
+  std::int64_t arena_bytes_ = 0;
   TokenRanks among_;
   std::map<const Cut*, OfCut> cuts_;             // looked up only
   std::map<std::string, cost::OpCost> helpers_;  // by op_key
