@@ -136,9 +136,9 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
-  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies().size())
-    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
+  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies(in_plan).size())
+    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),

@@ -108,7 +108,8 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(std::stod(bound[1]) <= fastest);
   CHECK(std::stod(bound[1]) > 0);
   for (const char* row : {"h.0.moe.dispatch.all_to_all +forward", "h.0.moe.experts.c_proj.all_to_all_back +forward",
-                          "h.0.moe.experts.c_proj.all_to_all_back +backward", "h.0.moe.dispatch.all_to_all +backward"})
+                          "h.0.moe.experts.c_proj.all_to_all_back +backward", "h.0.moe.dispatch.all_to_all +backward",
+                          "h.0.moe.gate.all_to_all_counts +forward", "bucket.[0-9]+ +sync"})
     CHECK(test::matches(outcome.output, row));
   CHECK(outcome.lines_with("predicted step, ") == 1);
   CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step") == 1);
