@@ -86,7 +86,8 @@ std::string schedule_text(const planning::PlannedStep& planned) {
                                  in_megabytes(planned.plan.arena_bytes));
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)
-    text += fmt::format("  {:<8} in {} parts: {} to {}\n", schedule::pass_of(range.role), range.parts, range.first, range.last);
+    text += fmt::format("  {:<8} in {} parts: {} to {}\n", schedule::pass_of(range.role), range.parts, range.first,
+                        range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
   return text;
 }
@@ -99,7 +100,8 @@ std::string cover_table(const ir::Plan& plan) {
   std::string text = fmt::format("{:<{}} {:<8} {:>5} {:>8} {:>8}  {}\n", "communication", width, "", "parts", "ms",
                                  "covered", "by what (ms)");
   for (const schedule::CommunicationSite& sum : sites)
-    text += fmt::format("{:<{}} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.site, width, sum.pass, sum.parts, sum.ms, 100 * sum.covered_ms / sum.ms, schedule::longest_first(sum.under));
+    text += fmt::format("{:<{}} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.site, width, sum.pass, sum.parts, sum.ms,
+                        100 * sum.covered_ms / sum.ms, schedule::longest_first(sum.under));
   return text;
 }
 

@@ -64,7 +64,7 @@ std::vector<CommunicationSite> mean_of(const ir::Program& program, const Measure
 }
 
 // Writes the times of the sites into the member `times` of their rows, which are made where they are missing.
-void note(const std::vector<CommunicationSite>& sites, std::optional<Hidden> Communication::* times,
+void note(const std::vector<CommunicationSite>& sites, std::optional<Hidden> Communication::*times,
           std::vector<Communication>& rows) {
   for (const CommunicationSite& site : sites) {
     const auto is_of = [&](const Communication& row) { return row.site == site.site && row.pass == site.pass; };

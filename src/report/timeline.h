@@ -11,8 +11,8 @@
 namespace lancet::report {
 
 struct TimelineEvent {
-  double start = 0, length = 0;    // microseconds
-  std::size_t name = 0, kind = 0;  // in Timeline::names, kinds
+  double start = 0, length = 0;                 // microseconds
+  std::size_t name = 0, kind = 0;               // in Timeline::names, kinds
   std::optional<std::size_t> instruction = {};  // of plan.ir
 };
 

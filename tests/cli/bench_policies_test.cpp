@@ -94,7 +94,8 @@ TEST_CASE("bench policies compares forced numbers of parts, and of several micro
   INFO(several.output);
   REQUIRE(several.code == 0);
   int pairs = 0;
-  for (const auto& policy : test::json_file(out + "/policies.json")["policies"])
+  const auto of_several = test::json_file(out + "/policies.json");
+  for (const auto& policy : of_several["policies"])
     pairs += policy["policy"] == "neighbour_microbatches";
   CHECK(pairs == 1);
 }

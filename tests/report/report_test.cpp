@@ -404,15 +404,16 @@ output loss = %2
 
 // An event of rank `pid`; pid 2 is the prediction.
 std::string event(int pid, const std::string& name, int index, int begin_us, int us) {
-  return fmt::format(R"({{"ph": "X", "name": "{}", "cat": "x", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"index": {}}}}})",
-                     name, pid, index == 1, begin_us, us, index);
+  return fmt::format(
+      R"({{"ph": "X", "name": "{}", "cat": "x", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"index": {}}}}})",
+      name, pid, index == 1, begin_us, us, index);
 }
 
 std::string trace_of(const std::string& name_of_first) {
   std::string events;
   for (int pid = 0; pid < 2; ++pid) {
-    events += fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "measured, rank {}"}}}},)",
-                          pid, pid);
+    events += fmt::format(
+        R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "measured, rank {}"}}}},)", pid, pid);
     // Of 4 ms, 1 ms is beside c on rank 0 and 3 ms on rank 1.
     events += event(pid, name_of_first, 0, 0, 1000) + "," + event(pid, "all_gather h.0.b", 1, 1000, 4000) + "," +
               event(pid, "gelu c", 2, 1000, pid == 0 ? 1000 : 3000) + ",";

@@ -60,8 +60,8 @@ input @x : f32[4]
 %10 : f32[4] = split_peers(%6) {part=0, parts=3}  # expert forward e/0
 )");
   //                                   a       b/0     b/1     b/2     c/0     c/1
-  const std::vector<ir::Interval> when{{0, 2}, {0, 2}, {2, 4}, {4, 8}, {3, 5}, {5, 6}, {8, 10}, {9, 12},
-                                       {8, 9}, {10, 11}, {20, 21}};
+  const std::vector<ir::Interval> when{{0, 2},  {0, 2},  {2, 4}, {4, 8},   {3, 5},  {5, 6},
+                                       {8, 10}, {9, 12}, {8, 9}, {10, 11}, {20, 21}};
   const auto sites = schedule::communication_sites(program, when);
   REQUIRE(sites.size() == 3);  // neither the rank's own rows nor the helper
   CHECK(sites[0].site == "b");
