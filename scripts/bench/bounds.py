@@ -93,8 +93,12 @@ class Plans:
     def __init__(self, lancet, folder):
         self.lancet, self.folder = lancet, folder
 
+    def target(self, case, hardware):
+        """Returns the words that name the ranks and their machine."""
+        return ["--ranks", case.ranks, "--on", hardware]
+
     def plan(self, case, hardware, policy, *words):
-        return run.call([self.lancet, "plan", case.config, "--ranks", case.ranks, "--on", hardware,
+        return run.call([self.lancet, "plan", case.config, *self.target(case, hardware),
                          *run.sets([*case.settings, f"overlap.policy={policy}"]), *words]).out
 
     def hardware_at(self, case, gbit):
