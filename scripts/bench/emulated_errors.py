@@ -80,7 +80,7 @@ def best_over_auto(document, draws=1000):
 
     def ratio(chosen):
         steps = {plan: statistics.median(each["step_ms"][i] for each in same for i in chosen)
-                 for plan, same in plans.items()}
+                 for (plan,), same in plans.items()}
         by = {each["policy"]: steps[each["plan"]] for each in document["policies"]}
         best = min((name for name in by if name in PUBLISHED), key=by.get)
         return by[best] / by["auto"], best
