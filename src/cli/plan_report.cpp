@@ -92,16 +92,21 @@ std::string schedule_text(const planning::PlannedStep& planned) {
   return text;
 }
 
-std::string cover_table(const ir::Plan& plan) {
-  const auto sites = schedule::communication_sites(plan.program, plan.predicted);
-  if (sites.empty()) return "no communication takes time\n";
+std::string cover_table(const std::vector<report::Communication>& communications) {
+  if (communications.empty()) return "no communication takes time\n";
   std::size_t width = std::string_view("communication").size();
-  for (const schedule::CommunicationSite& sum : sites) width = std::max(width, sum.site.size());
+  for (const report::Communication& row : communications) width = std::max(width, row.site.size());
   std::string text = fmt::format("{:<{}} {:<8} {:>5} {:>8} {:>8}  {}\n", "communication", width, "", "parts", "ms",
                                  "covered", "by what (ms)");
-  for (const schedule::CommunicationSite& sum : sites)
-    text += fmt::format("{:<{}} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.site, width, sum.pass, sum.parts, sum.ms,
-                        100 * sum.covered_ms / sum.ms, schedule::longest_first(sum.under));
+  for (const report::Communication& row : communications) {
+    std::string place = fmt::format("{:<{}} {:<8} {:>5}", row.site, width, row.pass, row.parts);
+    for (const auto& [times, label] : {std::pair(row.predicted, ""), std::pair(row.measured, "measured: ")}) {
+      if (!times) continue;
+      text += fmt::format("{} {:>8.2f} {:>7.0f}%  {}{}\n", place, times->ms, 100 * times->hidden_ms / times->ms, label,
+                          times->by);
+      place.assign(place.size(), ' ');  // the place stands in its first line
+    }
+  }
   return text;
 }
 

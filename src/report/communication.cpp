@@ -1,4 +1,4 @@
-#include "communication.h"
+#include "lancet/report/communication.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 
 #include "lancet/ir/micro_batches.h"
 #include "lancet/schedule/schedule_report.h"
+#include "measured_communication.h"
 
 namespace lancet::report {
 namespace {
@@ -76,12 +77,23 @@ void note(const std::vector<CommunicationSite>& sites, std::optional<Hidden> Com
 
 }  // namespace
 
-Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline* timeline) {
+std::vector<Communication> communications(const ir::Plan& plan) {
   std::vector<Communication> rows;
   note(schedule::communication_sites(plan.program, plan.predicted), &Communication::predicted, rows);
-  if (!timeline) return rows;
-  LANCET_ASSIGN(const Measured measured, measured_of(plan, *timeline));
+  return rows;
+}
+
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline) {
+  std::vector<Communication> rows = communications(plan);
+  LANCET_ASSIGN(const Measured measured, measured_of(plan, timeline));
   note(mean_of(plan.program, measured), &Communication::measured, rows);
+  return rows;
+}
+
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const std::filesystem::path& trace) {
+  LANCET_ASSIGN(const Timeline timeline, read_timeline(trace));
+  auto rows = communications(plan, timeline);
+  if (!rows.ok()) return data_error(fmt::format("{}: {}", trace.string(), rows.error().message));
   return rows;
 }
 

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "assets.h"
-#include "communication.h"
 #include "config_text.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/report/report.h"
+#include "measured_communication.h"
 #include "memory.h"
 #include "metrics.h"
 #include "plan_summary.h"
@@ -50,12 +50,13 @@ void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) 
 // Without the plan that was traced, as after overlap.replan, what hides communication is known as predicted alone.
 void read_communications(const fs::path& folder, Run& run) {
   if (!run.plan) return;
-  auto found = communications(run.plan->plan, run.timeline ? &*run.timeline : nullptr);
-  if (!found.ok()) {
-    run.left_out.push_back(fmt::format("{}: {}", (folder / "trace.json").string(), found.error().message));
-    found = communications(run.plan->plan, nullptr);
-  }
-  run.communications = std::move(*found);
+  run.communications = communications(run.plan->plan);
+  if (!run.timeline) return;
+  auto measured = communications(run.plan->plan, *run.timeline);
+  if (measured.ok())
+    run.communications = std::move(*measured);
+  else
+    run.left_out.push_back(fmt::format("{}: {}", (folder / "trace.json").string(), measured.error().message));
 }
 
 // Reads all of a run that can be shown. Data error: nothing can.

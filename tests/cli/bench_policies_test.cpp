@@ -95,8 +95,7 @@ TEST_CASE("bench policies compares forced numbers of parts, and of several micro
   REQUIRE(several.code == 0);
   int pairs = 0;
   const auto of_several = test::json_file(out + "/policies.json");
-  for (const auto& policy : of_several["policies"])
-    pairs += policy["policy"] == "neighbour_microbatches";
+  for (const auto& policy : of_several["policies"]) pairs += policy["policy"] == "neighbour_microbatches";
   CHECK(pairs == 1);
 }
 #endif

@@ -209,12 +209,17 @@ def overlap_points():
             names = [policy.split(":")[0] for policy in point.policies]
             expect([each for each in names if each not in policies.ALL], [], f"unknown policies of {name}")
             expect((names[0], names[-1]), ("sequential", "auto"), f"the ends of the policies of {name}")
-    device = overlap_devices.Device(Path("/x.json"), 4)
-    scale, dilation = overlap_devices.SCALE, overlap_devices.DILATION[4]
+    device = overlap_devices.Device(Path("/x.json"), bounds.CASES["layer-4-0.6"])
+    scale, dilation = overlap_devices.SCALE, device.dilation
     expect(device.links(), ["--hosts", 4, "--hardware", Path("/x.json"), "--scale", scale, "--dilation", dilation,
                             "--ranks-per-host", 1], "the links of a device")
     expect(device.fields()[:3], ["device=emulated", "emulated.hardware=/x.json", f"emulated.scale={scale}"], "its fields")
     plans = overlap_devices.DevicePlans("lancet", Path("/"))
+    with tempfile.TemporaryDirectory() as name:
+        plans.folder = Path(name)
+        made = json.loads(plans.hardware_at(bounds.CASES["tensor-4"], 2.5).read_text())
+    expect((made["network"]["nic_gbit_per_s"]["value"], made["overlap"]["core_ms_per_mb"]["value"]), (2.5, 0),
+           "the hardware file of devices")
     expect(plans.target(bounds.CASES["layer-4-0.6"], "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
 
 

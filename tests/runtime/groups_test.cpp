@@ -96,8 +96,8 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
 
 TEST_CASE("an emulated device knows the latency of every group of a program, and of messages to some of its ranks") {
   // 50 ms, within a host too, and 20 ms for every message to another host after the first.
-  const auto hardware = cost::parse_hardware(
-      declared_hardware({.latency_us = 50'000}), "test", "network.message_us=20000,network.latency_us=50000");
+  const auto hardware = cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test",
+                                             "network.message_us=20000,network.latency_us=50000");
   REQUIRE(hardware.ok());
   const auto program = ir::parse(R"(program test
 input @x : f32[64,32]

@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,8 +91,8 @@ class EmulatedDevice {
   Status measure(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group, const std::set<int>& numbers);
   const Latency& latency(mesh::Axes group) const;
   double overhead_ns(mesh::Axes group, int others) const;
-  int others_in(mesh::Axes group) const;                      // the ranks of a group but one
-  int sent_to(const ir::Instruction& instruction) const;      // the number of other ranks that each rank sends to
+  int others_in(mesh::Axes group) const;                  // the ranks of a group but one
+  int sent_to(const ir::Instruction& instruction) const;  // the number of other ranks that each rank sends to
 
   Options options_;
   std::unique_ptr<DrawnRouting> routing_;

@@ -1,13 +1,13 @@
 // The communications of a step and the computation that hides each: as plan.ir predicts it, and as trace.json has it
 // measured.
 #pragma once
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/ir/plan.h"
-#include "timeline.h"
 
 namespace lancet::report {
 
@@ -23,7 +23,9 @@ struct Communication {
   std::optional<Hidden> predicted, measured;  // measured: the mean over the ranks of the trace
 };
 
-// In launch order. timeline: null if no step was traced. Data error: it is of another plan.
-Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline* timeline);
+// In launch order, with predicted times, if the plan has any, and without measured ones.
+std::vector<Communication> communications(const ir::Plan& plan);
+// The same with measured times. trace: the file that log.trace writes. Data error: it is no trace, or of another plan.
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const std::filesystem::path& trace);
 
 }  // namespace lancet::report
