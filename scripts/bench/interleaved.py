@@ -63,21 +63,23 @@ def read_round(folder):
                  for name in TIMES if records[0].get(name) is not None}
         arena = (run_dir / "plan.ir").read_text().split("\n", 2)[1]
         found[each["policy"]] = {
-            **times, "ran": each["ran"], "arena_mb": int(arena.split()[1]) / 1e6, "steps": len(records),
+            **times, "ran": each["ran"], "plan": each["plan"], "arena_mb": int(arena.split()[1]) / 1e6, "steps": len(records),
             "hidden_forward_pct": hidden_part(each["communications"], "forward"),
             "hidden_backward_pct": hidden_part(each["communications"], "backward")}
     return found
 
 
 def medians(rounds):
-    """Returns the medians of the rounds, by policy and name, and of a step also its least and its longest round."""
+    """Returns the medians of the rounds, by policy and name, and of a step also its least and its longest round.
+    Policies whose plans are the same schedule have the rounds of all of them."""
     found = {}
     for policy, first in rounds[0].items():
-        mine = [each[policy] for each in rounds]
+        mine = [each[other] for each in rounds for other in each if each[other]["plan"] == first["plan"]]
         found[policy] = {name: value if isinstance(value, str) or value is None
                          else statistics.median(each[name] for each in mine) for name, value in first.items()}
         steps = [each["step_ms"] for each in mine]
-        found[policy].update(steps=sum(each["steps"] for each in mine), least_ms=min(steps), most_ms=max(steps))
+        found[policy].update(ran=first["ran"], steps=sum(each["steps"] for each in mine), least_ms=min(steps),
+                             most_ms=max(steps))
     return found
 
 

@@ -45,8 +45,8 @@ HEAD = [
     "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with gathers",
     "and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of the",
     "time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0 is",
-    "what pays. ran: the policy whose plan ran, where another was predicted to be no slower. The error is of the",
-    "predicted step. A figure's interval is from the figures of rounds that were drawn again at random.", ""]
+    "what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan have",
+    "the rounds of both. The error is of the predicted step. A figure's interval is from the figures of rounds that were drawn again at random.", ""]
 
 
 def cluster(*arguments):

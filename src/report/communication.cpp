@@ -7,7 +7,7 @@
 
 #include "lancet/ir/micro_batches.h"
 #include "lancet/schedule/schedule_report.h"
-#include "measured_communication.h"
+#include "timeline.h"
 
 namespace lancet::report {
 namespace {

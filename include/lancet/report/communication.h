@@ -11,6 +11,8 @@
 
 namespace lancet::report {
 
+struct Timeline;  // src/report/timeline.h
+
 struct Hidden {
   double ms = 0, hidden_ms = 0;  // of all parts; hidden: compute is busy beside it
   std::string by;                // schedule::longest_first
@@ -27,5 +29,6 @@ struct Communication {
 std::vector<Communication> communications(const ir::Plan& plan);
 // The same with measured times. trace: the file that log.trace writes. Data error: it is no trace, or of another plan.
 Result<std::vector<Communication>> communications(const ir::Plan& plan, const std::filesystem::path& trace);
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline);
 
 }  // namespace lancet::report
