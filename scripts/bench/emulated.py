@@ -92,10 +92,10 @@ def cases_table(found):
     for name, document in found.items():
         case = CASES[name]
         rows.append([name, case.hardware, case.routing, case.hosts, case.ranks_a_host, case.scale, case.dilation,
-                     case.layers, case.sequences, case.micro_batches, number(seconds_here(name, document)), document["rounds"],
-                     document["steps"], document["commit"]])
-    return markdown(["case", "hardware", "routing", "hosts", "ranks a host", "scale", "dilation", "layers", "sequences", "micro batches",
-                     "longest step here, s", "rounds", "steps", "commit"], rows)
+                     case.layers, case.sequences, case.micro_batches, number(seconds_here(name, document)),
+                     document["rounds"], document["steps"], document["commit"]])
+    return markdown(["case", "hardware", "routing", "hosts", "ranks a host", "scale", "dilation", "layers", "sequences",
+                     "micro batches", "longest step here, s", "rounds", "steps", "commit"], rows)
 
 
 def long_steps(found):
@@ -143,8 +143,8 @@ def auto_lines(found):
         best, ratio, (low, high) = best_over_auto(document)
         rows.append([name, best, number(ratio, 3), f"{number(low, 3)} to {number(high, 3)}"])
     return ["## The best single published way over `auto`", "",
-            "The median step of the published way that was fastest, over that of `auto`; plans that are the same schedule",
-            "are one. The interval is from rounds drawn again at random.", "",
+            "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
+            "schedule are one. The interval is from rounds drawn again at random.", "",
             *markdown(["case", "best single way", "its step / that of auto", "95%"], rows), ""]
 
 

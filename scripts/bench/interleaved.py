@@ -14,7 +14,8 @@ from typing import Callable, NamedTuple
 from bench import run
 from bench.bounds import Share
 
-TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms", "late_pct")
+TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",
+         "late_pct")
 DRAWS = 1000
 
 
@@ -63,7 +64,8 @@ def read_round(folder):
                  for name in TIMES if records[0].get(name) is not None}
         arena = (run_dir / "plan.ir").read_text().split("\n", 2)[1]
         found[each["policy"]] = {
-            **times, "ran": each["ran"], "plan": each["plan"], "arena_mb": int(arena.split()[1]) / 1e6, "steps": len(records),
+            **times, "ran": each["ran"], "plan": each["plan"], "arena_mb": int(arena.split()[1]) / 1e6,
+            "steps": len(records),
             "hidden_forward_pct": hidden_part(each["communications"], "forward"),
             "hidden_backward_pct": hidden_part(each["communications"], "backward")}
     return found
@@ -101,7 +103,8 @@ class Results:
         self.folder, self.points = folder, points
 
     def begin(self, name, steps, commit):
-        """Returns the folder of a point and what its rounds are of, or {}: it has none of this point, steps and commit."""
+        """Returns the folder of a point and what its rounds are of. Rounds of another point, commit or number of steps
+        are deleted."""
         point, folder = self.points[name], self.folder / name
         mine = {"point": [point.config, point.settings, point.hosts, point.policies, list(point.share)], "steps": steps,
                 "commit": commit}

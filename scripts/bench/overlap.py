@@ -40,13 +40,13 @@ POINTS = {
 }
 HEAD = [
     "# Overlap policies on an emulated network", "",
-    f"`python3 scripts/bench overlap` on {run.cpu()}, hosts of one core each on one machine, links of",
-    "network namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians over",
-    "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with gathers",
-    "and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of the",
-    "time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0 is",
-    "what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan have",
-    "the rounds of both. The error is of the predicted step. A figure's interval is from the figures of rounds that were drawn again at random.", ""]
+    f"`python3 scripts/bench overlap` on {run.cpu()}, hosts of one core each on one machine, links of network",
+    "namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians over",
+    "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with",
+    "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of",
+    "the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0",
+    "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan",
+    "have the rounds of all. The error is of the predicted step. A figure's interval is from rounds drawn again.", ""]
 
 
 def cluster(*arguments):
@@ -72,8 +72,8 @@ class Network:
         """Returns the share of the sequential step that is communication of activations."""
         cluster("rate", f"{mbit:.0f}mbit")
         out = self.folder / "rate"
-        interleaved.compare(self.lancet, self.launcher, point, ["sequential"], [f"overlap.profile={self.profile(point)}"],
-                            2, out)
+        settings = [f"overlap.profile={self.profile(point)}"]
+        interleaved.compare(self.lancet, self.launcher, point, ["sequential"], settings, 2, out)
         return overlap_page.share_of(interleaved.read_round(out))
 
     def rate_of(self, point):
@@ -98,7 +98,8 @@ class Network:
 
 def step_of(point):
     """Returns what decides the sequential step of a point, and so its rate."""
-    return (point.config, point.hosts, point.share, [each for each in point.settings if not each.startswith("overlap.")])
+    settings = [each for each in point.settings if not each.startswith("overlap.")]
+    return point.config, point.hosts, point.share, settings
 
 
 def rate_known(results, point, commit):

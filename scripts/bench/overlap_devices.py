@@ -33,12 +33,12 @@ POINTS = {name: point_of(CASES[name]) for name in NAMES}
 HEAD = [
     "# Overlap policies on emulated devices", "",
     f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
-    "executor and transport are real, ops take the times that `ethernet-10g-cpu` declares, with the rate of the network",
-    "that gives a share of communication and without the time that messages take of the processor. Milliseconds are the",
+    "executor and transport are real, ops take the times that `ethernet-10g-cpu` declares, with the rate of the",
+    "network that gives a share of communication, without the time that messages take of a processor. Times are the",
     f"device's own, medians over rounds of medians over steps; scale {SCALE}, dilations of",
     f"{', '.join(str(each) for of in DILATION.values() for each in of.values())}.",
-    "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step of",
-    "each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
+    "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step",
+    "of each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
     "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
     "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
 

@@ -81,8 +81,8 @@ def csv_rows(measured):
     for name, (point, about, rounds) in measured.items():
         for policy, row in medians(rounds).items():
             base, _, parts = policy.partition("-")
-            found.append({"point": name, "what": point.what, "rate": about["rate"], "hosts": point.hosts, "policy": base,
-                          "parts": parts or 0, "rounds": len(rounds), "commit": about["commit"], **row})
+            found.append({"point": name, "what": point.what, "rate": about["rate"], "hosts": point.hosts,
+                          "policy": base, "parts": parts or 0, "rounds": len(rounds), "commit": about["commit"], **row})
     return found
 
 
