@@ -12,7 +12,7 @@ from bench import interleaved, overlap_page, run
 from bench.bounds import CASES
 from bench.interleaved import Effort, Point
 
-FIRST_MBIT = 280.0  # the links' rate before a point finds its own
+FIRST_MBIT = 140.0  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
 MOST_TRIES = 4
 PIPELINES = [f"expert_pipeline:{parts}" for parts in (2, 4, 8)]
