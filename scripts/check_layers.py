@@ -31,7 +31,7 @@ LAYERS = [
     {"train": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner",
                "runtime", "profiler", "world", "planning", "run", "inference"],
      "experiment": ["base", "mesh", "config", "ir", "ops", "cost", "schedule", "planner", "profiler", "planning"],
-     "report": ["base", "ir"]},
+     "report": ["base", "ir", "schedule"]},
     {"cli": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "passes", "schedule", "planner",
              "runtime", "profiler", "world", "planning", "run", "hugging_face", "inference", "train", "experiment", "report"]},
 ]

@@ -17,7 +17,8 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "capacity": ("loss against wall-clock by the capacity factor", PLOTS),
     "routers": ("losses of the routers at equal time", PLOTS),
     "route": ("the cost of routes to several experts, on one rank", None),
-    "overlap": ("every policy on an emulated cluster, measured against predicted", None),
+    "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
+    "overlap_devices": ("the policies on emulated devices: the hidden share of one MoE layer, rings", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
@@ -32,7 +33,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
 
 def usage():
     lines = ["usage: python3 scripts/bench COMMAND [OPTION...]; COMMAND --help lists its options"]
-    return "\n".join(lines + [f"  {name:10} {what}" for name, (what, _) in COMMANDS.items()])
+    return "\n".join(lines + [f"  {name:15} {what}" for name, (what, _) in COMMANDS.items()])
 
 
 def use_python_with(library, without):

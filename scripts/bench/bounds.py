@@ -88,19 +88,25 @@ CASES = {
 
 
 class Plans:
-    """Runs `lancet plan`. folder: for hardware files and plans."""
+    """Runs `lancet plan`. folder: for hardware files and plans. changes: of the hardware files' numbers, by section."""
+    changes = {}
 
     def __init__(self, lancet, folder):
         self.lancet, self.folder = lancet, folder
 
+    def target(self, case, hardware):
+        """Returns the words that name the ranks and their machine."""
+        return ["--ranks", case.ranks, "--on", hardware]
+
     def plan(self, case, hardware, policy, *words):
-        return run.call([self.lancet, "plan", case.config, "--ranks", case.ranks, "--on", hardware,
+        return run.call([self.lancet, "plan", case.config, *self.target(case, hardware),
                          *run.sets([*case.settings, f"overlap.policy={policy}"]), *words]).out
 
     def hardware_at(self, case, gbit):
         """Writes the case's hardware file with another rate of its network; returns its path."""
         document = read_commented(run.ROOT / f"configs/hardware/{case.hardware}.json")
-        document["network"]["nic_gbit_per_s"] = {"value": gbit, "source": "found for a share of communication"}
+        for section, numbers in {**self.changes, "network": {"nic_gbit_per_s": gbit}}.items():
+            document[section].update({name: {"value": value, "source": "of the case"} for name, value in numbers.items()})
         path = self.folder / "hardware.json"
         path.write_text(json.dumps(document))
         return path

@@ -10,11 +10,11 @@ import re
 import tempfile
 from pathlib import Path
 
+from bench.policies import ALL
 from bench.run import ROOT, Failed, call, log
 
 CONFIGS = ("quickstart", "bench-overlap", "gpt2-s-moe")
 MACHINES = ("p3dn-v100", "ethernet-10g-cpu")
-POLICIES = ("sequential", "expert_pipeline", "peer_groups", "dw", "partition", "lancet", "auto")
 EXPERTS = ("model.experts_per_rank=2", "model.num_local_experts=null")
 VARIANTS = ((), ("model.router=batch_prioritized", "overlap.parts=2"))
 
@@ -46,7 +46,7 @@ def plan_of(lancet, words, folder):
 def differing_plans(args, folder):
     renames = [word.partition("=")[::2] for word in args.word]
     hashes = re.compile(r"\b(build|model)=\w+" if renames else r"\bbuild=\w+")
-    for config, machine, ranks, policy, more in itertools.product(CONFIGS, MACHINES, (1, 2, 8), POLICIES, VARIANTS):
+    for config, machine, ranks, policy, more in itertools.product(CONFIGS, MACHINES, (1, 2, 8), ALL, VARIANTS):
         words = [ROOT / f"configs/{config}.json", "--on", machine, "--ranks", ranks,
                  *options((*EXPERTS, f"overlap.policy={policy}", *more))]
         old, new = (hashes.sub("", plan_of(lancet, words, folder)) for lancet in (args.old, args.new))

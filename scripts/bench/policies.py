@@ -10,9 +10,20 @@ from typing import NamedTuple
 
 from bench import run
 
+# The published ways to overlap, each alone, and ours, which mix ways (docs/planning.md). The steps of the ablation are
+# in configs/experiments/settings.json alone.
+PUBLISHED = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
+             "neighbour_microbatches", "dw", "partition", "lancet_paper")
+OURS = ("lancet", "auto")
+ALL = ("sequential", *PUBLISHED, *OURS)
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
 MOST_LATE = 2  # percent of a step; results whose messages are later are of a machine that did not keep up
+
+
+def without(*names):
+    """Returns all policies but these, in their order."""
+    return [policy for policy in ALL if policy not in names]
 
 
 class Setting(NamedTuple):

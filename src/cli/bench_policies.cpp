@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "bench.h"
 #include "lancet/base/atomic_file.h"
@@ -10,6 +11,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
 #include "lancet/planner/planner.h"
+#include "lancet/planning/from_config.h"
 #include "lancet/report/report.h"
 #include "lancet/runtime/emulated_device.h"
 #include "lancet/train/compare_policies.h"
@@ -88,21 +90,33 @@ std::string too_late(const std::vector<PolicyTimes>& all) {
       most, fmt::join(late, ", "));
 }
 
+// The exposed milliseconds of the last step by position in the model, all-reduces together. Where both communication
+// streams are busy, both count.
+std::map<std::string, double> exposed_by_site(const PolicyTimes& times) {
+  std::map<std::string, double> exposed;
+  for (const schedule::CommunicationSite& site : times.communications)
+    exposed[site.stream == ir::Stream::expert ? site.site : "all-reduces"] += site.ms - site.covered_ms;
+  return exposed;
+}
+
 std::string table_of_sites(const std::vector<PolicyTimes>& all) {
   std::vector<std::string> sites;
-  for (const PolicyTimes& times : all)
-    for (const auto& [site, ms] : times.exposed_by_site)
+  std::vector<std::map<std::string, double>> exposed;
+  for (const PolicyTimes& times : all) {
+    exposed.push_back(exposed_by_site(times));
+    for (const auto& [site, ms] : exposed.back())
       if (std::ranges::find(sites, site) == sites.end()) sites.push_back(site);
+  }
   if (sites.empty()) return "";
   std::ranges::sort(sites, {}, [](const std::string& site) { return std::pair(site.size(), site); });  // h.2, h.10
   std::string text = fmt::format("\n{:<26}", "exposed ms, last step");
   for (const PolicyTimes& times : all) text += fmt::format(" {:>{}}", times.policy, least_width);
   for (const std::string& site : sites) {
     text += fmt::format("\n{:<26}", site);
-    for (const PolicyTimes& times : all) {
-      const auto found = times.exposed_by_site.find(site);
-      text += fmt::format(" {:>{}}", found == times.exposed_by_site.end() ? "-" : fmt::format("{:.1f}", found->second),
-                          std::max(times.policy.size(), least_width));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto found = exposed[i].find(site);
+      text += fmt::format(" {:>{}}", found == exposed[i].end() ? "-" : fmt::format("{:.1f}", found->second),
+                          std::max(all[i].policy.size(), least_width));
     }
   }
   return text + "\n";
@@ -118,6 +132,18 @@ std::string report_of(const std::vector<PolicyTimes>& all, const train::CompareP
 
 nlohmann::json number_or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
 
+nlohmann::json json_of(const std::vector<schedule::CommunicationSite>& communications) {
+  nlohmann::json sites = nlohmann::json::array();
+  for (const schedule::CommunicationSite& site : communications)
+    sites.push_back({{"site", site.site},
+                     {"pass", site.pass},
+                     {"stream", ir::name(site.stream)},
+                     {"parts", site.parts},
+                     {"ms", site.ms},
+                     {"exposed_ms", site.ms - site.covered_ms}});
+  return sites;
+}
+
 std::string json_of_all(const std::vector<PolicyTimes>& all, const config::Config& config,
                         const train::ComparePoliciesOptions& options, int ranks) {
   nlohmann::json policies = nlohmann::json::array();
@@ -130,7 +156,7 @@ std::string json_of_all(const std::vector<PolicyTimes>& all, const config::Confi
                         {"step_ms", times.step_ms},
                         {"exposed_ms", times.exposed_ms},
                         {"late_pct", number_or_null(late_pct(times))},
-                        {"exposed_by_site", times.exposed_by_site}});
+                        {"communications", json_of(times.communications)}});
   const nlohmann::json document = {{"commit", commit()},
                                    {"ranks", ranks},
                                    {"rounds", options.rounds},
@@ -145,20 +171,35 @@ Status write_files(const std::string& text, const std::string& json, const train
   LANCET_TRY(write_file(options.folder / "policies.txt", text));
   LANCET_TRY(write_file(options.folder / "policies.json", json));
   std::vector<std::filesystem::path> runs;
-  for (const std::string& policy : options.policies) runs.push_back(options.folder / policy);
+  for (const train::PolicyParts& policy : options.policies) runs.push_back(options.folder / policy.name());
   LANCET_ASSIGN(const std::string page, report::page(runs));
   LANCET_TRY(write_file(options.folder / "policies.html", page));
   log::info("{}: policies.txt, policies.json, policies.html and a run folder for each policy", options.folder.string());
   return {};
 }
 
-// The policies to compare: those that are named, or those with which plans are compared.
-std::vector<std::string> chosen(const std::vector<std::string>& named) {
-  std::vector<std::string> policies;
-  for (const std::string& policy : named)
-    if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
+// Reads POLICY or POLICY:PARTS.
+Result<train::PolicyParts> parse_policy(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  train::PolicyParts found{text.substr(0, colon)};
+  LANCET_TRY(planner::check_policy(found.policy));
+  if (colon == text.npos) return found;
+  std::string parts = text.substr(colon + 1);
+  if (const std::string wrong = whole_between(1, 64)(parts); !wrong.empty())
+    return config_error(fmt::format("parts of {}: {}", found.policy, wrong));
+  found.parts = std::stoi(parts);
+  return found;
+}
+
+// The policies to compare: those that are named, or those with which the plan of a step is compared.
+std::vector<train::PolicyParts> chosen(const std::vector<std::string>& named, const config::Config& config) {
+  std::vector<train::PolicyParts> policies;
+  for (const std::string& text : named)
+    if (auto policy = *parse_policy(text); std::ranges::find(policies, policy) == policies.end())
+      policies.push_back(std::move(policy));
   if (policies.empty())
-    for (const std::string_view policy : planner::compared_policies()) policies.emplace_back(policy);
+    for (const std::string_view policy : planner::compared_policies(planning::micro_batches_in_plan(config)))
+      policies.push_back({std::string(policy)});
   return policies;
 }
 
@@ -170,7 +211,6 @@ Status bench_policies(config::Config config, train::ComparePoliciesOptions optio
   config.data.eval.clear();
   config.train.save_minutes = 0;
   config.train.save_interval = 0;
-  options.policies = chosen(options.policies);
   LANCET_ASSIGN(const auto all, train::compare_policies(config, world, options));
   if (world.rank() != 0) return {};
   const std::string text = report_of(all, options, world.size());
@@ -188,14 +228,16 @@ void add_bench_policies(CLI::App& bench, Selection& selection) {
   auto arguments = add_config_arguments(*command);
   auto options = std::make_shared<train::ComparePoliciesOptions>();
   auto folder = std::make_shared<std::string>();
+  auto named = std::make_shared<std::vector<std::string>>();
   command
-      ->add_option("--policies", options->policies,
-                   "Policies to compare, the first to relate the others to; default: all")
+      ->add_option("--policies", *named,
+                   "Policies to compare, the first to relate the others to, each as NAME or, with a forced number of "
+                   "parts, NAME:PARTS; default: all")
       ->delimiter(',')
       ->type_name("NAMES")
       ->check([](const std::string& name) {
-        const Status known = planner::check_policy(name);
-        return known.ok() ? std::string() : known.error().message;
+        const auto policy = parse_policy(name);
+        return policy.ok() ? std::string() : policy.error().message;
       });
   command->add_option("--repeats", options->rounds, "Rounds, each of which runs every policy once")
       ->capture_default_str()
@@ -205,13 +247,14 @@ void add_bench_policies(CLI::App& bench, Selection& selection) {
       ->check(whole_between(1, 100000));
   command->add_option("--out", *folder, "Folder for a table, a page, and a run folder of each policy")
       ->type_name("DIR");
-  command->callback([arguments, options, folder, &selection] {
+  command->callback([arguments, options, folder, named, &selection] {
     selection.timeout = configured_timeout(*arguments);
-    selection.ranked = [arguments, options, folder](comm::Communicator& world, int local_ranks) -> Status {
+    selection.ranked = [arguments, options, folder, named](comm::Communicator& world, int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
       options->local_ranks = local_ranks;
       options->profile_folder = profile_folder();
       options->folder = *folder;
+      options->policies = chosen(*named, config);
       return bench_policies(std::move(config), *options, world);
     };
   });

@@ -27,7 +27,7 @@ std::string memory_line(const planning::PlannedStep& planned) {
 
 struct PlanArguments {
   int ranks = 1, hosts = 0;
-  std::string out, profile, hardware, given, dump;
+  std::string out, profile, hardware, given, dump, trace;
   std::vector<std::string> skip;
   bool explain = false, passes = false, bounds = false;
 };
@@ -125,6 +125,10 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
+  std::vector<report::Communication> communications = report::communications(planned.plan);
+  if (!arguments.trace.empty()) {
+    LANCET_ASSIGN(communications, report::communications(planned.plan, std::filesystem::path(arguments.trace)));
+  }
   fmt::print("costs: {}\n", planned.costs);
   if (arguments.ranks > 1) fmt::print("mesh: {}\n", mesh::describe(config::mesh_of(config, arguments.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
@@ -135,12 +139,12 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: measured on another device than this one, {}\n", here.cpu);
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
-  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies().size())
-    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
+  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies(in_plan).size())
+    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
-  fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(planned.plan),
+  fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(communications),
              timeline_chart(planned.plan));
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
@@ -197,6 +201,11 @@ void add_plan(CLI::App& app, Selection& selection) {
           ->add_option("--plan", arguments->given,
                        "Predict the plan of this file, which may have been made for other costs or another routing")
           ->type_name("FILE");
+  command
+      ->add_option("--trace", arguments->trace,
+                   "Say of each communication also what hid it in this trace.json of a run of the same plan (--plan)")
+      ->type_name("FILE")
+      ->needs(given);
   for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"})
     given->excludes(of_planning);
   command->callback([config_arguments, arguments, &selection] {

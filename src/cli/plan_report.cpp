@@ -1,13 +1,11 @@
 #include "plan_report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/schedule_report.h"
 
 namespace lancet::cli {
@@ -17,63 +15,6 @@ std::string in_megabytes(std::int64_t bytes) { return fmt::format("{:.1f}", doub
 
 double hidden_percent(const schedule::Timeline& t) {
   return t.communication > 0 ? 100 * (1 - t.exposed / t.communication) : 0;
-}
-
-std::string_view direction(ir::Role role) { return role == ir::Role::forward ? "forward" : "backward"; }
-
-// Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".
-std::string site(const ir::Instruction& instruction) {
-  return fmt::format("{} {}", schedule::site_of(instruction), ir::name(instruction.role));
-}
-
-// One all-to-all, all its parts and micro batches together, and the computation that hides it.
-struct SiteCover {
-  std::string name;
-  std::string_view direction;
-  int parts = 0;
-  double ms = 0, covered_ms = 0;
-  std::vector<std::pair<std::string, double>> under;  // the longest first
-};
-
-std::vector<SiteCover> site_covers(const ir::Plan& plan) {
-  std::vector<SiteCover> sites;
-  std::map<std::string, std::size_t> index;
-  for (const schedule::CommunicationCover& cover :
-       schedule::communication_covers(plan.program, plan.predicted, ir::Stream::expert)) {
-    const ir::Instruction& all_to_all = plan.program.instructions[cover.communication.index()];
-    if (ops::kind(all_to_all) != ops::Kind::all_to_all) continue;  // counts are a few bytes
-    const auto [it, first] = index.emplace(site(all_to_all), sites.size());
-    if (first) sites.push_back({schedule::site_of(all_to_all), direction(all_to_all.role), 0, 0, 0, {}});
-    SiteCover& sum = sites[it->second];
-    sum.parts += all_to_all.micro_batch == 0;
-    sum.ms += cover.ms;
-    sum.covered_ms += cover.covered_ms;
-    for (const schedule::Cover& under : cover.under) {
-      const std::string name = site(plan.program.instructions[under.instruction.index()]);
-      auto same =
-          std::find_if(sum.under.begin(), sum.under.end(), [&](const auto& item) { return item.first == name; });
-      if (same == sum.under.end()) same = sum.under.insert(same, {name, 0});
-      same->second += under.ms;
-    }
-  }
-  for (SiteCover& sum : sites)
-    std::stable_sort(sum.under.begin(), sum.under.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
-  return sites;
-}
-
-std::string longest_first(const std::vector<std::pair<std::string, double>>& under) {
-  constexpr std::size_t shown = 3;
-  std::vector<std::string> items;
-  double rest = 0;
-  for (std::size_t i = 0; i < under.size(); ++i) {
-    if (i < shown)
-      items.push_back(fmt::format("{} {:.2f}", under[i].first, under[i].second));
-    else
-      rest += under[i].second;
-  }
-  if (under.size() > shown) items.push_back(fmt::format("{} more {:.2f}", under.size() - shown, rest));
-  return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
 }
 
 char letter(const ir::Instruction& instruction) {
@@ -145,21 +86,27 @@ std::string schedule_text(const planning::PlannedStep& planned) {
                                  in_megabytes(planned.plan.arena_bytes));
   const auto ranges = schedule::split_ranges(planned.plan.program);
   for (const schedule::SplitRange& range : ranges)
-    text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);
+    text += fmt::format("  {:<8} in {} parts: {} to {}\n", schedule::pass_of(range.role), range.parts, range.first,
+                        range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
   return text;
 }
 
-std::string cover_table(const ir::Plan& plan) {
-  const auto sites = site_covers(plan);
-  if (sites.empty()) return "no all-to-all takes time\n";
-  std::size_t width = 0;
-  for (const SiteCover& sum : sites) width = std::max(width, sum.name.size());
-  std::string text = fmt::format("{:<{}} {:<8} {:>5} {:>8} {:>8}  {}\n", "all-to-all", width, "", "parts", "ms",
+std::string cover_table(const std::vector<report::Communication>& communications) {
+  if (communications.empty()) return "no communication takes time\n";
+  std::size_t width = std::string_view("communication").size();
+  for (const report::Communication& row : communications) width = std::max(width, row.site.size());
+  std::string text = fmt::format("{:<{}} {:<8} {:>5} {:>8} {:>8}  {}\n", "communication", width, "", "parts", "ms",
                                  "covered", "by what (ms)");
-  for (const SiteCover& sum : sites)
-    text += fmt::format("{:<{}} {:<8} {:>5} {:>8.2f} {:>7.0f}%  {}\n", sum.name, width, sum.direction, sum.parts,
-                        sum.ms, 100 * sum.covered_ms / sum.ms, longest_first(sum.under));
+  for (const report::Communication& row : communications) {
+    std::string place = fmt::format("{:<{}} {:<8} {:>5}", row.site, width, row.pass, row.parts);
+    for (const auto& [times, label] : {std::pair(row.predicted, ""), std::pair(row.measured, "measured: ")}) {
+      if (!times) continue;
+      text += fmt::format("{} {:>8.2f} {:>7.0f}%  {}{}\n", place, times->ms, 100 * times->hidden_ms / times->ms, label,
+                          times->by);
+      place.assign(place.size(), ' ');  // the place stands in its first line
+    }
+  }
   return text;
 }
 

@@ -1,8 +1,10 @@
 // Formats a plan and its predicted times as the text that `lancet plan` prints.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "lancet/planning/planned_step.h"
+#include "lancet/report/communication.h"
 
 namespace lancet::cli {
 
@@ -11,9 +13,10 @@ std::string policy_table(const planner::PlanReport& report);  // a row for each 
 // A row for each way to overlap: the ideal step under it, from the whole step and from the plan. The report has bounds.
 std::string bounds_table(const planner::PlanReport& report);
 std::string schedule_text(const planning::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
-std::string cover_table(const ir::Plan& plan);                    // the computation that hides each all-to-all
-std::string timeline_chart(const ir::Plan& plan);                 // the predicted step, a row for each stream
-std::string explanation(const planning::PlannedStep& planned);    // in words, for a first reader
+// The computation that hides each communication, predicted and, in a line below, measured.
+std::string cover_table(const std::vector<report::Communication>& communications);
+std::string timeline_chart(const ir::Plan& plan);               // the predicted step, a row for each stream
+std::string explanation(const planning::PlannedStep& planned);  // in words, for a first reader
 // A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
 // why. Empty on one rank.
 std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh);

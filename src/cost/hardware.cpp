@@ -219,26 +219,32 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
                                  std::int64_t peers) const {
   const mesh::Axes group = ir::group_of(instruction);
   if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
-  const Layout layout = layout_.group(group);
-  if (ops::is_ring_step(instruction)) {
-    const double sent = bytes_sent(program, instruction);
-    const double ms = permute_ms(hardware_, layout, sent, instruction.attributes.integer(ops::ring_shift));
-    return {ms, std::min(ms, all_to_all_core().ms(sent))};
+  double bytes = bytes_sent(program, instruction), fullest = 1;
+  const bool of_rows = ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective;
+  if (of_rows && routing_.padded) {
+    bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
+  } else if (of_rows) {
+    bytes *= routing_.kept();
+    fullest = routing_.fullest() / routing_.kept();
   }
-  if (ops::kind(instruction) == ops::Kind::collective) return Costs::all_to_all(program, instruction, peers);
-  Spread spread;
+  const double ms = sent_ms(instruction, bytes, fullest, peers);
+  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
+double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest,
+                              std::int64_t peers) const {
+  const Layout layout = layout_.group(ir::group_of(instruction));
+  if (ops::is_ring_step(instruction))
+    return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
+  Spread spread{.fullest = fullest};
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);
   if (reached(instruction) > 0 && layout.hosts > 1 && layout.on_host() > 1)
     spread.within_host = instruction.attributes.integer("near", 0) != 0;
-  double bytes = bytes_sent(program, instruction);
-  if (ops::kind(instruction) != ops::Kind::counts && routing_.padded) {
-    bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
-  } else if (ops::kind(instruction) != ops::Kind::counts) {
-    bytes *= routing_.kept();
-    spread.fullest = routing_.fullest() / routing_.kept();
-  }
-  const double ms = cost::all_to_all_ms(hardware_, layout, bytes, spread);
-  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+  return cost::all_to_all_ms(hardware_, layout, bytes, spread);
+}
+
+double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
+  return sent_ms(instruction, 1, 1, reached(instruction) > 0 ? reached(instruction) + 1 : 0);
 }
 
 double HardwareCosts::all_to_all_ms(double bytes, mesh::Axes group) const {

@@ -273,7 +273,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
 }
 
 // Without a second micro batch, a policy of several is another one.
-bool is_compared(const Policy& policy, int micro_batches) {
+bool is_compared(const Policy& policy, std::int64_t micro_batches) {
   return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
 }
 
@@ -315,10 +315,10 @@ std::vector<PolicyInfo> policies() {
   return result;
 }
 
-std::vector<std::string_view> compared_policies() {
+std::vector<std::string_view> compared_policies(std::int64_t micro_batches) {
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table())
-    if (!policy.passes.empty() && is_compared(policy, 1)) names.push_back(policy.name);
+    if (!policy.passes.empty() && is_compared(policy, micro_batches)) names.push_back(policy.name);
   return names;
 }
 

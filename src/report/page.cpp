@@ -9,6 +9,7 @@
 #include "config_text.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
+#include "lancet/report/communication.h"
 #include "lancet/report/report.h"
 #include "memory.h"
 #include "metrics.h"
@@ -29,6 +30,7 @@ struct Run {
   std::optional<PlanSummary> plan;
   std::optional<Memory> memory;
   std::optional<Timeline> timeline;
+  std::vector<Communication> communications;
   std::vector<std::string> left_out;  // the reason for each file that is not shown
 };
 
@@ -43,6 +45,18 @@ void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) 
     wanted = std::move(found).value();
   else
     left_out.push_back(found.error().message);
+}
+
+// Without the plan that was traced, as after overlap.replan, what hides communication is known as predicted alone.
+void read_communications(const fs::path& folder, Run& run) {
+  if (!run.plan) return;
+  run.communications = communications(run.plan->plan);
+  if (!run.timeline) return;
+  auto measured = communications(run.plan->plan, *run.timeline);
+  if (measured.ok())
+    run.communications = std::move(*measured);
+  else
+    run.left_out.push_back(fmt::format("{}: {}", (folder / "trace.json").string(), measured.error().message));
 }
 
 // Reads all of a run that can be shown. Data error: nothing can.
@@ -64,6 +78,7 @@ Result<Run> read_run(const fs::path& folder) {
     store(read_memory(folder / "memory.json"), run.memory, run.left_out);
   if (is_there(folder / "trace.json"))  // most runs have none
     store(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
+  read_communications(folder, run);
   if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
     return data_error(
         fmt::format("{}: nothing in this folder can be shown: {}", folder.string(), run.left_out.front()));
@@ -242,6 +257,21 @@ std::string timeline_json(const Timeline& timeline) {
                      quoted(timeline.kinds), timeline.left_out, rows);
 }
 
+std::string hidden_json(const std::optional<Hidden>& hidden) {
+  if (!hidden) return "null";
+  return fmt::format(R"({{"ms":{},"hidden_ms":{},"by":{}}})", number(hidden->ms), number(hidden->hidden_ms),
+                     quoted(hidden->by));
+}
+
+std::string communications_json(const std::vector<Communication>& communications) {
+  std::string rows;
+  for (const Communication& row : communications)
+    rows += fmt::format(R"({}{{"site":{},"pass":{},"parts":{},"predicted":{},"measured":{}}})", rows.empty() ? "" : ",",
+                        quoted(row.site), quoted(row.pass), row.parts, hidden_json(row.predicted),
+                        hidden_json(row.measured));
+  return "[" + rows + "]";
+}
+
 std::string config_json(const std::map<std::string, std::string>& config) {
   std::string text = "{";
   for (const auto& [field, value] : config)
@@ -252,11 +282,12 @@ std::string config_json(const std::map<std::string, std::string>& config) {
 std::string run_json(const Run& run) {
   return fmt::format(
       R"({{"name":{},"left_out":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
-      R"("config":{},"plan":{},"memory":{},"timeline":{}}})",
+      R"("config":{},"plan":{},"memory":{},"timeline":{},"communications":{}}})",
       quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
       quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
       load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
-      run.memory ? memory_json(*run.memory) : "null", run.timeline ? timeline_json(*run.timeline) : "null");
+      run.memory ? memory_json(*run.memory) : "null", run.timeline ? timeline_json(*run.timeline) : "null",
+      communications_json(run.communications));
 }
 
 // Escapes the characters that could end the script element around the JSON, or begin a comment. They occur only inside

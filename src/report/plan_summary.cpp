@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "lancet/base/atomic_file.h"
-#include "lancet/ir/plan.h"
 
 namespace lancet::report {
 namespace {
@@ -75,7 +74,7 @@ void summarize_arena(const ir::Plan& plan, PlanSummary& summary) {
 
 Result<PlanSummary> read_plan_summary(const std::filesystem::path& path) {
   LANCET_ASSIGN(const std::string text, read_file(path, "a plan"));
-  const auto parsed = ir::parse_plan(text);
+  auto parsed = ir::parse_plan(text);
   if (!parsed.ok()) return data_error(fmt::format("{}: {}", path.string(), parsed.error().message));
   const ir::Plan& plan = *parsed;
   if (const Status sound = ir::verify(plan); !sound.ok())
@@ -92,6 +91,7 @@ Result<PlanSummary> read_plan_summary(const std::filesystem::path& path) {
   }
   summary.arena = double(plan.arena_bytes);
   if (!plan.program.instructions.empty()) summarize_arena(plan, summary);
+  summary.plan = std::move(*parsed);
   return summary;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/plan.h"
 
 namespace lancet::report {
 
@@ -23,6 +24,7 @@ struct PlanSummary {
   double parameters = 0, state = 0, arena = 0;  // bytes of a rank
   std::vector<double> live;                     // bytes of the arena in use at an instruction, in the plan's order
   std::vector<LargeTensor> largest;             // of the arena
+  ir::Plan plan;                                // the whole of it
 };
 
 // Data error, with file and line: the file is no plan.

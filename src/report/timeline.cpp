@@ -37,6 +37,15 @@ double number_of(const json& object, const char* key) {
   return at != object.end() && at->is_number() ? at->get<double>() : std::numeric_limits<double>::lowest();
 }
 
+// The number of the instruction that an event is of.
+std::optional<std::size_t> instruction_of(const json& event) {
+  const auto args = event.find("args");
+  if (args == event.end() || !args->is_object()) return {};
+  const auto index = args->find("index");
+  if (index == args->end() || !index->is_number_unsigned()) return {};
+  return index->get<std::size_t>();
+}
+
 struct Process {
   std::string name;
   double sort_index = 0;
@@ -66,7 +75,7 @@ class TraceReader {
     const double start = number_of(event, "ts"), length = number_of(event, "dur");
     if (start < 0 || length < 0) return false;
     process.streams[number_of(event, "tid")].events.push_back(
-        {start, length, names_(name), kinds_(text_of(event, "cat"))});
+        {start, length, names_(name), kinds_(text_of(event, "cat")), instruction_of(event)});
     return true;
   }
 

@@ -1,7 +1,9 @@
 // Reads the timeline of a step from trace.json (format: runtime/trace.h).
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -9,8 +11,9 @@
 namespace lancet::report {
 
 struct TimelineEvent {
-  double start = 0, length = 0;    // microseconds
-  std::size_t name = 0, kind = 0;  // in Timeline::names, kinds
+  double start = 0, length = 0;                 // microseconds
+  std::size_t name = 0, kind = 0;               // in Timeline::names, kinds
+  std::optional<std::size_t> instruction = {};  // of plan.ir
 };
 
 struct TimelineRow {
@@ -23,6 +26,9 @@ struct Timeline {
   std::vector<TimelineRow> rows;          // predicted first, then rank by rank
   int left_out = 0;                       // processes that are not shown, since the page would hold too many events
 };
+
+// TimelineRow::process of the plan's prediction.
+inline constexpr std::string_view predicted_process = "predicted";
 
 inline constexpr std::size_t most_events = 60'000;
 

@@ -14,6 +14,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 #include "lancet/runtime/emulated_device.h"
 
 namespace lancet::runtime {
@@ -108,39 +109,65 @@ const EmulatedDevice::Latency& EmulatedDevice::latency(mesh::Axes group) const {
   return found->second;
 }
 
-// The groups of some axes measure at the same time, as they communicate in a step.
-Result<EmulatedDevice::Latency> EmulatedDevice::calibrated(comm::Communicator& world, comm::Communicator& ranks,
-                                                           mesh::Axes group) const {
-  std::vector<comm::Segment> sends, receives;
-  std::vector<std::byte> bytes(2 * std::size_t(ranks.size()));
-  for (int peer = 0; peer < ranks.size(); ++peer) {
-    sends.push_back({peer, bytes.data() + peer, 1});
-    receives.push_back({peer, bytes.data() + ranks.size() + peer, 1});
+double EmulatedDevice::overhead_ns(mesh::Axes group, int others) const {
+  const std::map<int, double>& measured = latency(group).overhead_ns;
+  const auto found = measured.find(others);
+  LANCET_CHECK(found != measured.end(), "messages to {} ranks of the group {} were not measured", others,
+               mesh::to_string(group));
+  return found->second;
+}
+
+int EmulatedDevice::others_in(mesh::Axes group) const { return options_.layout.group(group).ranks - 1; }
+
+int EmulatedDevice::sent_to(const ir::Instruction& at) const {
+  const int others = others_in(ir::group_of(at));
+  if (ops::is_ring_step(at)) return std::min(int(at.results.size()), others);  // a window to each of its neighbours
+  return cost::reached(at) > 0 ? int(cost::reached(at)) : others;
+}
+
+double EmulatedDevice::message_latency_ns(const ir::Instruction& at) const {
+  return costs_.latency_ms(at) * ns_per_ms - overhead_ns(ir::group_of(at), sent_to(at)) / options_.dilation;
+}
+
+// Messages are of a byte, to the next ranks. The groups of some axes measure at the same time, as they communicate in a
+// step.
+Status EmulatedDevice::measure(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group,
+                               const std::set<int>& numbers) {
+  const bool is_new = !latencies_.contains(group);
+  Latency& latency = latencies_[group];
+  for (const int others : numbers) {
+    if (latency.overhead_ns.contains(others)) continue;
+    std::vector<comm::Segment> sends, receives;
+    std::vector<std::byte> bytes(2 * std::size_t(others));
+    for (int i = 0; i < others; ++i) {
+      sends.push_back({(ranks.rank() + i + 1) % ranks.size(), bytes.data() + i, 1});
+      receives.push_back({(ranks.rank() + ranks.size() - i - 1) % ranks.size(), bytes.data() + others + i, 1});
+    }
+    LANCET_ASSIGN(latency.overhead_ns[others],
+                  slowest_ns(world, calibrations, [&] { return ranks.send_receive(sends, receives); }));
   }
+  if (!is_new) return {};
   std::vector<float> sums(std::size_t(ranks.size()));
-  Latency latency;
-  LANCET_ASSIGN(latency.overhead_ns,
-                slowest_ns(world, calibrations, [&] { return ranks.send_receive(sends, receives); }));
   LANCET_ASSIGN(const double all_reduce, slowest_ns(world, calibrations, [&] { return ranks.all_reduce_sum(sums); }));
-  latency.all_to_all_ns = costs_.all_to_all_ms(1, group) * ns_per_ms - latency.overhead_ns / options_.dilation;
   latency.all_reduce_ns = costs_.all_reduce_ms(1, group) * ns_per_ms - all_reduce / options_.dilation;
-  return latency;
+  return {};
 }
 
 Status EmulatedDevice::calibrate(comm::Communicator& world, const ir::Program& program) {
   if (world.size() == 1) return {};
-  const auto used = ir::used_axes(program);
-  std::set<mesh::Axes> groups{{}};  // all ranks
-  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce})
-    groups.insert(used[std::size_t(stream)].begin(), used[std::size_t(stream)].end());
-  for (const mesh::Axes group : groups) {
-    if (latencies_.contains(group)) continue;
+  std::map<mesh::Axes, std::set<int>> used{{mesh::Axes(), {}}};  // by group, the numbers of ranks sent to
+  const auto named = ir::used_axes(program);
+  for (const mesh::Axes group : named[std::size_t(ir::Stream::reduce)]) used[group];
+  for (const ir::Instruction& at : program.instructions)
+    if (at.stream == ir::Stream::expert) used[ir::group_of(at)].insert(sent_to(at));
+  for (auto& [group, numbers] : used) {
+    numbers.insert(others_in(group));
     if (group.empty()) {
-      LANCET_ASSIGN(latencies_[group], calibrated(world, world, group));
+      LANCET_TRY(measure(world, world, group, numbers));
       continue;
     }
     LANCET_ASSIGN(const auto ranks, world.split(options_.layout.mesh.group(world.rank(), group)));
-    LANCET_ASSIGN(latencies_[group], calibrated(world, *ranks, group));
+    LANCET_TRY(measure(world, *ranks, group, numbers));
   }
   return {};
 }
@@ -161,7 +188,7 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
   }
   LANCET_ASSIGN(const double host_ns,
                 slowest_ns(world, large_calibrations, [&] { return world.send_receive(sends, receives); }));
-  const double ms = std::max(host_ns - latency({}).overhead_ns, 0.0) / options_.dilation / ns_per_ms;
+  const double ms = std::max(host_ns - overhead_ns({}, others_in({})), 0.0) / options_.dilation / ns_per_ms;
   const double declared = slowest_costs_.all_to_all_ms(bytes) - slowest_costs_.all_to_all_ms(1);
   if (world.rank() == 0 && std::abs(ms / declared - 1) > most_unlike)
     log::warn(
@@ -193,7 +220,7 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
                     std::floor(least_bytes / least_message), least_message, options_.scale));
   // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
   const double declared = costs_.all_to_all_ms(1, group) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
-  const double overhead = latency(group).overhead_ns;
+  const double overhead = overhead_ns(group, others_in(group));
   const auto dilation = [&](double share) { return std::ceil(overhead / (declared + share * mean)); };
   const std::string found = fmt::format(
       "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} "

@@ -139,7 +139,7 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
       !args.group.comm || args.group.size == 1 || ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
   double latency = alone ? cost.ms * ns_per_ms
                    : at.stream == ir::Stream::expert
-                       ? device_.all_to_all_latency_ns(ir::group_of(at))
+                       ? device_.message_latency_ns(at)
                        : cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns(ir::group_of(at));
   ops::Kernel send;
   if (computed_[std::size_t(instruction)]) {

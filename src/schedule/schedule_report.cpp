@@ -1,7 +1,13 @@
 #include "lancet/schedule/schedule_report.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
+
+#include "lancet/cost/costs.h"
+#include "lancet/ops/catalogue.h"
 
 namespace lancet::schedule {
 namespace {
@@ -14,6 +20,35 @@ bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && a
 // The micro batches of a step are split alike, so the first one stands for all.
 bool is_first_part(const ir::Instruction& at) {
   return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch == 0;
+}
+
+// Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".
+std::string work_of(const ir::Instruction& at) { return fmt::format("{} {}", site_of(at), ir::name(at.role)); }
+
+// True for an instruction of a communication stream that sends nothing: it copies or counts on its own rank.
+bool stays_on_rank(const ir::Instruction& at) {
+  return ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
+}
+
+// The covers of both communication streams in launch order.
+std::vector<CommunicationCover> all_covers(const ir::Program& program, std::span<const ir::Interval> when) {
+  std::vector<CommunicationCover> covers = communication_covers(program, when, Stream::expert);
+  const std::vector<CommunicationCover> reduces = communication_covers(program, when, Stream::reduce);
+  covers.insert(covers.end(), reduces.begin(), reduces.end());
+  std::ranges::sort(covers, {}, [](const CommunicationCover& cover) { return cover.communication.index(); });
+  return covers;
+}
+
+void add_cover(const ir::Program& program, const CommunicationCover& cover, CommunicationSite& sum) {
+  sum.parts += program.instructions[cover.communication.index()].micro_batch == 0;
+  sum.ms += cover.ms;
+  sum.covered_ms += cover.covered_ms;
+  for (const Cover& under : cover.under) {
+    const std::string name = work_of(program.instructions[under.instruction.index()]);
+    auto same = std::ranges::find(sum.under, name, [](const auto& item) { return item.first; });
+    if (same == sum.under.end()) same = sum.under.insert(same, {name, 0});
+    same->second += under.ms;
+  }
 }
 
 // Disjoint sets of instructions (union-find).
@@ -57,6 +92,37 @@ std::vector<CommunicationCover> communication_covers(const ir::Program& program,
   }
   return covers;
 }
+
+std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when) {
+  std::vector<CommunicationSite> sites;
+  std::map<std::pair<std::string, std::string_view>, std::size_t> index;
+  for (const CommunicationCover& cover : all_covers(program, when)) {
+    const ir::Instruction& at = program.instructions[cover.communication.index()];
+    if (stays_on_rank(at)) continue;
+    const auto [it, first] = index.emplace(std::pair(site_of(at), pass_of(at.role)), sites.size());
+    if (first) sites.push_back({.site = site_of(at), .pass = pass_of(at.role), .stream = at.stream, .under = {}});
+    add_cover(program, cover, sites[it->second]);
+  }
+  for (CommunicationSite& sum : sites)
+    std::ranges::stable_sort(sum.under, std::ranges::greater(), [](const auto& item) { return item.second; });
+  return sites;
+}
+
+std::string longest_first(std::span<const std::pair<std::string, double>> under) {
+  constexpr std::size_t shown = 3;
+  std::vector<std::string> items;
+  double rest = 0;
+  for (std::size_t i = 0; i < under.size(); ++i) {
+    if (i < shown)
+      items.push_back(fmt::format("{} {:.2f}", under[i].first, under[i].second));
+    else
+      rest += under[i].second;
+  }
+  if (under.size() > shown) items.push_back(fmt::format("{} more {:.2f}", under.size() - shown, rest));
+  return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
+}
+
+std::string_view pass_of(Role role) { return role == Role::dx || role == Role::dw ? "backward" : ir::name(role); }
 
 std::string site_of(const ir::Instruction& instruction) {
   return is_part(instruction) ? instruction.label.substr(0, instruction.label.rfind('/')) : instruction.label;

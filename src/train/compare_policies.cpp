@@ -12,37 +12,16 @@
 #include "lancet/base/median.h"
 #include "lancet/ir/print.h"
 #include "lancet/run/run_folder.h"
-#include "lancet/schedule/schedule_report.h"
 #include "lancet/train/trainer.h"
 #include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {
 
-using runtime::Span;
-
-// The part of `span` during which no instruction of the compute stream runs. computing: in order.
-std::int64_t exposed_part(const Span& span, const std::vector<Span>& computing) {
-  std::int64_t hidden = 0;
-  auto at = std::ranges::lower_bound(computing, span.start, {}, &Span::end);
-  for (; at != computing.end() && at->start < span.end; ++at)
-    hidden += std::min(at->end, span.end) - std::max(at->start, span.start);
-  return span.end - span.start - std::max<std::int64_t>(0, hidden);
-}
-
-std::map<std::string, double> exposed_by_site(const ir::Program& program, std::span<const Span> spans) {
-  std::vector<Span> computing;
-  for (std::size_t i = 0; i < spans.size(); ++i)
-    if (program.instructions[i].stream == ir::Stream::compute) computing.push_back(spans[i]);
-  std::ranges::sort(computing, {}, &Span::start);
-  std::map<std::string, double> exposed;
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    const ir::Instruction& at = program.instructions[i];
-    if (at.stream == ir::Stream::compute) continue;
-    exposed[at.stream == ir::Stream::expert ? schedule::site_of(at) : "all-reduces"] +=
-        double(exposed_part(spans[i], computing)) * 1e-6;
-  }
-  return exposed;
+std::vector<ir::Interval> intervals_of(std::span<const runtime::Span> spans) {
+  std::vector<ir::Interval> intervals;
+  for (const runtime::Span& span : spans) intervals.push_back({double(span.start) * 1e-6, double(span.end) * 1e-6});
+  return intervals;
 }
 
 std::string schedule_hash(const ir::Plan& plan) {
@@ -64,7 +43,7 @@ class Comparison {
       for (std::size_t i = 0; i < times_.size(); ++i) {
         LANCET_TRY(run_policy(i, round));
         if (world_.rank() == 0)
-          log::info("round {}/{} {}: {:.1f} ms", round + 1, options_.rounds, options_.policies[i],
+          log::info("round {}/{} {}: {:.1f} ms", round + 1, options_.rounds, options_.policies[i].name(),
                     times_[i].step_ms.back());
       }
     return std::move(times_);
@@ -74,10 +53,13 @@ class Comparison {
   Status run_policy(std::size_t i, int round) {
     const int steps = options_.warmup + options_.steps;
     config::Config config = config_;
-    config.overlap.policy = options_.policies[i];
+    const PolicyParts& policy = options_.policies[i];
+    config.overlap.policy = policy.policy;
+    config.overlap.parts = policy.parts.value_or(config.overlap.parts);
+    LANCET_TRY(config::check(config, world_.size()));
     config.train.steps = std::int64_t(steps) * options_.rounds;
     config.log.trace = steps;  // of every round: the ranks' clocks start together
-    if (!options_.folder.empty()) config.log.run_dir = (options_.folder / options_.policies[i]).string();
+    if (!options_.folder.empty()) config.log.run_dir = (options_.folder / policy.name()).string();
     LANCET_ASSIGN(const auto trainer,
                   Trainer::create(config, world_,
                                   {.local_ranks = options_.local_ranks, .profile_folder = options_.profile_folder}));
@@ -97,7 +79,8 @@ class Comparison {
     times.exposed_ms.push_back(median(exposed_ms));
     if (!late_pct.empty()) times.late_pct.push_back(median(late_pct));
     if (round + 1 < options_.rounds) return {};
-    times.exposed_by_site = exposed_by_site(trainer->executor().plan().program, trainer->executor().spans());
+    const runtime::Executor& executor = trainer->executor();
+    times.communications = schedule::communication_sites(executor.plan().program, intervals_of(executor.spans()));
     LANCET_ASSIGN(const std::string trace, trainer->trace());
     if (folders_[i]) folders_[i]->trace(trace);
     return {};
@@ -107,7 +90,7 @@ class Comparison {
   Status begin(std::size_t i, const config::Config& config, Trainer& trainer) {
     const ir::Plan& plan = trainer.executor().plan();
     PolicyTimes& times = times_[i];
-    times.policy = options_.policies[i];
+    times.policy = options_.policies[i].name();
     times.ran = plan.header.text("policy");
     times.plan = schedule_hash(plan);
     if (plan.header.has("predicted_ms")) {
@@ -129,6 +112,8 @@ class Comparison {
 };
 
 }  // namespace
+
+std::string PolicyParts::name() const { return parts ? fmt::format("{}-{}", policy, *parts) : policy; }
 
 int rounds_won(const PolicyTimes& a, const PolicyTimes& b) {
   int won = 0;

@@ -59,14 +59,44 @@ TEST_CASE("bench policies runs each policy in each round, and writes a table, nu
       std::sort(steps.begin(), steps.end());
       CHECK(policy["step_ms"][round].get<double>() == Approx(steps[1]).epsilon(1e-6));
     }
-    double exposed = 0;
-    for (const auto& [site, ms] : policy["exposed_by_site"].items()) exposed += ms.get<double>();
-    CHECK(exposed >= 0);
-    CHECK(policy["exposed_by_site"].contains("all-reduces"));
+    int all_to_alls = 0, all_reduces = 0;
+    for (const auto& site : policy["communications"]) {
+      CHECK(site["exposed_ms"].get<double>() >= 0);
+      CHECK(site["exposed_ms"].get<double>() <= site["ms"].get<double>());
+      all_to_alls += site["site"] == "h.0.moe.dispatch.all_to_all" && site["stream"] == "expert" && site["parts"] == 1;
+      all_reduces += site["stream"] == "reduce" && site["pass"] == "sync";
+    }
+    CHECK(all_to_alls == 2);  // forward and backward
+    CHECK(all_reduces > 0);
   }
   CHECK(content_of(out + "/policies.html").starts_with("<"));
   for (const char* file : {"/sequential/plan.ir", "/sequential/trace.json", "/dw/config.json", "/dw/metrics.jsonl"})
     CHECK(std::filesystem::exists(out + file));
+}
+
+TEST_CASE("bench policies compares forced numbers of parts, and of several micro batches their pairs") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config_text), out = folder / "out";
+  const auto outcome = test::mpirun(2, "bench policies " + config + " --policies expert_pipeline:2,expert_pipeline:4" +
+                                           " --repeats 1 --steps 1 --out " + out);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const auto json = test::json_file(out + "/policies.json");
+  for (int i = 0; i < 2; ++i) {
+    const std::string name = i == 0 ? "expert_pipeline-2" : "expert_pipeline-4";
+    CHECK(json["policies"][i]["policy"] == name);
+    CHECK(test::json_file(out + "/" + name + "/config.json")["overlap"]["parts"] == 2 * (i + 1));
+    for (const auto& site : json["policies"][i]["communications"])
+      if (site["site"] == "h.0.moe.dispatch.all_to_all") CHECK(site["parts"] == 2 * (i + 1));
+  }
+  const auto several = test::mpirun(2, "bench policies " + config + " --repeats 1 --steps 1 --out " + out +
+                                           " --set train.gradient_accumulation_steps=2");
+  INFO(several.output);
+  REQUIRE(several.code == 0);
+  int pairs = 0;
+  const auto of_several = test::json_file(out + "/policies.json");
+  for (const auto& policy : of_several["policies"]) pairs += policy["policy"] == "neighbour_microbatches";
+  CHECK(pairs == 1);
 }
 #endif
 
@@ -77,6 +107,9 @@ TEST_CASE("bench policies refuses unknown policies and numbers out of range in o
   CHECK(unknown.code == 2);
   CHECK(unknown.lines_with("error: ") == 1);
   CHECK(unknown.lines_with("fastest") == 1);
+  const auto parts = test::lancet("bench policies " + config + " --policies sequential,expert_pipeline:0");
+  CHECK(parts.code == 2);
+  CHECK(parts.lines_with("parts of expert_pipeline: expected a whole number from 1 to 64, found") == 1);
   CHECK(test::lancet("bench policies " + config + " --repeats 0").code == 2);
   CHECK(test::lancet("bench policies " + config + " --steps 0").code == 2);
 }

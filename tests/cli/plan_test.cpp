@@ -7,6 +7,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/ir/print.h"
 #include "lancet/planner/planner.h"
+#include "lancet/report/communication.h"
 #include "program.h"
 #include "text.h"
 
@@ -99,7 +100,8 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(std::stod(bound[1]) <= fastest);
   CHECK(std::stod(bound[1]) > 0);
   for (const char* row : {"h.0.moe.dispatch.all_to_all +forward", "h.0.moe.experts.c_proj.all_to_all_back +forward",
-                          "h.0.moe.experts.c_proj.all_to_all_back +backward", "h.0.moe.dispatch.all_to_all +backward"})
+                          "h.0.moe.experts.c_proj.all_to_all_back +backward", "h.0.moe.dispatch.all_to_all +backward",
+                          "h.0.moe.gate.all_to_all_counts +forward", "bucket.[0-9]+ +sync"})
     CHECK(test::matches(outcome.output, row));
   CHECK(outcome.lines_with("predicted step, ") == 1);
   CHECK(outcome.lines_with(" runs: overlap.policy is auto, and its predicted step") == 1);
@@ -274,6 +276,31 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
   const std::size_t count = plan->program.instructions.size();
   CHECK(events == std::map<int, std::size_t>{{0, count}, {1, count}, {2, count}});
   CHECK_FALSE(std::filesystem::exists(plain + "/trace.json"));
+
+  const std::string again = "plan " + files.config + files.for_two + " --plan " + plan_file + " --trace ";
+  const auto shown = lancet(again + run + "/trace.json");
+  INFO(shown.output);
+  REQUIRE(shown.code == 0);
+  CHECK(test::matches(shown.output,
+                      "h.0.moe.dispatch.all_to_all +forward +[0-9]+ +[0-9.]+ +[0-9]+%  [^\n]+\n"
+                      " +[0-9.]+ +[0-9]+%  measured: "));
+  // Each communication that takes time on two ranks has both lines.
+  const auto sites = report::communications(*plan, std::filesystem::path(run + "/trace.json"));
+  REQUIRE(sites.ok());
+  REQUIRE_FALSE(sites->empty());
+  CHECK(shown.lines_with("measured: ") == int(sites->size()));
+  for (const report::Communication& site : *sites) {
+    INFO(site.site);
+    REQUIRE((site.predicted && site.measured));
+    CHECK(site.measured->ms > 0);
+    CHECK(site.measured->hidden_ms <= site.measured->ms * (1 + 1e-9));
+  }
+  const std::string other = files.folder / "other.ir";
+  REQUIRE(lancet("plan " + files.config + files.for_two + " --set overlap.policy=sequential --out " + other).code == 0);
+  const auto of_other =
+      lancet("plan " + files.config + files.for_two + " --plan " + other + " --trace " + run + "/trace.json");
+  CHECK(of_other.code == 3);
+  CHECK(of_other.lines_with("trace.json: expected the times of the instructions of plan.ir, found event '") == 1);
 
   const auto refused = test::mpirun(2, train + "--set model.n_embd=64 --plan " + plan_file + " --run-dir " + run);
   CHECK(refused.code == 2);

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import bounds, dtypes, generate, overlap, run  # noqa: E402
+from bench import (bounds, dtypes, generate, interleaved, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
+                   run)
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -121,25 +122,108 @@ def peer():
         expect(result["lancet_rss_mb"] > 1, True, "the resident set")
 
 
-def overlap_rows():
-    def steps(step_ms, predicted_ms, exposed_ms):
-        return [{"step_ms": step_ms, "compute_ms": 50, "a2a_ms": 40, "allreduce_ms": 5, "exposed_ms": exposed_ms,
-                 "hidden_pct": 75, "predicted_ms": predicted_ms}]
+# Of a policy: step, exposed time and predicted step in ms in a round, and the arena's bytes. Its gathers take 10 ms
+# forward, of which a fifth of the exposed time is exposed, and 30 ms backward, of which a half is.
+def write_round(folder, found):
+    for name, (step, exposed, predicted, arena) in found.items():
+        record = {"step_ms": step, "compute_ms": 50, "a2a_ms": 40, "allreduce_ms": 5, "communication_ms": 42,
+                  "exposed_ms": exposed, "predicted_ms": predicted, "late_pct": None}
+        later = {**record, "step_ms": step + 2}
+        write(folder / name / "metrics.jsonl", "".join(json.dumps(each) + "\n" for each in (record, record, later)))
+        write(folder / name / "plan.ir", f"plan {{policy=x}}\narena {arena}\nprogram p\n")
+    communications = [{"stream": "expert", "pass": "forward", "ms": 10}, {"stream": "expert", "pass": "backward", "ms": 30},
+                      {"stream": "reduce", "pass": "sync", "ms": 7, "exposed_ms": 7}]
+    write(folder / "policies.json", json.dumps({"policies": [
+        {"policy": name, "ran": "sequential" if name == "dw" else name.split("-")[0],
+         "plan": "lancet" if name == "auto" else name,
+         "communications": [{"exposed_ms": exposed / 5 if each["ms"] == 10 else exposed / 2, **each}
+                            for each in communications]}
+        for name, (_, exposed, _, _) in found.items()]}))
 
-    rows = []
-    for policy, parts, (ms, exposed) in (("sequential", 0, (100, 40)), ("expert_pipeline", 2, (90, 20)), ("lancet", 0, (60, 10))):
-        rounds = [(steps(ms - 2, ms, exposed), 2e6), (steps(ms, ms, exposed), 2e6), (steps(ms + 9, ms, exposed), 3e6)]
-        rows.append({"point": "main", "what": "made up", "rate": "280mbit", "hosts": 2, "policy": policy, "parts": parts,
-                     **overlap.times(rounds)})
-    expect((rows[2]["step_ms"], rows[2]["communication_ms"], rows[2]["arena_mb"], rows[2]["steps"]), (60, 40, 3, 3), "medians")
-    found = overlap.summary(rows)
-    expect(round(found["sequential / lancet, step"], 3), 1.667, "the speed-up")
-    expect(found["best expert_pipeline / lancet, step"], 1.5, "the speed-up over the best pipeline")
-    expect(found["lancet step / max(compute, communication)"], 1.2, "the step over its bound")
-    rows[1]["predicted_ms"] = 81
-    text = overlap.page(rows)
-    expect("| expert_pipeline | 2 | 90 | 50 | 40 | 5 | 20 | 81 | -10.0% | 3 |" in text.splitlines(), True, f"a row in\n{text}")
-    expect(text.splitlines()[-1], "Mean error of the predicted step over all rows: 3.3%.", "the mean error")
+
+def made_up(policies, figures):
+    return interleaved.Point("made up", "configs/bench-overlap.json", ["train.dtype=bf16"], 2, policies,
+                             bounds.Share("step", 0.4), figures)
+
+
+def overlap_rounds():
+    point = made_up(["sequential", "expert_pipeline:2", "expert_pipeline:4", "dw", "lancet"], overlap_page.expert_figures)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results = interleaved.Results(folder / "runs", {"main": point, "other": point})
+        where, about = results.begin("main", 3, "0123456789")
+        expect(about.get("mbit"), None, "a point without a rate")
+        results.note("main", {**about, "mbit": 280, "rate": "280mbit"})
+        for number, (step, exposed) in enumerate(((60, 10), (64, 12), (62, 11)), 1):
+            write_round(where / f"round-{number:02}", {
+                "sequential": (100, 40, 100, 2000000), "expert_pipeline-2": (95, 20, 90, 2000000),
+                "expert_pipeline-4": (90, 20, 81, 2000000), "dw": (100, 40, 100, 2000000),
+                "lancet": (step, exposed, step, 2100000)})
+        again = results.begin("main", 3, "0123456789")[1]
+        expect((again["rate"], len(results.rounds("main"))), ("280mbit", 3), "rounds that are not run again")
+        point, about, rounds = results.all()["main"]
+        rows = interleaved.medians(rounds)
+        expect([rows["lancet"][field] for field in ("step_ms", "least_ms", "most_ms", "steps", "arena_mb")],
+               [62, 60, 64, 9, 2.1], "medians of rounds, least, most")
+        expect((rows["lancet"]["hidden_forward_pct"], round(rows["lancet"]["hidden_backward_pct"], 3)), (78, 81.667),
+               "the hidden shares, without all-reduces")
+        found = point.figures(rows)
+        for what, wanted in {"all-to-all / step, sequential": 0.4, "lancet / best expert_pipeline, exposed": 0.55,
+                             "best expert_pipeline / lancet, step": 90 / 62, "lancet / sequential, arena": 1.05,
+                             "best single published way / lancet, step": 90 / 62,
+                             "lancet, step / max(compute, communication)": 62 / 50}.items():
+            expect(round(found[what], 9), round(wanted, 9), what)
+        ends = interleaved.intervals(rounds, point.figures)
+        expect(ends["lancet / best expert_pipeline, exposed"], (0.5, 0.6), "an interval")
+        overlap_page.write(results, ["# Made up", ""], folder / "overlap")
+        lines = (folder / "overlap.md").read_text().splitlines()
+        expect("| expert_pipeline | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
+               f"a row in {lines}")
+        expect("| dw | 0 | sequential | 100 | 100 | 100 | 50 | 40 | 5 | 40 | 20% | 33% | 100 | +0.0% | 2 |" in lines, True,
+               "a policy that another ran for")
+        expect("| lancet / best expert_pipeline, exposed | 0.550 | 0.500 to 0.600 |" in lines, True, "a figure")
+        expect("2 hosts, 280mbit, chosen for collectives of activations / sequential step = 0.4. 3 rounds of 3 steps," in
+               lines, True, "what the point is")
+        expect("Not measured: other." in lines, True, "a point without rounds")
+        expect(lines[-1], "Mean error of the predicted step over all rows: 3.1%.", "the mean error")
+        expect((folder / "overlap.csv").read_text().splitlines()[3].split(",")[:8],
+               ["main", "made up", "280mbit", "2", "expert_pipeline", "4", "expert_pipeline", "90"], "a row of the table")
+        results.begin("main", 4, "0123456789")
+        expect(results.rounds("main"), [], "other steps")
+
+
+def overlap_of_products():
+    point = made_up(["sequential", "dw", "collective_matmul", "lancet", "auto"], overlap_page.tensor_figures)
+    with tempfile.TemporaryDirectory() as name:
+        write_round(Path(name), {"sequential": (100, 40, 100, 2000000), "dw": (80, 30, 80, 2000000),
+                                 "collective_matmul": (64, 10, 64, 2000000), "lancet": (60, 5, 60, 2000000), "auto": (65, 5, 60, 2000000)})
+        found = point.figures(interleaved.medians([interleaved.read_round(Path(name))]))
+        expect(found["best without rings / collective_matmul, step"], 1.25, "against the best way without rings")
+        expect(found["best without rings / auto, step"], 1.28, "the same of auto")
+        expect(found["collective_matmul, hidden share of gathers and scatters, forward"], 0.8, "the hidden share")
+        expect(found["best single published way / auto, step"], 64 / 62.5, "a ring is a published way")
+        expect(found["best single published way / lancet, step"], 64 / 62.5, "policies of one plan have one step")
+
+
+def overlap_points():
+    """Every point names policies that there are, and a rate of devices leaves the case's share."""
+    for points in (overlap.POINTS, overlap_devices.POINTS):
+        for name, point in points.items():
+            names = [policy.split(":")[0] for policy in point.policies]
+            expect([each for each in names if each not in policies.ALL], [], f"unknown policies of {name}")
+            expect((names[0], names[-1]), ("sequential", "auto"), f"the ends of the policies of {name}")
+    device = overlap_devices.Device(Path("/x.json"), bounds.CASES["layer-4-0.6"])
+    scale, dilation = overlap_devices.SCALE, device.dilation
+    expect(device.links(), ["--hosts", 4, "--hardware", Path("/x.json"), "--scale", scale, "--dilation", dilation,
+                            "--ranks-per-host", 1], "the links of a device")
+    expect(device.fields()[:3], ["device=emulated", "emulated.hardware=/x.json", f"emulated.scale={scale}"], "its fields")
+    plans = overlap_devices.DevicePlans("lancet", Path("/"))
+    with tempfile.TemporaryDirectory() as name:
+        plans.folder = Path(name)
+        made = json.loads(plans.hardware_at(bounds.CASES["tensor-4"], 2.5).read_text())
+    expect((made["network"]["nic_gbit_per_s"]["value"], made["overlap"]["core_ms_per_mb"]["value"]), (2.5, 0),
+           "the hardware file of devices")
+    expect(plans.target(bounds.CASES["layer-4-0.6"], "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
 
 
 def generation():
@@ -165,6 +249,7 @@ def losses():
 
 
 if __name__ == "__main__":
-    for test in (usage, read_of_bounds, turns, failure, peer, overlap_rows, generation, losses):
+    for test in (usage, read_of_bounds, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
+                 generation, losses):
         test()
         print(f"{test.__name__}: as expected")

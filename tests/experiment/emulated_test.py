@@ -2,11 +2,12 @@
 """Tests the numbers of `bench emulated` and `bench emulated --check` on made-up results of `lancet bench policies`, and
 which results are not run again.
 
-    emulated_test.py
+    emulated_test.py LANCET
 """
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,12 +47,17 @@ FOUND = [policy("sequential", "a", 100, [100, 110, 104]), policy("tutel", "b", 9
          policy("fastermoe", "b", 90, [90, 92, 94], late=1.5), policy("flowmoe", "c", 88, [80, 82, 81], late=2.5),
          policy("dw", "d", 80, [84, 80, 90]), policy("partition", "e", 80, [100, 99, 101]),
          policy("lancet_paper", "f", 92, [80, 80, 80]), policy("lancet", "a", 100, [104, 100, 100])]
+# As a case of the grid has them: comet is the fastest published way, and auto chooses another schedule.
+BY_NAME = {each["policy"]: each for each in [
+    *FOUND, policy("comet", "g", 79, [70, 76, 78]), policy("collective_matmul", "a", 100, [104, 100, 100]),
+    policy("auto", "h", 78, [80, 75, 77])]}
+GRID = [BY_NAME[name] for name in emulated.CASES["v100-4"].policies()]
 
 
 def plans():
     rows = {row["policy"]: row for row in emulated_errors.rows_of("v100-4", document(
         emulated.CASES["v100-4"].setting(), FOUND))}
-    expect(list(rows), emulated.POLICIES, "a row for each policy")
+    expect(list(rows), [each["policy"] for each in FOUND], "a row for each policy")
     tutel = rows["tutel"]
     # Rounds of both: 88 90 92 94 96 100; ratios to sequential: 1, 1.25, 104/96, 100/90, 110/92, 104/94.
     expect((tutel["rounds"], tutel["step_ms"], tutel["least_ms"], tutel["most_ms"]), (6, 93, 88, 100), "pooled rounds")
@@ -96,32 +102,59 @@ def summaries(rows):
         "- left out of these numbers: 6 of 6 plans, since they were late by more than 2% of a step"], "all are late")
 
 
+def best_over_auto():
+    setting = emulated.CASES["v100-4"].setting()
+    # Medians of 76 and 77; of rounds drawn again both are from one round at the extremes: 70 / 80 and 76 / 75.
+    best, ratio, ends = emulated_errors.best_over_auto(document(setting, GRID))
+    expect(best, "comet", "the best published way")
+    near(ratio, 76 / 77, "its step over that of auto")
+    near(ends[0], 70 / 80, "the lower end")
+    near(ends[1], 76 / 75, "the upper end")
+    same = [{**each, "plan": "g"} if each["policy"] == "auto" else each for each in GRID]
+    expect(emulated_errors.best_over_auto(document(setting, same)), ("comet", 1, (1, 1)), "auto's schedule is the best way's")
+    expect("neighbour_microbatches" in emulated.CASES["v100-4"].policies(), False, "pairs without a second micro batch")
+    micro = emulated.CASES["v100-4-micro"]
+    expect("neighbour_microbatches" in micro.policies(), True, "pairs of micro batches")
+    expect(micro.setting().fields["train.gradient_accumulation_steps"], 2, "the same step for all policies")
+
+
+def one_list(lancet):
+    """The program knows each policy that the benchmarks name, and no published way is missing from them."""
+    text = subprocess.run([lancet, "plan", "--help"], capture_output=True, text=True).stdout
+    table = text[text.index("Policies (overlap.policy):"):].split("\n\n")[0]
+    known = re.findall(r"^  (\w+) ", table, re.MULTILINE)
+    steps_of_ablation = [name for name in known if name.startswith("lancet_paper_")]
+    expect(sorted(policies.ALL), sorted(name for name in known if name not in steps_of_ablation), "the list of policies")
+    expect(policies.without("auto"), list(policies.ALL[:-1]), "all policies but one")
+
+
 def pages():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case, commit in (("v100-4", "aaaaaaaaaa"), ("v100-32", "bbbbbbbbbb and changes")):
             (folder / case).mkdir()
             (folder / case / "policies.json").write_text(json.dumps(
-                document(emulated.CASES[case].setting(), FOUND, commit=commit)))
+                document(emulated.CASES[case].setting(), GRID, commit=commit)))
         other = emulated.CASES["v100-8"]._replace(dilation=12).setting()
         (folder / "v100-8").mkdir()
-        (folder / "v100-8/policies.json").write_text(json.dumps(document(other, FOUND)))
+        (folder / "v100-8/policies.json").write_text(json.dumps(document(other, GRID)))
         emulated.write(folder, folder / "out")
         text = (folder / "out/emulated.md").read_text()
         # The longest median, 102 ms of the pooled base apart: sequential's own 104 times the dilation of 12 and 48.
-        expect("| v100-4 | p3dn-v100 | even | 4 | 1 | 100 | 12 | 4 | 8 | 1.2 | 3 | 1 | aaaaaaaaaa |" in text, True,
+        expect("| v100-4 | p3dn-v100 | even | 4 | 1 | 100 | 12 | 4 | 8 | 1 | 1.2 | 3 | 1 | aaaaaaaaaa |" in text, True,
                f"a case, its length here and its commit: {text}")
         expect("| 5.0 | 3 | 1 | bbbbbbbbbb and changes |" in text, True, f"another commit: {text}")
         expect("| v100-8 |" in text, False, "a case that ran with another dilation")
         expect("Steps of v100-32 take more than 3 s here." in text, True, f"the long steps: {text}")
         expect("| v100-4 | tutel, fastermoe | 6 | 90.0 | 93.0 | 88.0 | 100.0 | -3.2% | 1.109 | 1.111 | 1.5 |" in text, True,
                f"a plan of two policies: {text}")
+        expect("| v100-4 | comet | 0.987 | 0.875 to 1.013 |" in text, True, f"the best way over auto: {text}")
         expect("| 2.5, left out |" in text, True, f"the mark of a plan that was late: {text}")
         rows = emulated.read(folder / "out/emulated.csv")
         expect([(row["policy"], row["plan"], row["step_ms"], row["hardware"]) for row in rows[1:3]],
                [("tutel", "b", 93.0, "p3dn-v100"), ("fastermoe", "b", 93.0, "p3dn-v100")], "rows of emulated.csv")
         with open(folder / "out/emulated.csv") as file:
-            expect(len(list(csv.DictReader(file))), 16, "a row for each policy of both cases")
+            expect(len(list(csv.DictReader(file))), 2 * len(GRID), "a row for each policy of both cases")
 
 
 def done():
@@ -136,7 +169,7 @@ def done():
             return policies.is_done(folder, wanted["setting"], wanted["effort"], wanted["commit"])
 
         expect(policies.is_done(folder, setting, effort, "0123456789"), False, "no result")
-        mine = document(setting, FOUND)
+        mine = document(setting, GRID)
         expect(is_done(mine), True, "the same")
         expect(is_done(mine, commit="9876543210"), False, "another commit")
         expect(is_done(mine, effort=policies.Effort(5, 1)), False, "other rounds")
@@ -144,7 +177,7 @@ def done():
         for field, value in {"emulated.scale": 50, "emulated.routing": "even", "model.n_layer": 2}.items():
             other = setting._replace(fields={**setting.fields, field: value})
             expect(is_done(mine, setting=other), False, f"another {field}")
-        expect(is_done(document(setting, FOUND[:-1])), False, "other policies")
+        expect(is_done(document(setting, GRID[:-1])), False, "other policies")
         expect(is_done({key: mine[key] for key in ("ranks", "rounds", "steps", "policies")}), False,
                "a program that wrote no config")
 
@@ -245,6 +278,7 @@ def checks():
 
 if __name__ == "__main__":
     summaries(plans())
-    for test in (pages, done, resumed, checks):
+    one_list(sys.argv[1])
+    for test in (best_over_auto, pages, done, resumed, checks):
         test()
         print(f"{test.__name__}: as expected")

@@ -27,7 +27,7 @@ print(f"costs: emulated x; routing {routing}: the fullest rank has {1 + skew:.3f
       "tokens are dropped")
 given = "--plan" in sys.argv
 ms = 100 + 10 * skew + 5 * given
-policies = [] if given else ["sequential", "tutel", "fastermoe", "flowmoe", "lancet_paper"]
+policies = [] if given else ["sequential", "tutel", "fastermoe", "comet", "flowmoe", "lancet_paper"]
 print("policy             step ms   compute")
 for policy in policies:
     print(f"{policy:<16} {2 * ms:>9.1f} {0:>9.1f}")
@@ -59,7 +59,7 @@ def simulated():
                ["2.000", "10.000", "110.000", "2.000", "115.000", "4.348"], "a row")
         expect(rows["p4de-a100", "16", "unbalanced", "sequential"]["step_ms"], "240.000", "a recorded routing")
         text = (folder / "out/imbalance.md").read_text()
-        expect("| zipf:1 | 2.00 | 10.0% | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 110.0 | 2.000 | 115.0 | 4.3% |" in text,
+        expect("| zipf:1 | 2.00 | 10.0% | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 110.0 | 2.000 | 115.0 | 4.3% |" in text,
                True, f"a line of the page: {text}")
         expect((folder / "out/imbalance.svg").stat().st_size > 10_000, True, "the figure")
 

@@ -390,6 +390,64 @@ TEST_CASE("a timeline's rows: predicted first, then ranks") {
   check_refused(read_timeline(folder.write("t.json", std::string(200'000, '['))), "t.json: expected");
 }
 
+namespace {
+
+const char* overlapped = R"(plan {policy=dw, ranks=2, predicted_ms=4.0}
+arena 192
+program small
+input @x : f32[8]
+[0] %0 : f32[8] = gelu(@x)  # compute forward a | at 0 | ms 0.0 1.0
+[1] %1 : f32[8] = all_gather(%0) {shards=1, axis=0}  # expert forward h.0.b | wait 0 | at 64 | ms 1.0 3.0
+[2] %2 : f32[8] = gelu(%0)  # compute dw c | at 128 | ms 1.0 2.0
+output loss = %2
+)";
+
+// An event of rank `pid`; pid 2 is the prediction.
+std::string event(int pid, const std::string& name, int index, int begin_us, int us) {
+  return fmt::format(
+      R"({{"ph": "X", "name": "{}", "cat": "x", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"index": {}}}}})",
+      name, pid, index == 1, begin_us, us, index);
+}
+
+std::string trace_of(const std::string& name_of_first) {
+  std::string events;
+  for (int pid = 0; pid < 2; ++pid) {
+    events += fmt::format(
+        R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "measured, rank {}"}}}},)", pid, pid);
+    // Of 4 ms, 1 ms is beside c on rank 0 and 3 ms on rank 1.
+    events += event(pid, name_of_first, 0, 0, 1000) + "," + event(pid, "all_gather h.0.b", 1, 1000, 4000) + "," +
+              event(pid, "gelu c", 2, 1000, pid == 0 ? 1000 : 3000) + ",";
+  }
+  events += R"({"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "predicted"}},)";
+  return R"({"traceEvents": [)" + events + event(2, "gelu a", 0, 0, 1000) + "]}";
+}
+
+}  // namespace
+
+TEST_CASE("what hides each communication, predicted beside measured") {
+  const TemporaryFolder folder;
+  folder.write("metrics.jsonl", records(2));
+  folder.write("plan.ir", overlapped);
+  const auto row = [&] {
+    const json run = data_of(page_of(folder).value())["runs"][0];
+    REQUIRE(run["communications"].size() == 1);
+    return run["communications"][0];
+  };
+  const json predicted = json::object({{"ms", 2}, {"hidden_ms", 1}, {"by", "c dw 1.00"}});
+  CHECK(row()["site"] == "h.0.b");
+  CHECK(row()["pass"] == "forward");
+  CHECK(row()["predicted"] == predicted);
+  CHECK(row()["measured"].is_null());
+  folder.write("trace.json", trace_of("gelu a"));
+  CHECK(row()["predicted"] == predicted);
+  CHECK(row()["measured"] == json::object({{"ms", 4}, {"hidden_ms", 2}, {"by", "c dw 2.00"}}));
+  folder.write("trace.json", trace_of("gelu of_another_plan"));
+  CHECK(row()["predicted"] == predicted);
+  CHECK(row()["measured"].is_null());
+  const json left_out = data_of(page_of(folder).value())["runs"][0]["left_out"];
+  CHECK(json_text(left_out).find("found event 'gelu of_another_plan'") != std::string::npos);
+}
+
 TEST_CASE("configs with any fields, but of limited depth") {
   const TemporaryFolder folder;
   const auto fields = read_config(folder.write("c.json", R"({"train": {"lr": 0.5, "x": []}, "threads": 2})"));

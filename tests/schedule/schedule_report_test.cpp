@@ -44,6 +44,47 @@ input @x : f32[4]
   CHECK(schedule::communication_covers(program, when, ir::Stream::reduce).empty());
 }
 
+TEST_CASE("a communication is one at each place and pass, with the computation beside its parts") {
+  const ir::Program program = parsed(R"(program p
+input @x : f32[4]
+%0 : f32[4] = gelu(@x)  # compute forward a
+%1 : f32[4] = all_to_all(%0, @x, @x) {peers=0, part=0, parts=3, tokens=4}  # expert forward b/0
+%2 : f32[4] = all_to_all(%0, @x, @x) {peers=1, part=1, parts=3, tokens=4}  # expert forward b/1
+%3 : f32[4] = all_to_all(%0, @x, @x) {peers=1, part=2, parts=3, tokens=4}  # expert forward b/2
+%4 : f32[4] = gelu(%0) {part=0, parts=2}  # compute forward c/0
+%5 : f32[4] = gelu(%0) {part=1, parts=2}  # compute forward c/1
+%6 : f32[4] = gelu(%0)  # compute dw d
+%7 : f32[4] = all_reduce(%6)  # reduce sync bucket.0
+%8 : f32[4] = all_gather(%6) {shards=2, axis=0}  # expert dx b
+%9 : f32[4] = all_gather(%6) {shards=2, axis=0}  # expert dw b
+%10 : f32[4] = split_peers(%6) {part=0, parts=3}  # expert forward e/0
+)");
+  //                                   a       b/0     b/1     b/2     c/0     c/1
+  const std::vector<ir::Interval> when{{0, 2},  {0, 2},  {2, 4}, {4, 8},   {3, 5},  {5, 6},
+                                       {8, 10}, {9, 12}, {8, 9}, {10, 11}, {20, 21}};
+  const auto sites = schedule::communication_sites(program, when);
+  REQUIRE(sites.size() == 3);  // neither the rank's own rows nor the helper
+  CHECK(sites[0].site == "b");
+  CHECK(sites[0].pass == "forward");
+  CHECK(sites[0].parts == 2);
+  CHECK(sites[0].ms == 6);
+  CHECK(sites[0].covered_ms == 3);
+  CHECK(schedule::longest_first(sites[0].under) == "c forward 3.00");
+  CHECK(sites[1].site == "bucket.0");
+  CHECK(sites[1].pass == "sync");
+  CHECK(sites[1].stream == ir::Stream::reduce);
+  CHECK(sites[1].ms == 3);
+  CHECK(sites[1].covered_ms == 1);
+  CHECK(sites[2].pass == "backward");  // gradients of activations and of weights
+  CHECK(sites[2].parts == 2);
+  CHECK(sites[2].ms == 2);
+  CHECK(sites[2].covered_ms == 1);
+  CHECK(schedule::longest_first(sites[2].under) == "d dw 1.00");
+  CHECK(schedule::longest_first({}) == "-");
+  const std::vector<std::pair<std::string, double>> five{{"a", 5}, {"b", 4}, {"c", 3}, {"d", 2}, {"e", 1}};
+  CHECK(schedule::longest_first(five) == "a 5.00, b 4.00, c 3.00, 2 more 3.00");
+}
+
 TEST_CASE("ranges consist of consecutive parts, with any instructions between them") {
   const ir::Program program = parsed(R"(program p
 input @x : f32[4]

@@ -154,6 +154,8 @@ class HardwareCosts final : public Costs {
   std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).on_host(); }
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
+  // Milliseconds that the messages of an instruction of the stream `expert` take, as declared, with one byte in all.
+  double latency_ms(const ir::Instruction& instruction) const;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
@@ -174,6 +176,8 @@ class HardwareCosts final : public Costs {
     return measured_ && measured_->network.measured() && measured_->knows(group);
   }
   CoreCost core(double latency_ms, double ms_per_mb) const;
+  // As declared. fullest: Spread::fullest; peers: as in Costs::all_to_all.
+  double sent_ms(const ir::Instruction& instruction, double bytes, double fullest, std::int64_t peers) const;
   Hardware hardware_;
   Layout layout_;
   std::optional<Profile> measured_;

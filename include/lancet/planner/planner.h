@@ -91,9 +91,9 @@ struct PolicyInfo {
   std::string_view name, what;
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
-// The policies that a plan of one micro batch is compared with: those that make a schedule of their own, without the
-// steps of an ablation.
-std::vector<std::string_view> compared_policies();
+// The policies that a plan of `micro_batches` micro batches is compared with: those that make a schedule of their own,
+// without the steps of an ablation.
+std::vector<std::string_view> compared_policies(std::int64_t micro_batches = 1);
 // Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);
 // Config error if a name is no pass, or that of one that no plan can do without.

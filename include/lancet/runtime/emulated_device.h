@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,9 +58,9 @@ class EmulatedDevice {
   std::string hardware_names() const;  // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
   std::int64_t free_bytes() const;     // of a device of the host that has the least
 
-  // Collective, before a plan of the program runs. Measures how long messages of no bytes take here, among all ranks
-  // and in each group that the program's instructions name, which counts towards their declared latency. Groups that
-  // were measured for another program are not measured again.
+  // Collective, before a plan of the program runs. Measures how long messages of no bytes take here, which counts
+  // towards their declared latency: among all ranks, and in each group that the program's instructions name, to all of
+  // its ranks and to as many as an instruction sends to. What was measured for another program is not measured again.
   Status calibrate(comm::Communicator& world, const ir::Program& program);
   // Collective. Warns if the links take another time for the plan's largest all-to-all than is declared.
   Status try_links(comm::Communicator& world, const ir::Plan& plan) const;
@@ -68,10 +69,10 @@ class EmulatedDevice {
   Status check(const ir::Plan& plan) const;
   static constexpr double most_late_pct = 2;
 
-  // The part of the declared latency of an all-to-all or an all-reduce of a group of ranks that is left to sleep, in
-  // the device's nanoseconds. Each reads as negative by what this machine takes longer. InternalError: calibrate() has
-  // not measured the group.
-  double all_to_all_latency_ns(mesh::Axes group = {}) const { return latency(group).all_to_all_ns; }
+  // The part of the declared latency of an instruction of the stream `expert`, or of an all-reduce of a group of ranks,
+  // that is left to sleep, in the device's nanoseconds. Each reads as negative by what this machine takes longer.
+  // InternalError: calibrate() has not measured it.
+  double message_latency_ns(const ir::Instruction& instruction) const;
   double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
 
   // The executors of a rank take turns. Each calls this at the start of a run of `micro_batches` micro batches. The
@@ -82,12 +83,16 @@ class EmulatedDevice {
 
  private:
   struct Latency {
-    double all_to_all_ns = 0, all_reduce_ns = 0;  // left to sleep
-    double overhead_ns = 0;                       // of an all-to-all without bytes, of the host
+    double all_reduce_ns = 0;  // left to sleep
+    // By the number of other ranks that each rank sends to, of messages without bytes, in nanoseconds of the host.
+    std::map<int, double> overhead_ns;
   };
   EmulatedDevice(Options options, DrawnRouting routing);
-  Result<Latency> calibrated(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group) const;
+  Status measure(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group, const std::set<int>& numbers);
   const Latency& latency(mesh::Axes group) const;
+  double overhead_ns(mesh::Axes group, int others) const;
+  int others_in(mesh::Axes group) const;                  // the ranks of a group but one
+  int sent_to(const ir::Instruction& instruction) const;  // the number of other ranks that each rank sends to
 
   Options options_;
   std::unique_ptr<DrawnRouting> routing_;

@@ -2,6 +2,8 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lancet/ir/plan.h"
@@ -21,6 +23,27 @@ struct CommunicationCover {
 // The cover of every instruction of a communication stream that takes time, in launch order. when: per instruction.
 std::vector<CommunicationCover> communication_covers(const ir::Program& program, std::span<const ir::Interval> when,
                                                      ir::Stream stream);
+
+// A communication at one place of the model and in one pass, all its parts and micro batches together, and the
+// computation beside it. Where both communication streams are busy, the same computation is beside both. Milliseconds.
+struct CommunicationSite {
+  std::string site;       // site_of()
+  std::string_view pass;  // pass_of()
+  ir::Stream stream = ir::Stream::expert;
+  int parts = 0;  // messages of a micro batch
+  double ms = 0, covered_ms = 0;
+  // The sites and roles ("h.2.attn.c_attn dw") of the compute stream's instructions beside it, the longest first.
+  std::vector<std::pair<std::string, double>> under;
+};
+// Every communication that takes time, in launch order, without what copies on the rank itself. when: per instruction,
+// as predicted or as measured.
+std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when);
+
+// CommunicationSite::under in words, its first few items by name: "h.2.attn.c_attn dw 1.20, 3 more 0.40"; "-" for none.
+std::string longest_first(std::span<const std::pair<std::string, double>> under);
+
+// "forward", "backward" or the name of another role.
+std::string_view pass_of(ir::Role role);
 
 // The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);

@@ -321,6 +321,27 @@ function drawTimelines() {
   if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a trace.json that can be read; log.trace=N writes step N's."));
 }
 
+// The computation that hides each communication, predicted beside measured.
+function drawOverlap() {
+  const container = document.getElementById("hidden");
+  container.replaceChildren();
+  const share = ({ms, hidden_ms}) => (ms ? (100 * hidden_ms / ms).toFixed(0) : "–");
+  const cells = (hidden) => (hidden ? [hidden.ms.toFixed(2), share(hidden), hidden.by] : ["–", "–", "–"]);
+  for (const run of runs) {
+    if (run.communications.length === 0) continue;
+    const card = element("div", "card stacked"), wide = element("div", "wide");
+    if (several) card.append(element("h3", "", run.name));
+    const head = [{text: "communication"}, {text: "pass", classes: "tight"}, numeric("parts")];
+    for (const what of ["predicted", "measured"]) head.push(numeric(what + " ms"), numeric("hidden %"), {text: "by (ms)", classes: "value"});
+    wide.append(table(head, run.communications.map(({site, pass, parts, predicted, measured}) =>
+      [site, pass, String(parts), ...cells(predicted), ...cells(measured)])));
+    card.append(wide);
+    if (!run.communications.some(({measured}) => measured)) card.append(element("p", "hint", "Measured: log.trace=N writes the times of step N."));
+    container.append(card);
+  }
+  if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a plan.ir with predicted times and communication."));
+}
+
 function drawConfig() {
   const container = document.querySelector("#config .wide");
   container.replaceChildren();
@@ -344,6 +365,7 @@ function draw() {
   drawLoad();
   drawMemory();
   drawTimelines();
+  drawOverlap();
   drawConfig();
   document.documentElement.dataset.state = "drawn";
 }

@@ -1,0 +1,145 @@
+"""Policies on one model and cluster, measured in turns: what to run, the rounds that have been run, their medians and
+intervals.
+
+A round is a call of `lancet bench policies`, which runs every policy once, so that the machine's drift meets all of
+them. Its folder keeps the records of the steps, the plans, and the communications of the last step with what hides
+them. Rounds of the same point, commit, steps and rate are not run again.
+"""
+import json
+import random
+import shutil
+import statistics
+from typing import Callable, NamedTuple
+
+from bench import run
+from bench.bounds import Share
+
+TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",
+         "late_pct")
+DRAWS = 1000
+
+
+class Point(NamedTuple):
+    what: str
+    config: str
+    settings: list  # FIELD=VALUE of all policies
+    hosts: int
+    policies: list  # POLICY or POLICY:PARTS; the first is the one without overlap
+    share: Share  # of communication, which the rate of the links is to give
+    figures: Callable  # of the medians by policy, as figures by name
+
+
+class Effort(NamedTuple):
+    rounds: int
+    steps: int  # of a policy in a round, after one of warm-up
+
+
+def name_of(policy):
+    """Returns the name of a policy's folder."""
+    return policy.replace(":", "-")
+
+
+def compare(lancet, launcher, point, policies, settings, steps, out):
+    """Runs the policies once, in turns; the result is in the folder `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    run.call([*launcher, lancet, "bench", "policies", point.config, "--policies", ",".join(policies), "--repeats", 1,
+              "--steps", steps, "--out", out, *run.sets([*point.settings, *settings])])
+
+
+def hidden_part(communications, which):
+    """Returns the share of the time of all-to-alls, gathers and scatters in a pass during which the compute stream is
+    busy: the share of communication latency that Comet's section 5.3 calls hidden. None without communication."""
+    here = [each for each in communications if each["stream"] == "expert" and each["pass"] == which]
+    total = sum(each["ms"] for each in here)
+    return 100 * (1 - sum(each["exposed_ms"] for each in here) / total) if total > 0 else None
+
+
+def read_round(folder):
+    """Returns what a round measured: by policy, medians of its steps by name."""
+    found = {}
+    for each in json.loads((folder / "policies.json").read_text())["policies"]:
+        run_dir = folder / each["policy"]
+        records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        times = {name: statistics.median(record[name] for record in records)
+                 for name in TIMES if records[0].get(name) is not None}
+        arena = (run_dir / "plan.ir").read_text().split("\n", 2)[1]
+        found[each["policy"]] = {
+            **times, "ran": each["ran"], "plan": each["plan"], "arena_mb": int(arena.split()[1]) / 1e6,
+            "steps": len(records),
+            "hidden_forward_pct": hidden_part(each["communications"], "forward"),
+            "hidden_backward_pct": hidden_part(each["communications"], "backward")}
+    return found
+
+
+def medians(rounds):
+    """Returns the medians of the rounds, by policy and name, and of a step also its least and its longest round.
+    Policies whose plans are the same schedule have the rounds of all of them."""
+    found = {}
+    for policy, first in rounds[0].items():
+        mine = [each[other] for each in rounds for other in each if each[other]["plan"] == first["plan"]]
+        found[policy] = {name: value if isinstance(value, str) or value is None
+                         else statistics.median(each[name] for each in mine) for name, value in first.items()}
+        steps = [each["step_ms"] for each in mine]
+        found[policy].update(ran=first["ran"], steps=sum(each["steps"] for each in mine), least_ms=min(steps),
+                             most_ms=max(steps))
+    return found
+
+
+def intervals(rounds, figures):
+    """Returns the bootstrapped 95% interval of each figure over rounds; the draws are the same each time."""
+    generator = random.Random(1)
+    drawn = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
+    found = {}
+    for name in drawn[0]:
+        values = sorted(each[name] for each in drawn)
+        found[name] = values[int(0.025 * DRAWS)], values[int(0.975 * DRAWS)]
+    return found
+
+
+class Results:
+    """The rounds of points in a folder, a folder each with what they are of in point.json."""
+
+    def __init__(self, folder, points):
+        self.folder, self.points = folder, points
+
+    def begin(self, name, steps, commit):
+        """Returns the folder of a point and what its rounds are of. Rounds of another point, commit or number of steps
+        are deleted."""
+        point, folder = self.points[name], self.folder / name
+        mine = {"point": [point.config, point.settings, point.hosts, point.policies, list(point.share)], "steps": steps,
+                "commit": commit}
+        path = folder / "point.json"
+        found = json.loads(path.read_text()) if path.is_file() else {}
+        if {key: found.get(key) for key in mine} == mine:
+            return folder, found
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder, mine
+
+    def note(self, name, about):
+        (self.folder / name / "point.json").write_text(json.dumps(about))
+
+    def rounds(self, name):
+        """Returns the rounds of a point that have been run, in their order."""
+        folders = sorted((self.folder / name).glob("round-*/policies.json"))
+        return [read_round(path.parent) for path in folders]
+
+    def all(self):
+        """Returns the points with rounds: (point, what they are of, rounds) by name."""
+        found = {}
+        for name, point in self.points.items():
+            path = self.folder / name / "point.json"
+            if path.is_file() and (rounds := self.rounds(name)):
+                if list(rounds[0]) == [name_of(policy) for policy in point.policies]:
+                    found[name] = point, json.loads(path.read_text()), rounds
+        return found
+
+
+def run_rounds(results, name, lancet, launcher, settings, effort):
+    """Runs the rounds of a point that its folder lacks."""
+    point, folder = results.points[name], results.folder / name
+    for number in range(1, effort.rounds + 1):
+        out = folder / f"round-{number:02}"
+        if not (out / "policies.json").is_file():
+            run.log(f"{name}: round {number} of {effort.rounds}")
+            compare(lancet, launcher, point, point.policies, settings, effort.steps, out)

@@ -1,0 +1,97 @@
+"""Runs the overlap policies on emulated devices, in turns, and writes overlap_devices.md and overlap_devices.csv.
+
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh). The points are cases of
+`python3 scripts/bench bounds`: one MoE layer on 4 and 8 devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts'
+computation, and products that are split over 4 and 8 devices. The planner finds the rate of the network that gives the
+share; links and devices have it, divided by a scale of bytes and a dilation of time. Ops take declared times and
+messages are real. Rounds that are in the folder are not run again, as long as the program's commit is the same.
+"""
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import interleaved, overlap_page, policies, run
+from bench.bounds import CASES, Case, Plans
+from bench.interleaved import Effort, Point
+
+SCALE = 16
+# By devices: more of them need more of this machine's time; so do the many messages of rings.
+DILATION = {"experts": {4: 3, 8: 6}, "step": {4: 6, 8: 16}}
+OURS = list(overlap_page.OURS)
+LAYER = ["sequential", "expert_pipeline", "tutel", "fastermoe", "comet", *OURS]
+TENSOR = ["sequential", "dw", "collective_matmul", *OURS]
+
+
+def point_of(case: Case):
+    is_layer = case.share.of == "experts"
+    return Point(case.what, case.config, case.settings, case.ranks, LAYER if is_layer else TENSOR, case.share,
+                 overlap_page.layer_figures if is_layer else overlap_page.tensor_figures)
+
+
+# The share at which Comet publishes its own comes first.
+NAMES = [*(f"layer-{ranks}-{ratio}" for ratio in (0.6, 0.3, 1.0) for ranks in (4, 8)), "tensor-4", "tensor-8"]
+POINTS = {name: point_of(CASES[name]) for name in NAMES}
+HEAD = [
+    "# Overlap policies on emulated devices", "",
+    f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
+    "executor and transport are real, ops take the times that `ethernet-10g-cpu` declares, with the rate of the",
+    "network that gives a share of communication, without the time that messages take of a processor. Times are the",
+    f"device's own, medians over rounds of medians over steps; scale {SCALE}, dilations of",
+    f"{', '.join(str(each) for of in DILATION.values() for each in of.values())}.",
+    "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step",
+    "of each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
+    "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
+    "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
+
+
+class Device(NamedTuple):
+    """A declared machine that stands for the devices of a case."""
+    hardware: Path
+    case: Case
+
+    @property
+    def dilation(self):
+        return DILATION[self.case.share.of][self.case.ranks]
+
+    def fields(self):
+        return ["device=emulated", *(f"{field}={value}" for field, value in policies.fields_of(
+            self.hardware, SCALE, self.dilation).items())]
+
+    def links(self):
+        return policies.links(self.case.ranks, self.hardware, SCALE, self.dilation)
+
+
+class DevicePlans(Plans):
+    """Plans of emulated devices, on which messages go by MPI and take none of the computation's time: at the rates of
+    split products a processor would do nothing but move bytes."""
+    changes = {"overlap": {"core_ms_per_mb": 0}}
+
+    def target(self, case, hardware):
+        return ["--ranks", case.ranks, "--hosts", case.ranks, *run.sets(Device(hardware, case).fields())]
+
+
+def measure(name, lancet, results, effort):
+    point = results.points[name]
+    folder, about = results.begin(name, effort.steps, run.program_commit())
+    if len(results.rounds(name)) >= effort.rounds:
+        return
+    plans = DevicePlans(lancet, folder)
+    if "gbit" not in about:
+        about["gbit"] = plans.rate_of(CASES[name])
+        about["rate"] = f"{about['gbit']:.3g} Gbit/s"
+        results.note(name, about)
+    device = Device(plans.hardware_at(CASES[name], about["gbit"]), CASES[name])
+    with policies.Cluster("overlap", *device.links()) as launcher:
+        interleaved.run_rounds(results, name, lancet, launcher, device.fields(), effort)
+
+
+def add_arguments(parser):
+    overlap_page.add_arguments(parser, POINTS, "overlap-devices", "overlap_devices", rounds=3, steps=1)
+
+
+def main(options):
+    names, lancet = run.chosen("--points", options.points, POINTS), run.program(options)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results = interleaved.Results(options.folder, POINTS)
+    for name in names:
+        measure(name, lancet, results, Effort(options.rounds, options.steps))
+        overlap_page.write(results, HEAD, options.out / "overlap_devices")

@@ -1,0 +1,152 @@
+"""Tables of points that were measured in turns (interleaved.py): figures of their medians, Markdown and CSV."""
+import statistics
+from pathlib import Path
+
+from bench import run
+from bench.interleaved import intervals, medians
+from bench.policies import OURS
+from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
+
+FIELDS = ["point", "what", "rate", "hosts", "policy", "parts", "ran", "step_ms", "least_ms", "most_ms", "compute_ms",
+          "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_forward_pct", "hidden_backward_pct",
+          "predicted_ms", "late_pct", "arena_mb", "steps", "rounds", "commit"]
+
+
+def fastest(rows, names):
+    return min((row for name, row in rows.items() if name in names), key=lambda row: row["step_ms"])
+
+
+def ours_in(rows):
+    return [name for name in OURS if name in rows]
+
+
+def common_figures(rows, ours):
+    """Returns the figures that every point has of one of our policies. rows: medians by policy."""
+    mine, sequential = rows[ours], next(iter(rows.values()))
+    published = [name for name in rows if name not in OURS]
+    return {f"sequential / {ours}, step": sequential["step_ms"] / mine["step_ms"],
+            f"best single published way / {ours}, step": fastest(rows, published)["step_ms"] / mine["step_ms"],
+            f"{ours}, step / max(compute, communication)":
+                mine["step_ms"] / max(mine["compute_ms"], mine["communication_ms"]),
+            f"{ours} / sequential, arena": mine["arena_mb"] / sequential["arena_mb"]}
+
+
+def share_of(rows):
+    sequential = rows["sequential"]
+    return sequential["a2a_ms"] / sequential["step_ms"]
+
+
+def expert_figures(rows):
+    """Returns the figures of a model with experts."""
+    best = fastest(rows, [name for name in rows if name.startswith("expert_pipeline")])
+    found = {"all-to-all / step, sequential": share_of(rows)}
+    for ours in ours_in(rows):
+        found |= {f"{ours} / best expert_pipeline, exposed": rows[ours]["exposed_ms"] / best["exposed_ms"],
+                  f"best expert_pipeline / {ours}, step": best["step_ms"] / rows[ours]["step_ms"],
+                  **common_figures(rows, ours)}
+    return found
+
+
+def tensor_figures(rows):
+    """Returns the figures of a model whose products are split over the ranks. Ways without rings: all but
+    collective_matmul and ours."""
+    best = fastest(rows, [name for name in rows if name not in ("collective_matmul", *OURS)])
+    found = {"gathers and scatters / step, sequential": share_of(rows)}
+    for name in ("collective_matmul", *ours_in(rows)):
+        found[f"best without rings / {name}, step"] = best["step_ms"] / rows[name]["step_ms"]
+        for which in ("forward", "backward"):
+            found[f"{name}, hidden share of gathers and scatters, {which}"] = rows[name][f"hidden_{which}_pct"] / 100
+    for ours in ours_in(rows):
+        found |= common_figures(rows, ours)
+    return found
+
+
+def layer_figures(rows):
+    """Returns the figures of one MoE layer."""
+    found = {"all-to-all / step, sequential": share_of(rows)}
+    for name in ("comet", *ours_in(rows)):
+        for which in ("forward", "backward"):
+            found[f"{name}, hidden share of all-to-alls, {which}"] = rows[name][f"hidden_{which}_pct"] / 100
+    for ours in ours_in(rows):
+        found |= common_figures(rows, ours)
+    return found
+
+
+def error_of(row):
+    return row["predicted_ms"] / row["step_ms"] - 1
+
+
+def csv_rows(measured):
+    found = []
+    for name, (point, about, rounds) in measured.items():
+        for policy, row in medians(rounds).items():
+            base, _, parts = policy.partition("-")
+            found.append({"point": name, "what": point.what, "rate": about["rate"], "hosts": point.hosts,
+                          "policy": base, "parts": parts or 0, "rounds": len(rounds), "commit": about["commit"], **row})
+    return found
+
+
+def policies_table(rows):
+    head = ["policy", "parts", "ran", "step", "least", "most", "compute", "all-to-all", "all-reduce", "exposed",
+            "hidden forward", "backward", "predicted", "error", "arena MB"]
+    times = ("step_ms", "least_ms", "most_ms", "compute_ms", "a2a_ms", "allreduce_ms", "exposed_ms")
+    lines = []
+    for policy, row in rows.items():
+        base, _, parts = policy.partition("-")
+        lines.append([base, parts or 0, "" if row["ran"] in (policy, base) else row["ran"],
+                      *(number(row[name], 0) for name in times),
+                      *("" if row[f"hidden_{which}_pct"] is None else f"{row[f'hidden_{which}_pct']:.0f}%"
+                        for which in ("forward", "backward")),
+                      number(row["predicted_ms"], 0), signed_percent(error_of(row)), number(row["arena_mb"], 0)])
+    return markdown(head, lines)
+
+
+def figures_table(point, rounds):
+    values, ends = point.figures(medians(rounds)), intervals(rounds, point.figures)
+    return markdown(["figure", "", "95% of rounds drawn again"],
+                    [[name, number(value, 3), " to ".join(number(end, 3) for end in ends[name])]
+                     for name, value in values.items()])
+
+
+def late_line(rows):
+    late = [row["late_pct"] for row in rows.values() if row.get("late_pct") is not None]
+    return f", messages late by at most {max(late):.1f}% of a step" if late else ""
+
+
+def point_lines(name, point, about, rounds):
+    rows = medians(rounds)
+    return [f"## {name}: {point.what}", "",
+            f"{point.hosts} hosts, {about['rate']}, chosen for {point.share.words()}. {len(rounds)} rounds of "
+            f"{about['steps']} steps,", f"commit {about['commit']}{late_line(rows)}.", "", *policies_table(rows), "",
+            *figures_table(point, rounds), ""]
+
+
+def page(head, measured, missing):
+    """Returns the text of a page. head: its first lines."""
+    rows = csv_rows(measured)
+    lines = [*head, *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
+    for name, found in measured.items():
+        lines += point_lines(name, *found)
+    mean = statistics.mean(abs(error_of(row)) for row in rows)
+    return "\n".join([*lines, f"Mean error of the predicted step over all rows: {percent(mean)}."]) + "\n"
+
+
+def write(results, head, path):
+    """Writes path.md and path.csv of all points with rounds."""
+    measured = results.all()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in results.points if name not in measured]
+    path.with_suffix(".md").write_text(page(head, measured, missing))
+    write_csv(path.with_suffix(".csv"), FIELDS, map(rounded, csv_rows(measured)))
+    run.log(f"{path.with_suffix('.md')}: {len(measured)} points")
+
+
+def add_arguments(parser, points, folder, name, rounds, steps):
+    """Adds what the commands that measure points have in common."""
+    parser.add_argument("--points", default=",".join(points), help="points, separated by commas; default: %(default)s")
+    parser.add_argument("--rounds", type=run.at_least(1), default=rounds, help="default: %(default)s")
+    parser.add_argument("--steps", type=run.at_least(1), default=steps,
+                        help="measured steps of a policy in a round, after one; default: %(default)s")
+    parser.add_argument("--folder", default=run.ROOT / "runs" / folder, type=Path, help="of the rounds")
+    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results", help=f"of {name}.md and {name}.csv")
+    run.add_program(parser)
