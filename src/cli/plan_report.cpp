@@ -134,6 +134,8 @@ std::string policy_table(const planner::PlanReport& report) {
     text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
                         "bound", bound.ms(), bound.compute, "", bound.network);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
+  if (!report.why_not_across_steps.empty())
+    text += fmt::format("border: each step ends before the next one begins: {}\n", report.why_not_across_steps);
   return text;
 }
 
