@@ -103,7 +103,7 @@ TEST_CASE("streams: a run before the last of a step leaves out what closes it, r
     run.input("x", {1, 0, 0, 0});
     require_done(run.executor->run(which));
     CHECK(run.output("y") == Values{4, 4, 6, 8});
-    CHECK(run.get("t") == (which == Which::last ? Values{0, 0, 0, 0} : Values{5, 6, 7, 8}));
+    CHECK(run.get("t") == (which.closing ? Values{0, 0, 0, 0} : Values{5, 6, 7, 8}));
   }
 }
 
