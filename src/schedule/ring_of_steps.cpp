@@ -5,7 +5,8 @@
 // depends on it. Its times ignore that streams slow each other down; simulate.h adds that when it evaluates the list.
 //
 // The search tries to leave all that starts after a number of times in the step, in each case without what the next step
-// uses before a number of times in it: gradients of the first layers are made last and needed first.
+// uses before a number of times in it: gradients of the first layers are made last and needed first. For the best few of
+// these choices, list scheduling also orders the whole list again under a grid of settings, as in order_search.cpp.
 #include "lancet/schedule/ring_of_steps.h"
 
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/step_border.h"
 #include "lancet/schedule/plan_memory.h"
+#include "orders.h"
 #include "reorder.h"
 #include "split_search.h"
 
@@ -36,6 +38,9 @@ constexpr double cannot = -1;
 // What is left begins this share of the step before its last instruction that does not close it, at the earliest, and is
 // not used in the first shares of the next step.
 constexpr double begins[] = {0, 0.02, 0.05, 0.1, 0.2, 1}, unused[] = {0, 0.01, 0.03, 0.1, 0.2};
+// Leads of a part over the next one (ListOptions), and how many choices are ordered again with each of them.
+constexpr double rotated_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+constexpr std::size_t ordered_again = 4;
 // The gain, as a share of the step, below which a step ends before the next one begins.
 constexpr double least_gain = 1e-3;
 
@@ -79,6 +84,8 @@ struct Rotated {
   Order source;
   std::size_t left = 0;  // how many are of the step before
 };
+
+std::string separated(const std::string& how) { return how.empty() ? "" : how + "; "; }
 
 Rotated rotated(const ir::Program& step, const std::vector<bool>& left) {
   Rotated result{step, {}, std::size_t(std::ranges::count(left, true))};
@@ -238,29 +245,66 @@ class RingSearch {
       if (!closes_[i]) last = std::max(last, candidate_.timeline.when[i].end);
     for (const double begin : begins)
       for (const double end : unused) try_to_leave(last - begin * period, end * period);
+    std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.makespan; });
+    if (ir::micro_batches(candidate_.program) == 1)
+      for (std::size_t i = 0; i < std::min(ordered_again, tried_.size()); ++i) order_again(tried_[i].left);
     std::ranges::stable_sort(found_, {}, [](const Candidate& found) { return found.timeline.makespan; });
     return std::move(found_);
   }
 
  private:
+  struct Tried {
+    std::vector<bool> left;
+    double makespan = 0;
+  };
+
+  // Keeps it if it is worth it, and with one message on the network at a time. Returns the shorter makespan.
+  double add(Candidate one) {
+    Candidate alone = as_it_is(step_, one.how + ", one message on the network at a time", one.program, one.op_costs,
+                               one_message_at_a_time(one.program, one.needed));
+    const double makespan = std::min(one.timeline.makespan, alone.timeline.makespan);
+    for (Candidate* made : {&one, &alone})
+      if (made->timeline.makespan < candidate_.timeline.makespan * (1 - least_gain)) found_.push_back(std::move(*made));
+    return makespan;
+  }
+
   // What starts at `begin` or later and is used at `used` or later in the next step.
   void try_to_leave(double begin, double used) {
     std::vector<bool> left(closes_.size());
     for (std::size_t i = 0; i < left.size(); ++i)
       left[i] = first_uses_[i] >= used && candidate_.timeline.when[i].start >= begin;
-    if (std::ranges::count(left, true) == 0 || !tried_.insert(left).second) return;
-    Candidate one = with_end_in_next_step(step_, candidate_, left, first_uses_);
-    Candidate alone = as_it_is(step_, one.how + ", one message on the network at a time", one.program, one.op_costs,
-                               one_message_at_a_time(one.program, one.needed));
-    for (Candidate* made : {&one, &alone})
-      if (made->timeline.makespan < candidate_.timeline.makespan * (1 - least_gain)) found_.push_back(std::move(*made));
+    const auto same = [&](const Tried& tried) { return tried.left == left; };
+    if (std::ranges::count(left, true) == 0 || std::ranges::any_of(tried_, same)) return;
+    const double makespan = add(with_end_in_next_step(step_, candidate_, left, first_uses_));
+    tried_.push_back({std::move(left), makespan});
+  }
+
+  // By list scheduling, with the memory of the step without parts and of what crosses the border.
+  void order_again(const std::vector<bool>& left) {
+    const Rotated list = rotated(candidate_.program, left);
+    std::int64_t memory = peak_bytes(step_.program());
+    const std::vector<bool> crosses = ir::crossing_memory(list.program);
+    for (std::size_t i = 0; i < crosses.size(); ++i)
+      if (crosses[i]) memory += ir::bytes(list.program.tensors[i].type);
+    const Orders orders(list.program, permuted(candidate_.op_costs, list.source));
+    double best = candidate_.timeline.makespan;
+    for (const bool feed_network : {false, true})
+      for (const double lead : rotated_leads) {
+        const Orders::Found order = orders.find(
+            {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory});
+        if (order.makespan >= best) continue;  // list schedules are shorter than simulated steps
+        ir::Program program = orders.program(order.order);
+        std::string how = separated(candidate_.how) + describe(program);
+        best = std::min(best, add(as_it_is(step_, std::move(how), std::move(program), orders.op_costs(order.order),
+                                           orders.needed(order.order))));
+      }
   }
 
   const Step& step_;
   const Candidate& candidate_;
   const std::vector<double> first_uses_;  // by instruction
   const std::vector<bool> closes_;        // likewise
-  std::set<std::vector<bool>> tried_;
+  std::vector<Tried> tried_;
   std::vector<Candidate> found_;
 };
 
@@ -291,8 +335,7 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
   ir::Program program = permuted(list.program, order);
   Dependencies needed = ir::dependencies(program);
   join(needed, kept(candidate, left, source));
-  const std::string separator = candidate.how.empty() ? "" : "; ";
-  std::string how = candidate.how + separator + describe(program);
+  std::string how = separated(candidate.how) + describe(program);
   return as_it_is(step, std::move(how), std::move(program), permuted(candidate.op_costs, source), std::move(needed));
 }
 
