@@ -35,14 +35,15 @@ using ir::TensorId;
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr double cannot = -1;
 
-// What is left begins this share of the step before its last instruction that does not close it, at the earliest, and is
-// not used in the first shares of the next step.
-constexpr double begins[] = {0, 0.02, 0.05, 0.1, 0.2, 1}, unused[] = {0, 0.01, 0.03, 0.1, 0.2};
+// What is left is not used in the first share of the next step.
+constexpr double unused[] = {0, 0.01, 0.03, 0.1, 0.2};
+// The number of times from which on what starts is left.
+constexpr std::size_t most_begins = 12;
 // Leads of a part over the next one (ListOptions), and how many choices are ordered again with each of them.
 constexpr double rotated_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
 constexpr std::size_t ordered_again = 4;
 // The gain, as a share of the step, below which a step ends before the next one begins.
-constexpr double least_gain = 1e-3;
+constexpr double least_gain = 2e-3;
 
 bool is_named(const ir::Tensor& tensor) {
   return tensor.kind == ir::TensorKind::parameter || tensor.kind == ir::TensorKind::state;
@@ -234,17 +235,12 @@ class RingSearch {
   RingSearch(const Step& step, const Candidate& candidate)
       : step_(step),
         candidate_(candidate),
-        first_uses_(first_uses(candidate)),
-        closes_(ir::closes_step(candidate.program)) {}
+        first_uses_(first_uses(candidate)) {}
 
   // Without those that are no shorter than the candidate, the shortest first.
   std::vector<Candidate> run() {
-    const double period = candidate_.timeline.makespan;
-    double last = 0;  // the end of what does not close the step
-    for (std::size_t i = 0; i < closes_.size(); ++i)
-      if (!closes_[i]) last = std::max(last, candidate_.timeline.when[i].end);
-    for (const double begin : begins)
-      for (const double end : unused) try_to_leave(last - begin * period, end * period);
+    for (const double begin : begins())
+      for (const double end : unused) try_to_leave(begin, end * candidate_.timeline.makespan);
     std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.makespan; });
     if (ir::micro_batches(candidate_.program) == 1)
       for (std::size_t i = 0; i < std::min(ordered_again, tried_.size()); ++i) order_again(tried_[i].left);
@@ -258,6 +254,22 @@ class RingSearch {
     double makespan = 0;
   };
 
+  // The starts of messages that may be left, evenly chosen if they are many, and the end of the backward pass.
+  std::vector<double> begins() const {
+    std::vector<double> messages, chosen;
+    double last = 0;
+    for (std::size_t i = 0; i < first_uses_.size(); ++i) {
+      const ir::Instruction& at = candidate_.program.instructions[i];
+      const ir::Interval& when = candidate_.timeline.when[i];
+      if (at.stream != Stream::compute && first_uses_[i] >= 0) messages.push_back(when.start);
+      if (at.role == ir::Role::dx || at.role == ir::Role::dw) last = std::max(last, when.end);
+    }
+    const std::size_t count = std::min(most_begins, messages.size());
+    for (std::size_t i = 0; i < count; ++i) chosen.push_back(messages[i * messages.size() / count]);
+    chosen.push_back(last);
+    return chosen;
+  }
+
   // Keeps it if it is worth it, and with one message on the network at a time. Returns the shorter makespan.
   double add(Candidate one) {
     Candidate alone = as_it_is(step_, one.how + ", one message on the network at a time", one.program, one.op_costs,
@@ -270,7 +282,7 @@ class RingSearch {
 
   // What starts at `begin` or later and is used at `used` or later in the next step.
   void try_to_leave(double begin, double used) {
-    std::vector<bool> left(closes_.size());
+    std::vector<bool> left(first_uses_.size());
     for (std::size_t i = 0; i < left.size(); ++i)
       left[i] = first_uses_[i] >= used && candidate_.timeline.when[i].start >= begin;
     const auto same = [&](const Tried& tried) { return tried.left == left; };
@@ -303,7 +315,6 @@ class RingSearch {
   const Step& step_;
   const Candidate& candidate_;
   const std::vector<double> first_uses_;  // by instruction
-  const std::vector<bool> closes_;        // likewise
   std::vector<Tried> tried_;
   std::vector<Candidate> found_;
 };

@@ -22,7 +22,7 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
 
 // Leaves to the next step as much of the step's end as makes the period shortest: what would start late in the step and
 // is used late in the next one. The arena stays within 105% of the sequential step's. The candidate is the schedule of
-// all micro batches; it stays as it is if nothing gains a thousandth of it. Only for steps whose updates wait for no
+// all micro batches; it stays as it is if nothing gains 0.2% of it. Only for steps whose updates wait for no
 // norm (passes::OptimizeOptions::clip_grad and guard).
 Candidate ring_of_steps(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
