@@ -52,7 +52,7 @@ carried %4 : f32[16]
 output loss = %2
 )";
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
+std::string with_other(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   return text.replace(at, from.size(), to);
@@ -86,13 +86,13 @@ TEST_CASE("step border: programs that would use memory of another step are refus
                      "@w, in: sgd(&@w, %5, @schedule@-1)");
   check_border_fault(border_head + border_step.substr(0, border_step.find("output")) + border_left + "output loss = %2\n",
                      "instruction [5] is of the step before, and comes after");
-  check_border_fault(replaced(ring_text, "%5, @schedule@-1", "%5, @schedule"),
+  check_border_fault(with_other(ring_text, "%5, @schedule@-1", "%5, @schedule"),
                      "instruction [1] reads @schedule, an input of another step than its own");
-  check_border_fault(replaced(ring_text, "update w@-1", "update w"), "%5 is read before it is made");
-  check_border_fault(replaced(ring_text, "forward c", "forward c@-1"), "is read before it is made");
-  check_border_fault(replaced(ring_text, "dw a\n", "dw a\ng(%3)  # compute forward d@-1\n"),
+  check_border_fault(with_other(ring_text, "update w@-1", "update w"), "%5 is read before it is made");
+  check_border_fault(with_other(ring_text, "forward c", "forward c@-1"), "is read before it is made");
+  check_border_fault(with_other(ring_text, "dw a\n", "dw a\ng(%3)  # compute forward d@-1\n"),
                      "is of the step before, but does not close a step");
-  check_border_fault(replaced(ring_text, "%4 : f32[16] = f(%3, %0)", "%6 : f32[16] = f(%3, %0)"),
+  check_border_fault(with_other(ring_text, "%4 : f32[16] = f(%3, %0)", "%6 : f32[16] = f(%3, %0)"),
                      "%4 is read before it is made");
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("step border: a carried value is made once, with its type, in no memor
                                  {"%4 : f32[16] = f(%3", "%4 : f32[16] in %4 = f(%3"},
                                  {"dw a\n", "dw a\n%4 : f32[16] = f(%3, %0)  # compute dw a\n"}}) {
     INFO(to);
-    CHECK_FALSE(ir::parse(replaced(ring_text, from, to)).ok());
+    CHECK_FALSE(ir::parse(with_other(ring_text, from, to)).ok());
   }
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("step border: what crosses it shares bytes only with what lives in bet
   CHECK(ir::verify(*plan).ok());
   for (const char* other : {"forward a | at 64", "forward c | at 128", "dx b | at 192"}) {
     const std::string text(other);
-    auto edited = ir::parse_plan(replaced(std::string(ring_plan), text, text.substr(0, text.find("at ")) + "at 0"));
+    auto edited = ir::parse_plan(with_other(std::string(ring_plan), text, text.substr(0, text.find("at ")) + "at 0"));
     REQUIRE(edited.ok());
     const Status status = ir::verify(*edited);
     REQUIRE_FALSE(status.ok());

@@ -1,9 +1,14 @@
 // Steps whose ends run in the next one (overlap.across_steps) train like steps that end before it, to the bit.
-#include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "declared_costs.h"
+#include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/step_border.h"
+#include "lancet/ir/verify.h"
+#include "lancet/planning/plan_file.h"
 #include "log_capture.h"
 #include "train/runs.h"
 
@@ -141,6 +146,145 @@ TEST_CASE("ring of steps: where updates wait for the norm, steps end before the 
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
   CHECK(log.text().find("each step ends before the next one begins: " + why) != std::string::npos);
   CHECK_FALSE(ir::crosses_steps(plan_in(folder / "run").program));
+}
+
+namespace {
+
+struct Held {
+  std::vector<double> losses, norms;            // of rank 0
+  std::vector<std::vector<std::byte>> tensors;  // parameters and states of all ranks
+};
+
+// Steps that follow each other without a look at the weights.
+Held train_steps(const config::Config& config, int steps, bool on_device) {
+  Held held;
+  std::vector<std::vector<std::vector<std::byte>>> of_ranks(2);
+  const BorderCosts costs;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    HostAccelerator accelerator({.pause_us = 20});
+    train::TrainerOptions options{.local_ranks = 2, .costs = &costs};
+    if (on_device) options.accelerator = &accelerator;
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step, train::Trainer::Border::open));
+      if (world.rank() != 0) continue;
+      CHECK(trainer->is_open() == config.overlap.across_steps);
+      CHECK(std::isfinite(record.grad_norm) != trainer->is_open());
+      held.losses.push_back(record.loss);
+      if (step > 0 && trainer->is_open()) held.norms.push_back(trainer->norm_before());
+      if (!trainer->is_open()) held.norms.push_back(record.grad_norm);
+    }
+    const bool was_open = trainer->is_open();
+    LANCET_TRY(trainer->settle());
+    CHECK_FALSE(trainer->is_open());
+    if (was_open && world.rank() == 0) held.norms.push_back(trainer->last_record().grad_norm);
+    for (const auto& [name, tensor] : trainer->store().all()) {
+      auto& bytes = of_ranks[std::size_t(world.rank())].emplace_back(tensor.memory.bytes);
+      LANCET_TRY(trainer->store().read(tensor, 0, bytes));
+    }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  for (auto& of_rank : of_ranks)
+    for (auto& bytes : of_rank) held.tensors.push_back(std::move(bytes));
+  return held;
+}
+
+}  // namespace
+
+TEST_CASE("ring of steps: on the CPU and on device streams, recorded or not, the same bits") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", false);
+  SECTION("one run a step") {}
+  SECTION("several runs a step") { config.train.gradient_accumulation_steps = 11; }
+  const Held expected = train_steps(config, 5, false);
+  config.overlap.across_steps = true;
+  for (const bool on_device : {false, true}) {
+    const Held found = train_steps(config, 5, on_device);
+    CHECK(found.losses == expected.losses);
+    CHECK(found.norms == expected.norms);
+    CHECK(found.tensors == expected.tensors);
+  }
+}
+
+TEST_CASE("ring of steps: a norm that is not finite is an error of its own step, once it is known") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.gradient_accumulation_steps = 2;
+  const bool settles = GENERATE(true, false);
+  const BorderCosts costs;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
+    runtime::NamedTensor& sum = trainer->store()["h.3.attn.c_proj.weight.grad"];
+    sum.memory.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    LANCET_TRY(trainer->step(0, train::Trainer::Border::open));
+    CHECK(std::isfinite(trainer->last_record().loss));
+    Error error{ExitCode::done, "", false};
+    if (settles) {
+      if (const Status settled = trainer->settle(); !settled.ok()) error = settled.error();
+    } else if (const auto next = trainer->step(1, train::Trainer::Border::open); !next.ok()) {
+      error = next.error();
+    }
+    CHECK(error.code == ExitCode::numerical);
+    CHECK(error.agreed);
+    CHECK(error.message.starts_with("step 1: expected a finite loss and gradient norm, found loss 4."));
+    CHECK(trainer->last_record().step == 1);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one record a step") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.lr_schedule = config::LrSchedule::constant;
+  config.train.lr = 1e30;
+  config.train.save_interval = 100;
+  const BorderCosts costs;
+  const Error error = train_run(config, 2, {.costs = &costs});
+  CHECK(error.code == ExitCode::numerical);
+  std::int64_t step = 0;
+  for (const auto& record : records_of(folder / "run")) CHECK(record["step"] == ++step);
+  CHECK(step == 2);
+  CHECK(records_of(folder / "run")[0]["grad_norm"].is_number());
+}
+
+TEST_CASE("ring of steps: a plan file is read back, and refused where an edit breaks the border") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.steps = 1;
+  const BorderCosts costs;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  const std::string text = *read_file(folder / "run/plan.ir", "a plan");
+  const auto error_of = [&](const std::string& edited) {
+    const auto read = planning::read_plan(folder.write("edited.ir", edited), config, 2);
+    REQUIRE_FALSE(read.ok());
+    CHECK(read.error().code == ExitCode::config);
+    return read.error().message;
+  };
+  const auto read = planning::read_plan(folder / "run/plan.ir", config, 2);
+  if (!read.ok()) FAIL(read.error().message);
+  CHECK(ir::print(*read) == text);
+  const auto at = text.find(", @schedule@-1)");
+  REQUIRE(at != std::string::npos);
+  CHECK_THAT(error_of(std::string(text).replace(at, 15, ", @schedule)")),
+             Catch::Contains("reads @schedule, an input of another step than its own"));
+  const auto mark = text.find("@-1", text.find("# compute update", at));
+  CHECK_THAT(error_of(std::string(text).erase(mark, 3)),
+             Catch::Contains("another step than its own") || Catch::Contains("is read before it is made"));
+  // The last instruction of the step before, now the last of all.
+  ir::Plan behind = *read;
+  auto& list = behind.program.instructions;
+  const auto last = std::find_if(list.rbegin(), list.rend(), ir::of_step_before).base() - 1;
+  std::rotate(last, last + 1, list.end());
+  CHECK_THAT(error_of(ir::print(behind)), Catch::Contains("is of the step before, and comes after one of this step"));
+  const std::string head = text.substr(0, text.find('\n'));
+  const auto clip = head.find("clip_grad=0");
+  REQUIRE(clip != std::string::npos);
+  config.train.clip_grad = 1;
+  CHECK_THAT(error_of(std::string(text).replace(clip, 11, "clip_grad=1")),
+             Catch::Contains("expected none of the step before with train.clip_grad"));
 }
 
 }  // namespace lancet
