@@ -152,8 +152,8 @@ std::string schedule_text(const planning::PlannedStep& planned) {
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", direction(range.role), range.parts, range.first, range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
   if (const auto left = std::ranges::count_if(planned.plan.program.instructions, ir::of_step_before); left > 0)
-    text += fmt::format("  {} instructions end the step before: sums of gradients and updates, marked @-1 in the plan\n",
-                        left);
+    text += fmt::format(
+        "  {} instructions end the step before: sums of gradients and updates, marked @-1 in the plan\n", left);
   return text;
 }
 

@@ -150,8 +150,8 @@ bool dead_before(const Life& life, const Life& other) {
 // True if the blocks are never alive at once.
 bool apart(const Block& a, const Block& b) {
   return std::ranges::all_of(a.lives, [&](const Life& mine) {
-    return std::ranges::all_of(
-        b.lives, [&](const Life& other) { return dead_before(mine, other) || dead_before(other, mine); });
+    return std::ranges::all_of(b.lives,
+                               [&](const Life& other) { return dead_before(mine, other) || dead_before(other, mine); });
   });
 }
 

@@ -1,8 +1,8 @@
-// Two instructions are in conflict if they use overlapping bytes and one of them writes these. What step n - 1 left uses
-// the memory as that step has left it, so each of its instructions goes before all instructions of step n that are in
-// conflict with it. As the same list is run again and again, that is all that the order has to keep across the border:
-// what the instructions left by one step need of each other and of the rest of their own step is checked on the list of
-// one whole step (in_step_order).
+// Two instructions are in conflict if they use overlapping bytes and one of them writes these. What step n - 1 left
+// uses the memory as that step has left it, so each of its instructions goes before all instructions of step n that are
+// in conflict with it. As the same list is run again and again, that is all that the order has to keep across the
+// border: what the instructions left by one step need of each other and of the rest of their own step is checked on the
+// list of one whole step (in_step_order).
 #include "lancet/ir/step_border.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 // A plan file may have been edited by hand, so nothing in it is trusted. It is compared with the sequential plan that
 // this build makes of the config: the header names the same model, optimizer, ranks and build; the Program passes the
 // checks of ops (shapes, types) and of plans (order, streams, memory); offsets are aligned; predictions are times; and
-// it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step before,
-// and sums as many gradients. Which tensors an instruction reads is the editor's responsibility. With several ranks, all
-// must read the same text.
+// it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step
+// before, and sums as many gradients. Which tensors an instruction reads is the editor's responsibility. With several
+// ranks, all must read the same text.
 #include "lancet/planning/plan_file.h"
 
 #include <fmt/format.h>
@@ -91,9 +91,9 @@ Status check_alignment(const ir::Plan& plan) {
 // The op, its place in the model, and the attributes that all its parts share. The steps of a ring are those of the
 // collective that it takes the place of.
 std::string description_of(const ir::Instruction& at) {
-  std::string line = fmt::format("{} at {} ({})", ops::collective_of(at),
-                                 ir::of_micro_batch(schedule::site_of(at), std::max(at.micro_batch, 0)),
-                                 ir::name(at.role));
+  std::string line =
+      fmt::format("{} at {} ({})", ops::collective_of(at),
+                  ir::of_micro_batch(schedule::site_of(at), std::max(at.micro_batch, 0)), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
     if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0 &&
         std::ranges::count(ops::tile_attributes, name) == 0 && name != ops::ring_of && name != ops::ring_shift)

@@ -1,6 +1,6 @@
 // The search for a non-finite number repeats the step on one thread. It walks the plan in the order of one step, which
-// all ranks share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction, and
-// searches its results. Updates of parameters and state are skipped, so that the search leaves the model as it was.
+// all ranks share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction,
+// and searches its results. Updates of parameters and state are skipped, so that the search leaves the model as it was.
 // After the first non-finite number the walk continues without searching, because other ranks still need this rank's
 // collectives.
 #include <fmt/format.h>

@@ -22,10 +22,7 @@ class PlanExecutor : public Executor, protected SingleSteps {
 
  protected:
   PlanExecutor(const ir::Plan& plan, const ExecutorOptions& options)
-      : plan_(plan),
-        options_(options),
-        streams_(streams_of(plan)),
-        closes_step_(ir::closes_step(plan.program)) {
+      : plan_(plan), options_(options), streams_(streams_of(plan)), closes_step_(ir::closes_step(plan.program)) {
     measured_.fill({std::vector<Span>(plan.program.instructions.size())});
   }
 
@@ -67,8 +64,8 @@ class PlanExecutor : public Executor, protected SingleSteps {
   Run which_;                            // the current run
 
  private:
-  std::array<Measured, Run::kinds> measured_;   // by Run::kind()
-  std::size_t described_ = Run::last.kind();    // the kind of the last run with a body
+  std::array<Measured, Run::kinds> measured_;  // by Run::kind()
+  std::size_t described_ = Run::last.kind();   // the kind of the last run with a body
   std::chrono::steady_clock::time_point start_{};
 };
 

@@ -56,7 +56,9 @@ struct Block {
 class Placer {
  public:
   Placer(const ir::Program& program, const ir::HappensBefore& order)
-      : program_(program), order_(order), touched_(ir::accesses(program)),
+      : program_(program),
+        order_(order),
+        touched_(ir::accesses(program)),
         crosses_(ir::crossing_memory(program)),
         block_of_(program.tensors.size(), -1) {}
 

@@ -1,12 +1,13 @@
 // How a schedule across the border is made. What is left of the step before comes first in a list, the rest of the step
 // after it: the dependencies of that list say what each instruction of the step has to wait for. Walk then goes through
-// the step in its order and inserts what is left: a sum of gradients before the first message that would start later, an
-// update where the compute stream waits for the network, and each at the latest before the first instruction that
+// the step in its order and inserts what is left: a sum of gradients before the first message that would start later,
+// an update where the compute stream waits for the network, and each at the latest before the first instruction that
 // depends on it. Its times ignore that streams slow each other down; simulate.h adds that when it evaluates the list.
 //
-// The search tries to leave all that starts after a number of times in the step, in each case without what the next step
-// uses before a number of times in it: gradients of the first layers are made last and needed first. For the best few of
-// these choices, list scheduling also orders the whole list again under a grid of settings, as in order_search.cpp.
+// The search tries to leave all that starts after a number of times in the step, in each case without what the next
+// step uses before a number of times in it: gradients of the first layers are made last and needed first. For the best
+// few of these choices, list scheduling also orders the whole list again under a grid of settings, as in
+// order_search.cpp.
 #include "lancet/schedule/ring_of_steps.h"
 
 #include <fmt/format.h>
@@ -184,8 +185,8 @@ class Walk {
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       const std::size_t i = next->second;
       const bool sends = stream_of(i) != Stream::compute;
-      const bool fits = is_ready(i) && (sends ? start_of(i) < time
-                                              : stream == Stream::compute && start_of(i) + ms_[i] <= time);
+      const bool fits =
+          is_ready(i) && (sends ? start_of(i) < time : stream == Stream::compute && start_of(i) + ms_[i] <= time);
       if (!fits) {
         ++next;
         continue;
@@ -233,9 +234,7 @@ std::string describe(const ir::Program& program) {
 class RingSearch {
  public:
   RingSearch(const Step& step, const Candidate& candidate)
-      : step_(step),
-        candidate_(candidate),
-        first_uses_(first_uses(candidate)) {}
+      : step_(step), candidate_(candidate), first_uses_(first_uses(candidate)) {}
 
   // Without those that are no shorter than the candidate, the shortest first.
   std::vector<Candidate> run() {
@@ -302,8 +301,8 @@ class RingSearch {
     double best = candidate_.timeline.makespan;
     for (const bool feed_network : {false, true})
       for (const double lead : rotated_leads) {
-        const Orders::Found order = orders.find(
-            {.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory});
+        const Orders::Found order =
+            orders.find({.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory});
         if (order.makespan >= best) continue;  // list schedules are shorter than simulated steps
         ir::Program program = orders.program(order.order);
         std::string how = separated(candidate_.how) + describe(program);

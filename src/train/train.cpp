@@ -5,9 +5,9 @@
 //    (run_start.h).
 // 3. Rank 0 writes config.json and plan.ir, opens the records (run_records.h) and logs the banner.
 // 4. The loop: evaluate if it is due, run a step, and sum over the ranks (step_end) if one must stop, if a save is due
-//    and if the save under way can advance. A due save begins (run_saving.h), and the step is recorded and logged. A step
-//    that has left its end to the next one is completed before its weights are read (settle), and recorded once its norm
-//    is known.
+//    and if the save under way can advance. A due save begins (run_saving.h), and the step is recorded and logged. A
+//    step that has left its end to the next one is completed before its weights are read (settle), and recorded once
+//    its norm is known.
 // 5. After the last step: averages, the end of the last save, a sample of text. A run that is stopped saves and returns
 //    an error with ExitCode::saved.
 // All decisions that change the ranks' common path are sums or broadcasts; no rank decides alone.

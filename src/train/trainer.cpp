@@ -4,10 +4,10 @@
 // can fail on one rank alone ends in world::agree(), so that all ranks return the same error. step() runs the plan,
 // which has all micro batches of the step or, if these are many, several (planning/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
-// (ir/step_border.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then, where the
-// load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same weights. If
-// the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with
-// such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
+// (ir/step_border.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
+// where the load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same
+// weights. If the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first
+// tensor with such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -304,8 +304,8 @@ class TrainerImpl final : public Trainer {
     Error error;
     bool searched = false;
   };
-  // Collective: runs the micro batches of the step again on the weights as they are. The batch of the step is read again,
-  // since that of the next one may have been.
+  // Collective: runs the micro batches of the step again on the weights as they are. The batch of the step is read
+  // again, since that of the next one may have been.
   NotFinite not_finite(const run::StepRecord& record) {
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
       LANCET_TRY(fill(data_.batches(), training_order_, step_, record.step - 1, run * micro_batches_a_run()));

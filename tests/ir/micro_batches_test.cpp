@@ -16,7 +16,8 @@ TEST_CASE("micro batches: names say them, and the first adds nothing") {
     CHECK(read.name == "h.0.attn/3");
     CHECK(read.micro_batch == micro);
   }
-  for (const char* name : {"", "a", "a@", "a@0", "a@01", "a@-2", "a@-01", "a@b", "a@1b", "a@99999999999", "a@2097152"}) {
+  for (const char* name :
+       {"", "a", "a@", "a@0", "a@01", "a@-2", "a@-01", "a@b", "a@1b", "a@99999999999", "a@2097152"}) {
     INFO(name);
     CHECK(ir::parse_micro_batch(name).name == name);
     CHECK(ir::parse_micro_batch(name).micro_batch == 0);

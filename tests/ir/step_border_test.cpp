@@ -84,8 +84,9 @@ TEST_CASE("step border: programs that would use memory of another step are refus
   check_border_fault(border_head + forward + border_left + border_step.substr(forward.size()),
                      "instruction [2] is of the step before, and comes after one of this step that uses the memory of "
                      "@w, in: sgd(&@w, %5, @schedule@-1)");
-  check_border_fault(border_head + border_step.substr(0, border_step.find("output")) + border_left + "output loss = %2\n",
-                     "instruction [5] is of the step before, and comes after");
+  check_border_fault(
+      border_head + border_step.substr(0, border_step.find("output")) + border_left + "output loss = %2\n",
+      "instruction [5] is of the step before, and comes after");
   check_border_fault(with_other(ring_text, "%5, @schedule@-1", "%5, @schedule"),
                      "instruction [1] reads @schedule, an input of another step than its own");
   check_border_fault(with_other(ring_text, "update w@-1", "update w"), "%5 is read before it is made");

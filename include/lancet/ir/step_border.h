@@ -35,9 +35,9 @@ std::vector<bool> crossing_memory(const Program& program);
 // The values of this step that lines of the step before name, ascending: they are declared before all instructions.
 std::vector<TensorId> carried_values(const Program& program);
 
-// Success if the instructions of the step before can run beside those of this step: they close a step, each comes before
-// the others that use its memory, and each reads the inputs of its own step. The program has passed all other checks of
-// verify(). Errors (ExitCode::internal) name the instruction.
+// Success if the instructions of the step before can run beside those of this step: they close a step, each comes
+// before the others that use its memory, and each reads the inputs of its own step. The program has passed all other
+// checks of verify(). Errors (ExitCode::internal) name the instruction.
 Status verify_border(const Program& program);
 
 }  // namespace lancet::ir

@@ -91,7 +91,8 @@ class Executor {
 
   // Finds the cause of a loss that is not finite: searches parameters and state, then runs the plan again, one
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
-  // result. What a plan lists of the step before is run last, as of this step. Slow. Collective; it always runs to the end, since other ranks may find a number later or not at all.
+  // result. What a plan lists of the step before is run last, as of this step. Slow. Collective; it always runs to the
+  // end, since other ranks may find a number later or not at all.
   virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
   Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
 
@@ -99,9 +100,9 @@ class Executor {
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()
   virtual bool has_output(std::string_view name) const = 0;
   virtual const ir::Plan& plan() const = 0;
-  // The spans, per instruction, of the last run with a body. On an accelerator: those of the last timed run. The first two runs, every
-  // eighth, and those requested by time_next_run() are timed. Unless the run was requested, the time of a recorded
-  // section is divided among its instructions in proportion to the plan's predictions.
+  // The spans, per instruction, of the last run with a body. On an accelerator: those of the last timed run. The first
+  // two runs, every eighth, and those requested by time_next_run() are timed. Unless the run was requested, the time of
+  // a recorded section is divided among its instructions in proportion to the plan's predictions.
   virtual std::span<const Span> spans() const = 0;
   virtual StepTimes times() const = 0;  // of the run that spans() describes
   // Requests that the next run times every instruction, which slows that run down.

@@ -8,15 +8,15 @@
 namespace lancet::schedule {
 
 // Per instruction, the earliest predicted time in the next step at which a tensor is used that it, or what depends on
-// it, updates; infinite if there is none. Negative if it cannot be left to the next step: it does not close the step, or
-// an output of this step other than the norm of the gradients needs it.
+// it, updates; infinite if there is none. Negative if it cannot be left to the next step: it does not close the step,
+// or an output of this step other than the norm of the gradients needs it.
 std::vector<double> first_uses(const Candidate& candidate);
 
-// The schedule in which a run begins with what `left` (per instruction) says of the step before; with an instruction, all
-// that depend on it are left. All others keep their order, and what the candidate adds to their dependencies. Sums of
-// gradients wait for an idle network, the most urgent first; updates run in gaps of the compute stream, at the latest
-// before the first instruction that uses what they update, or before the backward pass. first_uses: of the candidate.
-// Simulated: its makespan is the time from one run's start to the next one's.
+// The schedule in which a run begins with what `left` (per instruction) says of the step before; with an instruction,
+// all that depend on it are left. All others keep their order, and what the candidate adds to their dependencies. Sums
+// of gradients wait for an idle network, the most urgent first; updates run in gaps of the compute stream, at the
+// latest before the first instruction that uses what they update, or before the backward pass. first_uses: of the
+// candidate. Simulated: its makespan is the time from one run's start to the next one's.
 Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, const std::vector<bool>& left,
                                 const std::vector<double>& first_uses);
 

@@ -58,11 +58,12 @@ class Trainer {
   Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
   // True if the last step has left something; the norm in its record is NaN then.
   virtual bool is_open() const = 0;
-  // Completes the last step; nothing if it is complete. Evaluation and generation do it themselves; store() is to be read
-  // only afterwards. Numerical error: its norm is not finite.
+  // Completes the last step; nothing if it is complete. Evaluation and generation do it themselves; store() is to be
+  // read only afterwards. Numerical error: its norm is not finite.
   virtual Status settle() = 0;
-  virtual double norm_before() const = 0;  // of the gradients of the step before the last one, if that had left something
-  virtual const run::StepRecord& last_record() const = 0;  // of the last step, finite or not
+  // The norm of the step before the last one, if that step had left something.
+  virtual double norm_before() const = 0;
+  virtual const run::StepRecord& last_record() const = 0;               // of the last step, finite or not
   virtual std::span<const run::LayerLoad> last_layers() const = 0;      // of that step, per MoE layer
   virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
