@@ -6,6 +6,7 @@
 #include <map>
 
 #include "lancet/ir/micro_batches.h"
+#include "lancet/ir/step_border.h"
 #include "lancet/schedule/schedule_report.h"
 
 namespace lancet::cli {
@@ -19,6 +20,7 @@ double hidden_percent(const schedule::Timeline& t) {
 
 char letter(const ir::Instruction& instruction) {
   if (instruction.stream == ir::Stream::expert) return 'a';
+  if (ir::of_step_before(instruction)) return instruction.stream == ir::Stream::reduce ? 's' : 'v';
   if (instruction.stream == ir::Stream::reduce) return 'r';
   if (instruction.role == ir::Role::forward) return 'f';
   if (instruction.role == ir::Role::dx) return 'x';
@@ -75,6 +77,8 @@ std::string policy_table(const planner::PlanReport& report) {
     text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
                         "bound", bound.ms(), bound.compute, "", bound.network);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
+  if (!report.why_not_across_steps.empty())
+    text += fmt::format("border: each step ends before the next one begins: {}\n", report.why_not_across_steps);
   return text;
 }
 
@@ -89,6 +93,9 @@ std::string schedule_text(const planning::PlannedStep& planned) {
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", schedule::pass_of(range.role), range.parts, range.first,
                         range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
+  if (const auto left = std::ranges::count_if(planned.plan.program.instructions, ir::of_step_before); left > 0)
+    text += fmt::format(
+        "  {} instructions end the step before: sums of gradients and updates, marked @-1 in the plan\n", left);
   return text;
 }
 
@@ -116,8 +123,8 @@ std::string timeline_chart(const ir::Plan& plan) {
   if (end <= 0) return "";
   std::string text = fmt::format(
       "predicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
-      "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half\n",
-      end / columns);
+      "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half{}\n",
+      end / columns, ir::crosses_steps(plan.program) ? "; v updates and s all-reduces of the step before" : "");
   for (ir::Stream stream : {ir::Stream::compute, ir::Stream::expert, ir::Stream::reduce})
     text += fmt::format("{:<8}|{}|\n", ir::name(stream), stream_row(plan, stream, end));
   return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);

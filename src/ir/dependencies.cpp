@@ -160,13 +160,15 @@ std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
 
 std::vector<bool> gradient_all_reduces(const Program& program) {
   std::vector<bool> made_backward(program.tensors.size()), result(program.instructions.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& at = program.instructions[i];
+  for (const Instruction& at : program.instructions) {
     const bool backward = at.role == Role::dx || at.role == Role::dw;
     for (std::size_t r = 0; backward && r < at.results.size(); ++r) {
       made_backward[at.results[r].index()] = true;
       if (program[at.results[r]].slice) made_backward[program[at.results[r]].storage.index()] = true;
     }
+  }
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& at = program.instructions[i];
     result[i] = at.stream == Stream::reduce && std::any_of(at.operands.begin(), at.operands.end(), [&](TensorId id) {
                   const bool slice = program[id].kind == TensorKind::view && program[id].slice;
                   return made_backward[id.index()] || (slice && made_backward[program[id].storage.index()]);

@@ -8,6 +8,7 @@ namespace lancet::ir {
 namespace {
 
 constexpr std::int32_t most = 1 << 20;  // as many micro batches as a step may have
+constexpr std::string_view step_before_text = "-1";
 
 }  // namespace
 
@@ -21,7 +22,8 @@ OfMicroBatch parse_micro_batch(std::string_view text) {
   if (at == text.npos || at + 1 == text.size() || text[at + 1] == '0') return first;
   std::int32_t number = 0;
   const auto [end, error] = std::from_chars(text.data() + at + 1, text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > most) return first;
+  if (error != std::errc() || end != text.data() + text.size() || number > most) return first;
+  if (number < 1 && text.substr(at + 1) != step_before_text) return first;
   return {text.substr(0, at), number};
 }
 

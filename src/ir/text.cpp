@@ -1,6 +1,7 @@
 // A program is printed in the order of its instructions; a view is declared just before the first instruction that
 // names it. The parser reads one line at a time: LineReader takes tokens off the line and words the errors,
-// ProgramParser adds what the line declares to the Program, so that a tensor is known before it is used.
+// ProgramParser adds what the line declares to the Program, so that a tensor is known before it is used. Values that
+// cross the border between steps are used before they are made, and are declared with their types at the top.
 #include "text.h"
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/print.h"
+#include "lancet/ir/step_border.h"
 
 namespace lancet::ir {
 namespace {
@@ -81,6 +83,8 @@ std::string print_header(const Program& program) {
   text += "\n";
   for (const Tensor& tensor : program.tensors)
     if (tensor.number < 0) text += print(tensor) + "\n";
+  for (TensorId id : carried_values(program))
+    text += fmt::format("carried {} : {}\n", program.display(id), print_type(program[id]));
   return text;
 }
 
@@ -349,6 +353,11 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
     program_.add_output(std::move(name), id);
     return true;
   }
+  if (line.accept("carried ")) {
+    LANCET_ASSIGN(const TensorId id, numbered(line, false));
+    carried_.insert(id.value);
+    return true;
+  }
   if (before.rest().find('@') == std::string_view::npos) return false;
   const auto kind = parse_tensor_kind(line.word());
   if (!kind || *kind == TensorKind::value || *kind == TensorKind::view || !line.accept("@")) {
@@ -392,14 +401,25 @@ Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
   const LineReader before = line;
   LANCET_TRY(line.expect("%"));
   LANCET_ASSIGN(const std::int64_t number, line.integer());
-  if (number < 0 || number > (1 << 30) || numbered_.contains(static_cast<int>(number)))
-    return before.error("a new value");
+  const auto known = numbered_.find(static_cast<int>(number));
+  const bool is_carried = known != numbered_.end() && !is_view && carried_.contains(known->second.value);
+  if (number < 0 || number > (1 << 30) || (known != numbered_.end() && !is_carried)) return before.error("a new value");
   LANCET_TRY(line.expect(":"));
   std::optional<mesh::Sharding> sharding;
   LANCET_ASSIGN(TensorType made, type(line, sharding));
   TensorId storage;
   std::optional<Slice> slice;
   LANCET_TRY(memory(line, storage, slice));
+  if (is_carried) {
+    const TensorId id = known->second;
+    TensorId owner = storage;
+    while (owner.valid() && owner != id) owner = program_[owner].storage;
+    if (owner.valid() || program_.type(id) != made) return before.error("the carried value of this type");
+    program_[id].storage = storage;
+    program_[id].slice = slice;
+    carried_.erase(id.value);
+    return id;
+  }
   const int next = program_.next_number_;
   program_.next_number_ = static_cast<int>(number);
   const TensorId id = is_view ? program_.add_view(made, storage, slice) : program_.add_value(made, storage, slice);

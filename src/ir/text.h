@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -12,7 +13,7 @@ namespace lancet::ir {
 
 std::string print_real(double value);  // shortest text that reads back to the same double; never reads as an integer
 std::string print(const Attributes& attributes);   // "{a=1, b=0.5, c=text}" or ""
-std::string print_header(const Program& program);  // program line and named tensors
+std::string print_header(const Program& program);  // program line, named tensors and carried values
 std::string print_outputs(const Program& program);
 std::string print_body(const Program& program, const Instruction& instruction);  // its "body" lines; most have none
 
@@ -41,7 +42,7 @@ class LineReader {
 // Builds a Program from the lines that both texts share.
 class ProgramParser {
  public:
-  // Handles "program", "input", "parameter", "state" and "output" lines; false if it is none of them.
+  // Handles "program", "input", "parameter", "state", "carried" and "output" lines; false if it is none of them.
   Result<bool> declaration(LineReader& line);
   // A "view" line up to the memory that it views; an invalid id if the line is of another kind.
   Result<TensorId> view(LineReader& line);
@@ -69,6 +70,7 @@ class ProgramParser {
   Program program_;
   std::unordered_map<std::string, TensorId> named_;
   std::unordered_map<int, TensorId> numbered_;
+  std::unordered_set<std::int32_t> carried_;  // tensors declared as carried whose maker has not come yet
 };
 
 // Writes the views that instructions and outputs name, each before the first line that needs it.

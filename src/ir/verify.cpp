@@ -3,7 +3,8 @@
 // live tensor whose bytes overlap it becomes stale, except the tensors that the written one is a part of and slices of
 // it (they show the new bytes), and parameters and state (they are that memory). A view that is filled part by part is
 // made when its parts cover it; Filled records the byte ranges, or the parts of slots, that were made. A slice of
-// such a view can be read as soon as the parts inside it were made.
+// such a view can be read as soon as the parts inside it were made. Of a program that lists instructions of the step
+// before, the list of one whole step is walked, and then what crosses the border is checked.
 #include "lancet/ir/verify.h"
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include "lancet/ir/print.h"
 #include "lancet/ir/readiness.h"
 #include "lancet/ir/repeat.h"
+#include "lancet/ir/step_border.h"
 
 namespace lancet::ir {
 namespace {
@@ -216,6 +218,13 @@ class Verifier {
 
 }  // namespace
 
-Status verify(const Program& program) { return Verifier(program).run(); }
+Status verify(const Program& program) {
+  if (!crosses_steps(program)) return Verifier(program).run();
+  Program step = program;
+  step.instructions.clear();
+  for (InstructionId id : in_step_order(program)) step.instructions.push_back(program.instructions[id.index()]);
+  LANCET_TRY(Verifier(step).run());
+  return verify_border(program);
+}
 
 }  // namespace lancet::ir

@@ -82,10 +82,21 @@ constexpr std::string_view required[] = {"autodiff", "shard",        "partition_
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
   for (const Policy& policy : policy_table())
-    for (const auto* passes : {&policy.passes, &policy.across})
+    for (const auto* passes : {&policy.passes, &policy.across, &policy.border})
       for (const SchedulePass& pass : *passes)
         if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
   return names;
+}
+
+// Why no part of a step may run in the next one; empty: it may.
+std::string why_not_across_steps(const PlanRequest& request) {
+  const passes::OptimizeOptions& optimizer = request.optimizer;
+  if (!request.overlap.across_steps) return "overlap.across_steps is false";
+  if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
+  if (optimizer.clip_grad > 0)
+    return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",
+                       optimizer.clip_grad);
+  return "";
 }
 
 // A policy's schedule, and the passes that made it.
@@ -93,21 +104,25 @@ struct Scheduled {
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
   Candidate candidate;     // of one micro batch
   Pipeline pipeline;
-  // The same for the micro batches of the plan, if there are several.
-  struct Repeated {
+  // What the plan runs, if it is more than that: all its micro batches, with the end of the step before.
+  struct Run {
     Candidate candidate;
     Pipeline pipeline;
   };
-  std::optional<Repeated> repeated = {};
-  const Candidate& whole() const { return repeated ? repeated->candidate : candidate; }
-  const Pipeline& passes() const { return repeated ? repeated->pipeline : pipeline; }
+  std::optional<Run> run = {};
+  const Candidate& whole() const { return run ? run->candidate : candidate; }
+  const Pipeline& passes() const { return run ? run->pipeline : pipeline; }
 };
 
 // The schedules of the step by policy, each made once.
 class Schedules {
  public:
   Schedules(const Step& step, const PlanRequest& request, const Pipeline& pipeline)
-      : step_(step), overlap_(request.overlap), micro_batches_(request.micro_batches), pipeline_(pipeline) {}
+      : step_(step),
+        overlap_(request.overlap),
+        micro_batches_(request.micro_batches),
+        crosses_steps_(why_not_across_steps(request).empty()),
+        pipeline_(pipeline) {}
 
   const Scheduled& of(std::size_t policy) {
     if (const auto it = made_.find(policy); it != made_.end()) return it->second;
@@ -133,21 +148,31 @@ class Schedules {
       });
       scheduled.policy = index;
     }
-    if (micro_batches_ > 1) scheduled.repeated = repeat(policy, scheduled);
+    if (micro_batches_ > 1) scheduled.run = repeat(policy, scheduled);
+    if (crosses_steps_ && !policy.border.empty()) {
+      if (!scheduled.run) scheduled.run = {scheduled.candidate, scheduled.pipeline};
+      run(policy.border, *scheduled.run);
+    }
     return scheduled;
   }
 
-  Scheduled::Repeated repeat(const Policy& policy, const Scheduled& one) const {
+  void run(const std::vector<SchedulePass>& passes, Scheduled::Run& state) const {
+    for (const SchedulePass& pass : passes)
+      state.candidate = state.pipeline.run(pass.name, std::move(state.candidate), [&](Candidate candidate) {
+        return pass.run(step_, overlap_, std::move(candidate));
+      });
+  }
+
+  Scheduled::Run repeat(const Policy& policy, const Scheduled& one) const {
     Pipeline pipeline = one.pipeline;
     Candidate all = pipeline.run("micro_batches", one.candidate, [&](const Candidate& candidate) {
       Candidate made = schedule::in_micro_batches(candidate, micro_batches_);
       return schedule::as_it_is(step_, std::move(made.how), std::move(made.program), std::move(made.op_costs),
                                 std::move(made.needed));
     });
-    for (const SchedulePass& pass : policy.across)
-      all = pipeline.run(pass.name, std::move(all),
-                         [&](Candidate candidate) { return pass.run(step_, overlap_, std::move(candidate)); });
-    return {std::move(all), std::move(pipeline)};
+    Scheduled::Run repeated{std::move(all), std::move(pipeline)};
+    run(policy.across, repeated);
+    return repeated;
   }
 
   // The fastest of these policies' schedules that fit the memory, or the first in the list, to which ties go as well,
@@ -165,6 +190,7 @@ class Schedules {
   const Step& step_;
   const config::Overlap& overlap_;
   const int micro_batches_;
+  const bool crosses_steps_;  // the end of a step may run in the next one
   const Pipeline& pipeline_;  // after the step passes
   std::map<std::size_t, Scheduled> made_;
 };
@@ -284,6 +310,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
+  if (!policy_table()[chosen.policy].border.empty() && request.overlap.across_steps)
+    made.why_not_across_steps = why_not_across_steps(request);
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.passes();
   ir::Plan plan = plan_of(chosen.whole(), passes);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/ring_of_steps.h"
 
 namespace lancet::planner {
 
@@ -21,6 +22,7 @@ struct Policy {
   std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`
   bool step_of_ablation = false;       // between two others: planned only if it is asked for
   std::vector<SchedulePass> across = {};  // on the schedule of all micro batches of the plan, if there are several
+  std::vector<SchedulePass> border = {};  // on that schedule, where the end of a step may run in the next one
 };
 
 std::span<const Policy> policy_table();  // sequential first

@@ -1,8 +1,9 @@
 // A plan file may have been edited by hand, so nothing in it is trusted. It is compared with the sequential plan that
 // this build makes of the config: the header names the same model, optimizer, ranks and build; the Program passes the
 // checks of ops (shapes, types) and of plans (order, streams, memory); offsets are aligned; predictions are times; and
-// it has the same named tensors, updates, outputs and instructions, and sums as many gradients. Which tensors an
-// instruction reads is the editor's responsibility. With several ranks, all must read the same text.
+// it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step
+// before, and sums as many gradients. Which tensors an instruction reads is the editor's responsibility. With several
+// ranks, all must read the same text.
 #include "lancet/planning/plan_file.h"
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/print.h"
+#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
@@ -89,8 +91,9 @@ Status check_alignment(const ir::Plan& plan) {
 // The op, its place in the model, and the attributes that all its parts share. The steps of a ring are those of the
 // collective that it takes the place of.
 std::string description_of(const ir::Instruction& at) {
-  std::string line = fmt::format("{} at {} ({})", ops::collective_of(at),
-                                 ir::of_micro_batch(schedule::site_of(at), at.micro_batch), ir::name(at.role));
+  std::string line =
+      fmt::format("{} at {} ({})", ops::collective_of(at),
+                  ir::of_micro_batch(schedule::site_of(at), std::max(at.micro_batch, 0)), ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
     if (!ops::is_divided(at, name) && std::ranges::count(ops::part_attributes, name) == 0 &&
         std::ranges::count(ops::tile_attributes, name) == 0 && name != ops::ring_of && name != ops::ring_shift)
@@ -103,7 +106,8 @@ std::string description_of(const ir::Instruction& at) {
 std::set<std::string> content_of(const ir::Program& program) {
   std::set<std::string> lines;
   for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.number < 0) lines.insert(ir::print(tensor));
+    if (tensor.number < 0 && ir::parse_micro_batch(tensor.name).micro_batch != ir::step_before)
+      lines.insert(ir::print(tensor));
   for (const ir::Output& output : program.outputs)
     lines.insert(fmt::format("output {} : {}", output.name, ir::to_string(program.type(output.tensor))));
   for (const ir::Instruction& at : program.instructions) {
@@ -134,6 +138,16 @@ Status same_content(const ir::Program& found, const ir::Program& expected) {
   return {};
 }
 
+// Where updates wait for the norm, a step is complete before the next one begins.
+Status check_border(const ir::Program& program, const config::Train& train) {
+  const bool waits = train.clip_grad > 0 || train.on_non_finite == config::OnNonFinite::skip;
+  const auto before = std::ranges::find_if(program.instructions, ir::of_step_before);
+  if (!waits || before == program.instructions.end()) return {};
+  return config_error(fmt::format(
+      "instruction [{}]: expected none of the step before with train.clip_grad or train.on_non_finite=skip, found {}",
+      before - program.instructions.begin(), ir::print(program, *before)));
+}
+
 Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int ranks) {
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
   config.overlap.policy = "sequential";
@@ -143,6 +157,7 @@ Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int 
   LANCET_TRY(ir::verify(plan));
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
+  LANCET_TRY(check_border(plan.program, config.train));
   LANCET_TRY(same_content(plan.program, expected.program));
   return plan;
 }

@@ -76,10 +76,10 @@ class CpuExecutor final : public PlanExecutor {
   }
 
   Status run(Run which) override {
-    which_ = which;
+    begin_run(which);
     for (Progress& progress : progress_) progress.reset();
     errors_.clear();
-    if (emulated_) emulated_->begin_step();
+    if (emulated_) emulated_->begin_run(which.body);
     start_clock();
     threads_.run_step();
     measured().ns = elapsed();
@@ -87,7 +87,7 @@ class CpuExecutor final : public PlanExecutor {
   }
 
   Result<std::optional<NonFinite>> find_non_finite(Run which) override {
-    which_ = which;
+    begin_run(which);
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
     return search_non_finite(plan_, addresses_, *this, [this](std::int32_t i) { return left_out(i); });

@@ -3,13 +3,15 @@
 // which enqueues its work of a step without waiting for another thread, since flags order the device streams; backlog.h
 // says how far it may be ahead of its device stream. All executors of a device share its device streams.
 //
-// The runs up to the first whole one execute one instruction at a time, because a kernel's first call may load code,
-// allocate or connect and so wait for the whole device; it would never return while a device stream waits for a flag.
-// Then, with all device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched
-// as a graph from the next run on. In a run that leaves instructions out, sections that have some are not launched as
-// graphs. Each host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
+// The runs up to the one after which every instruction has run execute one instruction at a time, because a kernel's
+// first call may load code, allocate or connect and so wait for the whole device; it would never return while a device
+// stream waits for a flag. Then, with all device streams idle, each section of the compute stream (device_stream.h) is
+// recorded, to be launched as a graph from the next run on. In a run that leaves instructions out, sections that have
+// some are not launched as graphs. Each host thread ends a step by waiting for its device stream; step_failure.h says
+// how errors end it.
 #include "device_executor.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "device_kernels.h"
@@ -88,14 +90,14 @@ class DeviceExecutor final : public PlanExecutor {
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
     failure_.watch_steps(streams_, flag_plan_);
-    find_closing_sections();
+    find_kinds();
     LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));
     threads_.start(streams_, [this](std::size_t stream) { run_stream(stream); });
     return {};
   }
 
   Status run(Run which) override {
-    which_ = which;
+    begin_run(which);
     times_->begin_run(runs());
     failure_.start_step();
     start_clock();
@@ -111,7 +113,7 @@ class DeviceExecutor final : public PlanExecutor {
   }
 
   Result<std::optional<NonFinite>> find_non_finite(Run which) override {
-    which_ = which;
+    begin_run(which);
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
     LANCET_TRY(begin_step());
@@ -143,17 +145,23 @@ class DeviceExecutor final : public PlanExecutor {
     return mirror_.allocate_outputs(plan_.program, *addresses_, device_);
   }
 
-  // A section with an instruction that an earlier run of a step leaves out has no graph in that run.
-  void find_closing_sections() {
+  // A section with an instruction that a run leaves out has no graph in that run.
+  void find_kinds() {
     for (const Section& section : flag_plan_.streams[0]) {
-      bool closes = false;
-      for (std::size_t i = section.begin; i < section.end; ++i)
-        closes = closes || closes_step_[static_cast<std::size_t>(streams_[0][i].instruction)];
-      closing_sections_.push_back(closes);
+      Run& needed = section_needs_.emplace_back(Run{false, false, false});
+      for (std::size_t i = section.begin; i < section.end; ++i) {
+        const std::int32_t instruction = streams_[0][i].instruction;
+        const bool before = ir::of_step_before(at(instruction));
+        const bool closes = closes_step_[static_cast<std::size_t>(instruction)];
+        (before ? needed.before : closes ? needed.closing : needed.body) = true;
+      }
     }
   }
+  bool is_whole(const Run& needed) const {
+    return (which_.before || !needed.before) && (which_.body || !needed.body) && (which_.closing || !needed.closing);
+  }
 
-  std::int64_t& runs() { return runs_[std::size_t(which_)]; }
+  std::int64_t& runs() { return runs_[which_.kind()]; }
 
   Status first_run() {
     LANCET_TRY(device_.bind_thread());
@@ -163,7 +171,10 @@ class DeviceExecutor final : public PlanExecutor {
          ++i) {  // in this order no kernel waits for a later one
       Span& span = span_of(i);
       span.start = elapsed();
-      if (!left_out(i)) LANCET_TRY(run(i));
+      if (!left_out(i)) {
+        LANCET_TRY(run(i));
+        has_run_[static_cast<std::size_t>(i)] = true;
+      }
       span.end = elapsed();
     }
     LANCET_TRY(mirror_.copy_outputs(*queues_[0]));
@@ -171,7 +182,7 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(failure_.check_transports());
     measured().ns = elapsed();
     runs() = 1;
-    if (which_ == Run::earlier) return {};
+    if (std::ranges::count(has_run_, false) > 0) return {};
     recorded_ = true;
     graphs_.record(flag_plan_.streams[0], streams_[0], *queues_[0], [&](const Section& section) -> Status {
       for (std::size_t i = section.begin; i < section.end; ++i) LANCET_TRY(call(streams_[0][i].instruction));
@@ -228,8 +239,8 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status enqueue_section(std::size_t stream, std::size_t number) {
     const Section& section = flag_plan_.streams[stream][number];
-    const bool whole = which_ == Run::last || !closing_sections_[number];
-    backend::Graph* graph = stream == 0 && !times_->each() && whole ? graphs_.find(number) : nullptr;
+    const bool has_graph = stream == 0 && !times_->each() && is_whole(section_needs_[number]);
+    backend::Graph* graph = has_graph ? graphs_.find(number) : nullptr;
     if (!graph) return enqueue_instructions(stream, section);
     LANCET_TRY(at_stream(stream, backlogs_[stream].limit()));
     return kernels_.in_range(streams_[stream][section.begin].instruction,
@@ -299,12 +310,13 @@ class DeviceExecutor final : public PlanExecutor {
   FlagPlan flag_plan_;
   StepFailure failure_{plan_, options_, queues_, flags_};
   DeviceKernels kernels_;
-  SectionGraphs graphs_;                // of the compute stream
-  std::vector<bool> closing_sections_;  // likewise
+  SectionGraphs graphs_;            // of the compute stream
+  std::vector<Run> section_needs_;  // of each of its sections: what a run must execute to execute all of it
   std::optional<StreamTimes> times_;
-  std::array<std::int64_t, 2> runs_{};  // by Run; those one instruction at a time count as one
-  bool recorded_ = false;               // every kernel has run, and the sections are recorded
-  StreamThreads threads_;               // the last member: the threads use all others and must end first
+  std::array<std::int64_t, Run::kinds> runs_{};  // by Run::kind(); those one instruction at a time count as one
+  std::vector<bool> has_run_ = std::vector<bool>(closes_step_.size());  // by instruction
+  bool recorded_ = false;  // every kernel has run, and the sections are recorded
+  StreamThreads threads_;  // the last member: the threads use all others and must end first
 };
 
 }  // namespace

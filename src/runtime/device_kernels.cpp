@@ -9,6 +9,7 @@
 
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
 #include "repeat.h"
 
@@ -73,6 +74,7 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
     for (const Section& section : flags.streams[stream]) {
       InstructionRun run;
       std::string_view op;
+      bool before = false;
       const auto end_run = [&] {
         const ops::DeviceKernel* kernel = run.size() > 1 ? accelerator.find_kernel(op) : nullptr;
         if (kernel && kernel->bind_all) runs.push_back(run);
@@ -81,8 +83,10 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
       for (std::size_t i = section.begin; i < section.end; ++i) {
         const std::int32_t number = streams[stream][i].instruction;
         const ir::Instruction& next = program.instructions[static_cast<std::size_t>(number)];
-        if (next.op != op || !joins(next, dependencies[static_cast<std::size_t>(number)], run)) end_run();
+        const bool alike = next.op == op && ir::of_step_before(next) == before;  // no run of the plan leaves some out
+        if (!alike || !joins(next, dependencies[static_cast<std::size_t>(number)], run)) end_run();
         op = next.op;
+        before = ir::of_step_before(next);
         run.push_back(number);
       }
       end_run();

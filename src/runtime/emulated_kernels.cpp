@@ -83,8 +83,8 @@ Status EmulatedKernels::find_costs() {
   return {};
 }
 
-void EmulatedKernels::begin_step() {
-  pass_ = device_.begin_run(micro_batches_);
+void EmulatedKernels::begin_run(bool has_body) {
+  pass_ = device_.begin_run(has_body ? micro_batches_ : 0);
   pace_.begin_step();
 }
 

@@ -18,7 +18,7 @@ class EmulatedKernels {
 
   // The kernel of an instruction, which this object outlives. args: as for the CPU's kernel.
   ops::Kernel bind(std::int32_t instruction, const ops::KernelArgs& args);
-  void begin_step();
+  void begin_run(bool has_body);                                              // without a body it has no micro batches
   void leave_out(std::int32_t instruction) { pace_.leave_out(instruction); }  // in place of calling its kernel
   double late_ns() const { return pace_.late_ns(); }                          // Pace::late_ns
 

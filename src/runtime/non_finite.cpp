@@ -1,13 +1,15 @@
-// The search for a non-finite number repeats the step on one thread. It walks the plan in its order, which all ranks
-// share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction, and searches
-// its results. Updates of parameters and state are skipped, so that the search leaves the model as it was. After the
-// first non-finite number the walk continues without searching, because other ranks still need this rank's collectives.
+// The search for a non-finite number repeats the step on one thread. It walks the plan in the order of one step, which
+// all ranks share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction,
+// and searches its results. Updates of parameters and state are skipped, so that the search leaves the model as it was.
+// After the first non-finite number the walk continues without searching, because other ranks still need this rank's
+// collectives.
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "bound_plan.h"
 #include "lancet/base/shown.h"
+#include "lancet/ir/step_border.h"
 
 namespace lancet::runtime {
 namespace {
@@ -45,7 +47,7 @@ class Search {
       if (const auto kind = plan_.program.tensors[i].kind;
           kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
         LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
-    for (std::size_t i = 0; i < plan_.program.instructions.size(); ++i) LANCET_TRY(visit(ir::id_of(i)));
+    for (ir::InstructionId id : ir::in_step_order(plan_.program)) LANCET_TRY(visit(id));
     return first_;
   }
 

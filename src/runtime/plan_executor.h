@@ -6,6 +6,7 @@
 
 #include "bound_plan.h"
 #include "lancet/ir/micro_batches.h"
+#include "lancet/ir/step_border.h"
 #include "step_times.h"
 
 namespace lancet::runtime {
@@ -14,17 +15,16 @@ class PlanExecutor : public Executor, protected SingleSteps {
  public:
   bool has_output(std::string_view name) const override { return plan_.program.output(name).valid(); }
   const ir::Plan& plan() const override { return plan_; }
-  std::span<const Span> spans() const override { return measured().spans; }
-  StepTimes times() const override { return stream_times(plan_.program, measured().spans, measured().ns); }
+  std::span<const Span> spans() const override { return measured_[described_].spans; }
+  StepTimes times() const override {
+    return stream_times(plan_.program, measured_[described_].spans, measured_[described_].ns);
+  }
 
  protected:
   PlanExecutor(const ir::Plan& plan, const ExecutorOptions& options)
-      : plan_(plan),
-        options_(options),
-        streams_(streams_of(plan)),
-        closes_step_(ir::closes_step(plan.program)),
-        measured_{Measured{std::vector<Span>(plan.program.instructions.size())},
-                  Measured{std::vector<Span>(plan.program.instructions.size())}} {}
+      : plan_(plan), options_(options), streams_(streams_of(plan)), closes_step_(ir::closes_step(plan.program)) {
+    measured_.fill({std::vector<Span>(plan.program.instructions.size())});
+  }
 
   // When the instructions ran, and how long the run took.
   struct Measured {
@@ -32,9 +32,12 @@ class PlanExecutor : public Executor, protected SingleSteps {
     std::int64_t ns = 0;
   };
   // Of the latest run of the current kind that was timed.
-  Measured& measured() { return measured_[std::size_t(which_)]; }
-  const Measured& measured() const { return measured_[std::size_t(which_)]; }
+  Measured& measured() { return measured_[which_.kind()]; }
 
+  void begin_run(Run which) {
+    which_ = which;
+    if (which.body) described_ = which.kind();
+  }
   void start_clock() { start_ = std::chrono::steady_clock::now(); }
   // Nanoseconds since start_clock().
   std::int64_t elapsed() const {
@@ -49,17 +52,20 @@ class PlanExecutor : public Executor, protected SingleSteps {
 
   // True if the current run leaves the instruction out.
   bool left_out(std::int32_t instruction) const {
-    return which_ == Run::earlier && closes_step_[static_cast<std::size_t>(instruction)];
+    const auto i = static_cast<std::size_t>(instruction);
+    if (ir::of_step_before(plan_.program.instructions[i])) return !which_.before;
+    return closes_step_[i] ? !which_.closing : !which_.body;
   }
 
   const ir::Plan plan_;
   const ExecutorOptions options_;
   const Streams streams_;
   const std::vector<bool> closes_step_;  // by instruction
-  Run which_ = Run::last;                // the current run
+  Run which_;                            // the current run
 
  private:
-  std::array<Measured, 2> measured_;  // by Run
+  std::array<Measured, Run::kinds> measured_;  // by Run::kind()
+  std::size_t described_ = Run::last.kind();   // the kind of the last run with a body
   std::chrono::steady_clock::time_point start_{};
 };
 

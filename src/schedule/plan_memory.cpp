@@ -4,13 +4,16 @@
 // certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
 // ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
 // are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
-// Outputs never die. Signals keep their values from step to step, so they share bytes with nothing else of the plan.
+// Outputs never die. A block that crosses the border between steps is alive twice in a run: from its start until the
+// step before has used it, and from its maker in this step to the end; other blocks may use its bytes in between.
+// Signals keep their values from step to step, so they share bytes with nothing else of the plan.
 // They are undefined before its first step, and after steps of other plans in the same arena.
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
@@ -26,19 +29,38 @@ using Clock = ir::HappensBefore::Clock;
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
+constexpr std::int32_t always = std::numeric_limits<std::int32_t>::max();
+
+struct Life {
+  Clock dead{};  // per stream, the number of instructions that must have ended before the memory is free
+  Clock born{};  // per stream, the number of instructions that have certainly ended when any access begins
+
+  Life() { born.fill(always); }
+  void add(const ir::HappensBefore& order, InstructionId access) {
+    const Clock& clock = order.clock(access);
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      born[stream] = std::min(born[stream], clock[stream]);
+    auto& last = dead[order.stream(access)];
+    last = std::max(last, order.position(access) + 1);
+  }
+};
+
 struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
   std::int32_t first = std::numeric_limits<std::int32_t>::max();  // the first instruction that accesses it
-  Clock dead{};  // per stream, the number of instructions that must have ended before the memory is free
-  Clock born{};  // per stream, the number of instructions that have certainly ended when any access begins
+  std::vector<Life> lives;                                        // two if it crosses the border between steps
   std::int64_t offset = -1;
 };
 
 class Placer {
  public:
   Placer(const ir::Program& program, const ir::HappensBefore& order)
-      : program_(program), order_(order), touched_(ir::accesses(program)), block_of_(program.tensors.size(), -1) {}
+      : program_(program),
+        order_(order),
+        touched_(ir::accesses(program)),
+        crosses_(ir::crossing_memory(program)),
+        block_of_(program.tensors.size(), -1) {}
 
   void run(ir::Plan& plan) {
     group_all_reduces();
@@ -88,23 +110,19 @@ class Placer {
 
   void make_block(std::vector<TensorId> members) {
     Block block;
-    block.born.fill(std::numeric_limits<std::int32_t>::max());
+    const bool crosses = std::ranges::any_of(members, [&](TensorId id) { return bool(crosses_[id.index()]); });
+    block.lives.resize(crosses ? 2 : 1);
     for (TensorId id : members) {
       block_of_[id.index()] = static_cast<int>(blocks_.size());
       block.bytes += aligned(ir::bytes(program_.type(id)));
       const auto& accesses = touched_[id.index()];
       block.first = std::min(block.first, accesses.front().value);
-      for (InstructionId access : accesses) {
-        const Clock& clock = order_.clock(access);
-        for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-          block.born[stream] = std::min(block.born[stream], clock[stream]);
-        auto& dead = block.dead[order_.stream(access)];
-        dead = std::max(dead, order_.position(access) + 1);
-      }
+      for (InstructionId access : accesses)
+        block.lives[crosses && !ir::of_step_before(program_.instructions[access.index()])].add(order_, access);
     }
-    if (program_.type(members.front()).dtype == DType::signals) {
-      block.born.fill(0);
-      block.dead.fill(std::numeric_limits<std::int32_t>::max());
+    if (crosses || program_.type(members.front()).dtype == DType::signals) {
+      block.lives.front().born.fill(0);
+      block.lives.back().dead.fill(always);
     }
     block.members = std::move(members);
     blocks_.push_back(std::move(block));
@@ -113,14 +131,23 @@ class Placer {
   void keep_outputs() {
     for (const ir::Output& output : program_.outputs) {
       const int block = block_of_[program_.root(output.tensor).index()];
-      if (block >= 0) blocks_[std::size_t(block)].dead.fill(std::numeric_limits<std::int32_t>::max());
+      if (block < 0) continue;
+      for (Life& life : blocks_[std::size_t(block)].lives) life.dead.fill(always);
     }
   }
 
-  static bool ends_before(const Block& a, const Block& b) {
+  static bool ends_before(const Life& a, const Life& b) {
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       if (b.born[stream] < a.dead[stream]) return false;
     return true;
+  }
+
+  // True if the blocks are never alive at once.
+  static bool apart(const Block& a, const Block& b) {
+    return std::ranges::all_of(a.lives, [&](const Life& mine) {
+      return std::ranges::all_of(
+          b.lives, [&](const Life& other) { return ends_before(mine, other) || ends_before(other, mine); });
+    });
   }
 
   void place() {
@@ -136,8 +163,7 @@ class Placer {
       std::int64_t offset = 0;
       for (const Block* other : placed) {
         if (other->offset >= offset + block.bytes) break;
-        if (other->offset + other->bytes <= offset || ends_before(*other, block) || ends_before(block, *other))
-          continue;
+        if (other->offset + other->bytes <= offset || apart(*other, block)) continue;
         offset = other->offset + other->bytes;
       }
       block.offset = offset;
@@ -150,7 +176,8 @@ class Placer {
   const ir::Program& program_;
   const ir::HappensBefore& order_;
   std::vector<std::vector<InstructionId>> touched_;
-  std::vector<int> block_of_;  // by tensor
+  std::vector<bool> crosses_;  // by tensor
+  std::vector<int> block_of_;  // likewise
   std::vector<Block> blocks_;
 };
 

@@ -69,7 +69,9 @@ std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& repor
   std::string text =
       fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());
   if (runs > 1) text += fmt::format(", {} runs a step", runs);
-  const std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
+  std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
+  if (!report.why_not_across_steps.empty())
+    why += "\nborder     each step ends before the next one begins: " + report.why_not_across_steps;
   if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)" + why;
   text += fmt::format("; predicted {} {:.1f} ms, exposed {:.1f} ms", runs > 1 ? "run" : "step",
                       plan.header.real("predicted_ms"), plan.header.real("exposed_ms", 0));

@@ -1,6 +1,7 @@
 #include "bound_step.h"
 
 #include "lancet/ir/micro_batches.h"
+#include "lancet/ir/step_border.h"
 
 namespace lancet::train {
 namespace {
@@ -30,6 +31,9 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
   if (executor.has_output("grad_norm")) {
     bound.grad_norm = executor.output("grad_norm").as<float>();
     bound.schedule = executor.input("schedule").as<float>();
+    const std::string before = ir::of_micro_batch("schedule", ir::step_before);
+    if (plan.program.find(before).valid()) bound.schedule_before = executor.input(before).as<float>();
+    bound.crosses_steps = ir::crosses_steps(plan.program);
   }
   for (const ir::Output& output : plan.program.outputs) {
     LayerOutputs& layers = bound.micro_batches[std::size_t(output.micro_batch)].layers;

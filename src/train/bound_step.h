@@ -24,6 +24,8 @@ struct BoundStep {
   // Null in a plan that updates nothing.
   const float* grad_norm = nullptr;
   float* schedule = nullptr;
+  float* schedule_before = nullptr;  // of the step before, if the plan lists its end
+  bool crosses_steps = false;
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

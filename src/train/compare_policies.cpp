@@ -67,7 +67,8 @@ class Comparison {
     std::vector<double> step_ms, exposed_ms, late_pct;
     PolicyTimes& times = times_[i];
     for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(run::StepRecord record, trainer->step(step));
+      const auto border = step + 1 < steps ? Trainer::Border::open : Trainer::Border::closed;
+      LANCET_ASSIGN(run::StepRecord record, trainer->step(step, border));
       if (step < options_.warmup) continue;
       step_ms.push_back(record.step_ms);
       exposed_ms.push_back(record.exposed_ms);

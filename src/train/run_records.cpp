@@ -1,6 +1,7 @@
 #include "run_records.h"
 
 #include <cmath>
+#include <utility>
 
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
@@ -25,12 +26,28 @@ Status RunRecords::check_folder() const {
   return world::broadcast_status(state_.world, state_.is_rank0() ? folder_->check_in_place() : Status(), 0);
 }
 
-void RunRecords::step(const run::StepRecord& record) {
+void RunRecords::step(const run::StepRecord& record, bool is_open) {
+  const auto layers = state_.trainer->last_layers();
+  if (!is_open) return write(record, layers);
+  open_.emplace(Open{record, {layers.begin(), layers.end()}, {}});
+  for (const run::LayerLoad& layer : layers)
+    open_->expert_tokens.emplace_back(layer.expert_tokens.begin(), layer.expert_tokens.end());
+  for (std::size_t i = 0; i < layers.size(); ++i) open_->layers[i].expert_tokens = open_->expert_tokens[i];
+}
+
+void RunRecords::completed(double grad_norm) {
+  if (!open_) return;
+  const Open complete = *std::exchange(open_, {});
+  run::StepRecord record = complete.record;
+  record.grad_norm = grad_norm;
+  write(record, complete.layers);
+}
+
+void RunRecords::write(const run::StepRecord& record, std::span<const run::LayerLoad> layers) {
   averages_.add(record);
   if (!state_.is_rank0()) return;
   const std::int64_t steps = state_.config.train.steps;
   const bool has_line = record.step % state_.config.log.interval == 0 || record.step == 1 || record.step == steps;
-  const auto layers = state_.trainer->last_layers();
   const std::size_t counts = layers.empty() ? 0 : layers.size() * layers[0].expert_tokens.size();
   folder_->record(record, layers, has_line || counts <= run::most_counts);
   if (!has_line) return;

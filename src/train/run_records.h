@@ -1,6 +1,8 @@
 // RunRecords: what a run writes to its folder and logs about its steps. Only rank 0 has a folder.
 #pragma once
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "averages.h"
 #include "lancet/run/run_folder.h"
@@ -22,7 +24,10 @@ class RunRecords {
   // Collective: a run whose folder is gone ends before it writes to a folder of that name that is another run's.
   Status check_folder() const;
 
-  void step(const run::StepRecord& record);
+  // is_open: the norm is not known yet; the step is recorded when completed() brings it.
+  void step(const run::StepRecord& record, bool is_open = false);
+  // grad_norm: of the step that waits for it, if one does.
+  void completed(double grad_norm);
   void plan();  // replaces plan.ir by the trainer's plan
   void trace(const std::string& text);
   void held_out(double loss);
@@ -30,7 +35,16 @@ class RunRecords {
   void log_averages() const;
 
  private:
+  // A step that waits for its norm, with what the trainer keeps until the next one.
+  struct Open {
+    run::StepRecord record;
+    std::vector<run::LayerLoad> layers;
+    std::vector<std::vector<double>> expert_tokens;  // by layer
+  };
+  void write(const run::StepRecord& record, std::span<const run::LayerLoad> layers);
+
   const RunState& state_;
+  std::optional<Open> open_;
   std::optional<run::RunFolder> folder_;
   Averages averages_;
 };

@@ -5,7 +5,9 @@
 //    (run_start.h).
 // 3. Rank 0 writes config.json and plan.ir, opens the records (run_records.h) and logs the banner.
 // 4. The loop: evaluate if it is due, run a step, and sum over the ranks (step_end) if one must stop, if a save is due
-//    and if the save under way can advance. A due save begins (run_saving.h), and the step is recorded and logged.
+//    and if the save under way can advance. A due save begins (run_saving.h), and the step is recorded and logged. A
+//    step that has left its end to the next one is completed before its weights are read (settle), and recorded once
+//    its norm is known.
 // 5. After the last step: averages, the end of the last save, a sample of text. A run that is stopped saves and returns
 //    an error with ExitCode::saved.
 // All decisions that change the ranks' common path are sums or broadcasts; no rank decides alone.
@@ -13,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "lancet/base/log.h"
 #include "lancet/run/resume_point.h"
@@ -42,6 +45,7 @@ class Run {
       release();
       throw;
     }
+    if (!status.ok()) records_.completed(std::numeric_limits<double>::quiet_NaN());  // what is known of the last step
     if (!status.ok() && !status.error().agreed) release();
     return status;
   }
@@ -88,13 +92,17 @@ class Run {
   Result<bool> step() {
     Trainer& trainer = *state_.trainer;
     const config::Config& config = state_.config;
-    auto record = trainer.step(state_.position.step);
+    const bool last = state_.position.step + 1 >= config.train.steps;
+    auto record = trainer.step(state_.position.step, last ? Trainer::Border::closed : Trainer::Border::open);
     if (!record.ok()) {
       if (record.error().code != ExitCode::numerical) return record.error();
-      records_.step(trainer.last_record());
+      const bool is_of_step = trainer.last_record().step > state_.position.step;  // else of the one before
+      records_.completed(is_of_step ? trainer.norm_before() : trainer.last_record().grad_norm);
+      if (is_of_step) records_.step(trainer.last_record());
       if (record.error().agreed) LANCET_TRY(saving_.finish());  // the save under way is still valid
       return record.error();
     }
+    records_.completed(trainer.norm_before());
     count(*record);
     if (record->replan) {
       state_.note_plan();
@@ -102,17 +110,34 @@ class Run {
     }
     LANCET_ASSIGN(bool stop, named("the end of", step_end()));
     stop = stop && state_.position.step < config.train.steps;
-    if ((stop && state_.can_save()) || saving_.is_due()) {
+    const bool saves = (stop && state_.can_save()) || saving_.is_due();
+    if (saves || stop) LANCET_TRY(settle(&*record));
+    if (saves) {
       LANCET_TRY(records_.check_folder());
       LANCET_TRY(named("saving", saving_.save(&*record, stop)));
     }
-    records_.step(*record);
+    records_.step(*record, trainer.is_open());
     if (state_.position.skips_in_a_row >= config.train.max_skips) return fail_after_skips();
     if (!stop && state_.position.step == config.log.trace) {
       LANCET_ASSIGN(const std::string text, trainer.trace());
       records_.trace(text);
     }
     return stop;
+  }
+
+  // Collective: completes the last step, before its weights are read. record: of that step, if it is not recorded yet.
+  Status settle(run::StepRecord* record = nullptr) {
+    Trainer& trainer = *state_.trainer;
+    if (!trainer.is_open()) return {};
+    const Status status = named("the end of", trainer.settle());
+    if (!status.ok() && status.error().code != ExitCode::numerical) return status;
+    const double norm = trainer.last_record().grad_norm;
+    records_.completed(norm);
+    if (record) record->grad_norm = norm;
+    if (status.ok()) return status;
+    if (record) records_.step(*record);
+    if (status.error().agreed) LANCET_TRY(saving_.finish());
+    return status;
   }
 
   // Adds the phase and the step to a communication error, since messages between steps belong to no instruction that
@@ -157,6 +182,7 @@ class Run {
 
   // Saves this step unless it is saved already, and stops the run.
   Status leave() {
+    LANCET_TRY(settle());
     LANCET_TRY(records_.check_folder());
     const std::int64_t step = state_.position.step;
     if (!state_.can_save())
@@ -186,6 +212,7 @@ class Run {
   // True if the run must stop.
   Result<bool> evaluate() {
     const std::int64_t step = state_.position.step;
+    LANCET_TRY(settle());
     LANCET_ASSIGN(const std::optional<double> loss, state_.trainer->evaluate());
     if (!loss) {
       if (start_.is_at_start())  // else every run of this length would end here

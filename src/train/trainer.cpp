@@ -3,10 +3,11 @@
 // of the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
 // can fail on one rank alone ends in world::agree(), so that all ranks return the same error. step() runs the plan,
 // which has all micro batches of the step or, if these are many, several (planning/from_config.h); then it runs several
-// times, and all runs but the last leave out what closes the step. step() sums up losses and times, and then, where the
-// load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same weights. If
-// the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with
-// such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
+// times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
+// (ir/step_border.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
+// where the load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same
+// weights. If the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first
+// tensor with such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -105,20 +106,30 @@ class TrainerImpl final : public Trainer {
     return initialize_weights(config_, memory_.store());
   }
 
-  Result<run::StepRecord> step(std::int64_t step) override {
-    LANCET_ASSIGN(run::StepRecord record, run_step(step));
+  Result<run::StepRecord> step(std::int64_t step, Border border) override {
+    LANCET_ASSIGN(run::StepRecord record, run_step(step, border));
     if (record.skipped || tally_.layers().empty()) return record;
     const cost::RankLoad load =
         tally_.rank_load(config::mesh_of(config_, world_.size())[mesh::Axis::expert], even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
+    record.grad_norm = last_record_.grad_norm;
     return record;
   }
+
+  bool is_open() const override { return open_; }
+  Status settle() override {
+    if (!open_) return {};
+    LANCET_TRY(run_end());
+    return complete();
+  }
+  double norm_before() const override { return norm_before_; }
 
   std::int64_t evaluation_sequences() const override { return data_.evaluation() ? data_.evaluation()->sequences : 0; }
   Result<std::optional<double>> evaluate() override {
     const std::optional<data::Evaluation>& evaluation = data_.evaluation();
     if (!evaluation) return std::optional<double>();
+    LANCET_TRY(settle());
     double sum = 0;  // over tokens; a plan's loss is divided by the tokens of a full batch
     const double batch_tokens =
         double(config_.train.micro_batch_size * config_.train.seq_len) * config::batch_ranks(config_, world_.size());
@@ -134,6 +145,7 @@ class TrainerImpl final : public Trainer {
 
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
+    LANCET_TRY(settle());
     LANCET_ASSIGN(const auto decoder,
                   inference::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
     inference::GenerateOptions options{
@@ -231,12 +243,28 @@ class TrainerImpl final : public Trainer {
 
   int micro_batches_a_run() const { return int(step_.micro_batches.size()); }
   int runs_a_step() const { return int(config_.train.gradient_accumulation_steps) / micro_batches_a_run(); }
+  // The first run of a step executes what the step before has left.
   runtime::Executor::Run which(int run) const {
-    return run + 1 == runs_a_step() ? runtime::Executor::Run::last : runtime::Executor::Run::earlier;
+    return {.before = run == 0 && open_, .body = true, .closing = run + 1 == runs_a_step()};
+  }
+
+  // Runs what the last step has left.
+  Status run_end() {
+    LANCET_TRY(step_.executor->run({.before = true, .body = false, .closing = false}));
+    open_ = false;
+    return {};
+  }
+
+  // Collective, once what the last step had left has run. Numerical error: its norm is not finite.
+  Status complete() {
+    open_ = false;
+    if (emulated_) return {};
+    last_record_.grad_norm = unsigned_nan(*step_.grad_norm);
+    return std::isfinite(last_record_.grad_norm) ? Status() : Status(not_finite(last_record_).error);
   }
 
   // Runs the micro batches of a step, and names the cause if the loss or the norm is not finite.
-  Result<run::StepRecord> run_step(std::int64_t step) {
+  Result<run::StepRecord> run_step(std::int64_t step, Border border) {
     const auto start = std::chrono::steady_clock::now();
     run::StepRecord record;
     record.step = step + 1;
@@ -249,28 +277,47 @@ class TrainerImpl final : public Trainer {
       if (traced) step_.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
       LANCET_TRY(step_.executor->run(which(run)));
+      if (run == 0 && open_) {
+        LANCET_TRY(complete());
+        norm_before_ = last_record_.grad_norm;
+      }
       add_up(record);
     }
-    record.grad_norm = *step_.grad_norm;
+    if (step_.schedule_before) std::copy_n(step_.schedule, std::size_t(ops::schedule::plain), step_.schedule_before);
+    open_ = step_.crosses_steps;
+    if (open_ && border == Border::closed) LANCET_TRY(run_end());
+    record.grad_norm = open_ ? std::numeric_limits<double>::quiet_NaN() : *step_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
     tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
-    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return record;
+    if (std::isfinite(record.loss) && (open_ || std::isfinite(record.grad_norm))) return record;
+    const NotFinite found = not_finite(record);
+    // If the norm is finite, the update has happened and the step cannot be skipped.
+    if (config_.train.on_non_finite == config::OnNonFinite::skip && found.searched && !std::isfinite(record.grad_norm))
+      return skip(std::move(record), found.error.message);
+    return found.error;
+  }
+
+  struct NotFinite {
+    Error error;
+    bool searched = false;
+  };
+  // Collective: runs the micro batches of the step again on the weights as they are. The batch of the step is read
+  // again, since that of the next one may have been.
+  NotFinite not_finite(const run::StepRecord& record) {
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
-      LANCET_TRY(fill(data_.batches(), training_order_, step_, step, run * micro_batches_a_run()));
-      return step_.executor->find_non_finite(which(run));
+      LANCET_TRY(fill(data_.batches(), training_order_, step_, record.step - 1, run * micro_batches_a_run()));
+      const bool last = run + 1 == runs_a_step();
+      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
     };
     const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok();  // both numbers are sums over the ranks
-    // If the norm is finite, the update has happened and the step cannot be skipped.
-    if (config_.train.on_non_finite == config::OnNonFinite::skip && cause.ok() && !std::isfinite(record.grad_norm))
-      return skip(std::move(record), error.message);
-    return error;
+    return {std::move(error), cause.ok()};
   }
 
   // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,
@@ -303,6 +350,7 @@ class TrainerImpl final : public Trainer {
 
   // Collective: binds other plans of the training step to the same weights.
   Status take(planning::StepPlans plans) {
+    LANCET_TRY(settle());
     plans.measured = std::move(plans_.measured);
     plans.evaluate = std::move(plans_.evaluate);
     plans_ = std::move(plans);
@@ -385,6 +433,8 @@ class TrainerImpl final : public Trainer {
   BoundStep step_, evaluate_;
   StepTally tally_;
   run::StepRecord last_record_;
+  bool open_ = false;  // the last step has left its end to the next one
+  double norm_before_ = 0;
 };
 
 }  // namespace

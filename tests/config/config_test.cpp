@@ -89,7 +89,7 @@ TEST_CASE("a printed config parses to the same config") {
       "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,
       "keep_every": 14, "save_buffer_mb": 64, "stop_after": 21, "max_minutes": 1.5, "sample_prompt": "a\nb", "sample_tokens": 9},
     "mesh": {"data": 3, "expert": 2, "tensor": 4, "stage": 5},
-    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "reach": 3, "max_parts": 2,
+    "overlap": {"policy": "expert_pipeline", "bucket_bytes": 1, "profile": "p", "split_backward": false, "across_steps": false, "reach": 3, "max_parts": 2,
       "parts": 2, "groups_per_moe": 3, "max_range": 4, "replan": 5, "memory_factor": 2},
     "comm": {"timeout_s": 2.5, "transport": "mpi", "network": "n", "mirrored_ranks": 4, "device_all_to_all": "counted",
       "max_ctas": 2},

@@ -10,13 +10,14 @@ using namespace lancet;
 TEST_CASE("micro batches: names say them, and the first adds nothing") {
   CHECK(ir::of_micro_batch("h.0.attn", 0) == "h.0.attn");
   CHECK(ir::of_micro_batch("tokens", 12) == "tokens@12");
-  for (const int micro : {0, 1, 12, 1 << 20}) {
+  for (const int micro : {ir::step_before, 0, 1, 12, 1 << 20}) {
     const std::string text = ir::of_micro_batch("h.0.attn/3", micro);
     const ir::OfMicroBatch read = ir::parse_micro_batch(text);
     CHECK(read.name == "h.0.attn/3");
     CHECK(read.micro_batch == micro);
   }
-  for (const char* name : {"", "a", "a@", "a@0", "a@01", "a@-1", "a@b", "a@1b", "a@99999999999", "a@2097152"}) {
+  for (const char* name :
+       {"", "a", "a@", "a@0", "a@01", "a@-2", "a@-01", "a@b", "a@1b", "a@99999999999", "a@2097152"}) {
     INFO(name);
     CHECK(ir::parse_micro_batch(name).name == name);
     CHECK(ir::parse_micro_batch(name).micro_batch == 0);

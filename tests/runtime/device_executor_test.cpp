@@ -103,7 +103,39 @@ TEST_CASE("streams: a run before the last of a step leaves out what closes it, r
     run.input("x", {1, 0, 0, 0});
     require_done(run.executor->run(which));
     CHECK(run.output("y") == Values{4, 4, 6, 8});
-    CHECK(run.get("t") == (which == Which::last ? Values{0, 0, 0, 0} : Values{5, 6, 7, 8}));
+    CHECK(run.get("t") == (which.closing ? Values{0, 0, 0, 0} : Values{5, 6, 7, 8}));
+  }
+}
+
+TEST_CASE("streams: the end of a step runs in the next run, or alone, recorded or not") {
+  HostAccelerator accelerator;
+  StreamRun run(accelerator, R"(plan {policy=test}
+arena 128
+input @x : f32[4]
+parameter @w : f32[4]
+state @t : f32[4]
+carried %1 : f32[4]
+[0] %2 : f32[4] in @t = add_to(@t, %1)  # compute update c@-1
+[1] %0 : f32[4] = add(@x, @w)  # compute forward a | at 64
+[2] %1 : f32[4] = add(%0, %0)  # compute dw b | at 0
+output y = %0
+)");
+  using Which = runtime::Executor::Run;
+  run.set("w", {1, 2, 3, 4});
+  run.set("t", {0, 0, 0, 0});
+  Values sum(4);
+  for (int round = 0; round < 3; ++round) {
+    for (const bool first : {true, false, false}) {
+      run.input("x", {float(round), 1, 0, 0});
+      require_done(run.executor->run({.before = !first}));
+      CHECK(run.output("y") == Values{float(round + 1), 3, 3, 4});
+      CHECK(run.get("t") == sum);
+      for (std::size_t i = 0; i < 4; ++i) sum[i] += 2 * run.output("y")[i];
+      const bool described = run.executor->spans()[1].end > 0;
+      CHECK(described);
+    }
+    require_done(run.executor->run(Which{.before = true, .body = false, .closing = false}));
+    CHECK(run.get("t") == sum);
   }
 }
 

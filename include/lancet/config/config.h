@@ -105,6 +105,7 @@ struct Overlap {
   double memory_factor = 1.05;      // the largest arena that a search may choose, relative to sequential's
   bool split_backward = true;       // lancet: also split the backward pass where that is faster
   std::int64_t replan = 0;          // steps between two looks at the load; 0: the plan stays
+  bool across_steps = true;         // lancet: the end of a step may run in the next one, where that is exact
   std::int64_t reach = -1;          // groups before and after each MoE layer in its range; -1: the fastest
   std::string profile = {};         // file of measured costs (cost/profile.h); empty: the program's default path
   friend bool operator==(const Overlap&, const Overlap&) = default;

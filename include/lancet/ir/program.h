@@ -143,7 +143,7 @@ struct Instruction {
   std::string label;          // its module of the model: "h.1.attn.c_attn"
   std::int32_t repeated = 0;  // 0, or the number of the repeat in whose body it will be (repeat.h); then it has a label
   std::vector<Instruction> body = {};  // of a repeat: what it runs, in order
-  std::int32_t micro_batch = 0;        // of the step (micro_batches.h); 0 also in what closes the step
+  std::int32_t micro_batch = 0;        // of the step (micro_batches.h); 0 also in what closes it, -1: the step before
   bool writes_operand(TensorId id) const;
 };
 

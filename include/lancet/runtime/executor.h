@@ -74,9 +74,15 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // Which run of a step: `earlier` leaves out what closes the step (ir::closes_step), so that the gradients of several
-  // runs add up before the last one uses them.
-  enum class Run : std::uint8_t { last, earlier };
+  // What a run executes: the instructions of the step before (ir/step_border.h), those of this step that do not close
+  // it (ir::closes_step), and those that do. The gradients of several runs add up before the last one closes the step.
+  struct Run {
+    bool before = true, body = true, closing = true;
+    static const Run last, earlier;  // all; all but what closes the step
+
+    static constexpr std::size_t kinds = 8;
+    std::size_t kind() const { return std::size_t(before) + 2 * std::size_t(body) + 4 * std::size_t(closing); }
+  };
 
   // Runs the plan once. An error of a stream stops the others and is returned with the stream and the instruction:
   // "stream reduce: [12] all_reduce at h.0.ln_1.weight: ...".
@@ -85,7 +91,8 @@ class Executor {
 
   // Finds the cause of a loss that is not finite: searches parameters and state, then runs the plan again, one
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
-  // result. Slow. Collective; it always runs to the end, since other ranks may find a number later or not at all.
+  // result. What a plan lists of the step before is run last, as of this step. Slow. Collective; it always runs to the
+  // end, since other ranks may find a number later or not at all.
   virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
   Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
 
@@ -93,14 +100,17 @@ class Executor {
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()
   virtual bool has_output(std::string_view name) const = 0;
   virtual const ir::Plan& plan() const = 0;
-  // The last run's spans, per instruction. On an accelerator: those of the last timed run. The first two runs, every
-  // eighth, and those requested by time_next_run() are timed. Unless the run was requested, the time of a recorded
-  // section is divided among its instructions in proportion to the plan's predictions.
+  // The spans, per instruction, of the last run with a body. On an accelerator: those of the last timed run. The first
+  // two runs, every eighth, and those requested by time_next_run() are timed. Unless the run was requested, the time of
+  // a recorded section is divided among its instructions in proportion to the plan's predictions.
   virtual std::span<const Span> spans() const = 0;
   virtual StepTimes times() const = 0;  // of the run that spans() describes
   // Requests that the next run times every instruction, which slows that run down.
   virtual void time_next_run() {}
   virtual std::int64_t workspace_bytes() const = 0;  // sum over all streams
 };
+
+inline constexpr Executor::Run Executor::Run::last{};
+inline constexpr Executor::Run Executor::Run::earlier{.closing = false};
 
 }  // namespace lancet::runtime

@@ -50,7 +50,19 @@ class Trainer {
   // Runs one optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the
   // error names the first such tensor. The weights are then unchanged, unless train.clip_grad is 0, since updates do
   // not wait for the norm then. With overlap.replan, executor() may be another one afterwards (StepRecord::replan).
-  virtual Result<run::StepRecord> step(std::int64_t step) = 0;
+  // border: open: what the plan leaves to the next step (ir/step_border.h) may be left, so the next call should be
+  // step(step + 1); until that or settle(), the weights and the norm of the step are incomplete (is_open()). Numerical
+  // error: also if the norm of the step before turns out not to be finite.
+  enum class Border : std::uint8_t { closed, open };
+  virtual Result<run::StepRecord> step(std::int64_t step, Border border) = 0;
+  Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
+  // True if the last step has left something; the norm in its record is NaN then.
+  virtual bool is_open() const = 0;
+  // Completes the last step; nothing if it is complete. Evaluation and generation do it themselves; store() is to be
+  // read only afterwards. Numerical error: its norm is not finite.
+  virtual Status settle() = 0;
+  // The norm of the step before the last one, if that step had left something.
+  virtual double norm_before() const = 0;
   virtual const run::StepRecord& last_record() const = 0;               // of the last step, finite or not
   virtual std::span<const run::LayerLoad> last_layers() const = 0;      // of that step, per MoE layer
   virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep

@@ -1,0 +1,290 @@
+// Steps whose ends run in the next one (overlap.across_steps) train like steps that end before it, to the bit.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "declared_costs.h"
+#include "host_accelerator.h"
+#include "lancet/base/atomic_file.h"
+#include "lancet/ir/step_border.h"
+#include "lancet/ir/verify.h"
+#include "lancet/planning/plan_file.h"
+#include "log_capture.h"
+#include "train/runs.h"
+
+namespace lancet {
+namespace {
+
+using namespace test;
+
+// Evaluates after steps 3 and 6, saves after steps 2, 4 and 6.
+config::Config border_config(const TemporaryFolder& folder, const std::string& run, bool across_steps) {
+  config::Config config = config_with_files(folder, run);
+  config.data.eval_sequences = 8;
+  config.model.n_layer = 8;
+  config.train.clip_grad = 0;
+  config.train.save_interval = 2;
+  config.train.eval_interval = 3;
+  config.overlap.policy = "lancet";
+  config.overlap.across_steps = across_steps;
+  return config;
+}
+
+// Short messages, so that sums of gradients fit into the forward pass.
+struct BorderCosts final : cost::Costs {
+  DeclaredCosts declared;
+  std::optional<double> compute_ms(std::string_view key) const override { return declared.compute_ms(key); }
+  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return 0.02 + bytes * 2e-5; }
+  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return 0.05 + bytes * 2e-5; }
+  cost::CoreCost all_to_all_core() const override { return {}; }
+  cost::CoreCost all_reduce_core() const override { return {}; }
+  double launch_ms() const override { return 0.01; }
+  cost::Interference interference() const override { return {}; }
+};
+
+ir::Plan plan_in(const std::string& run) {
+  const auto text = read_file(run + "/plan.ir", "a plan");
+  REQUIRE(text.ok());
+  const auto plan = ir::parse_plan(*text);
+  REQUIRE(plan.ok());
+  REQUIRE(ir::verify(*plan).ok());
+  return *plan;
+}
+
+std::vector<double> norms_in(const std::string& run) {
+  std::vector<double> norms;
+  for (const auto& record : records_of(run))
+    if (record.contains("grad_norm")) norms.push_back(record["grad_norm"]);
+  return norms;
+}
+
+// Both runs have the same records, and their checkpoints the same files.
+void check_same_runs(const std::string& found, const std::string& expected, std::int64_t last = 6) {
+  CHECK(losses(found) == losses(expected));
+  CHECK(norms_in(found) == norms_in(expected));
+  CHECK(held_out_losses(found) == held_out_losses(expected));
+  for (std::int64_t step = 2; step <= last; step += 2)
+    CHECK(manifest_in(found, step).files == manifest_in(expected, step).files);
+}
+
+}  // namespace
+
+TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, bit for bit") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "whole", false);
+  int ranks = 2;
+  SECTION("AdamW") {}
+  SECTION("SGD") { config.train.optimizer = config::Optimizer::sgd; }
+  SECTION("bf16, rounded by random numbers of the step") {
+    config.train.dtype = DType::bf16;
+    config.train.master_weights = false;
+  }
+  SECTION("ZeRO-1") { config.train.zero = 1; }
+  SECTION("micro batches") { config.train.gradient_accumulation_steps = 2; }
+  SECTION("micro batches in several runs of a plan, ZeRO-1") {
+    config.train.gradient_accumulation_steps = 9;
+    config.train.zero = 1;
+  }
+  SECTION("one micro batch a run") { config.train.gradient_accumulation_steps = 11; }
+  SECTION("four ranks, experts with replicas") {
+    ranks = 4;
+    config.mesh.data = 2;
+    config.train.micro_batch_size = 2;
+  }
+  SECTION("tensor parallel") {
+    ranks = 4;
+    config.mesh.tensor = 2;
+  }
+  SECTION("balanced by biases of the experts") {
+    config.model.router = config::Router::sigmoid;
+    config.model.num_experts_per_tok = 2;
+    config.model.router_bias_update_rate = 0.01;
+  }
+  const BorderCosts costs;
+  const train::TrainerOptions options{.costs = &costs};
+  REQUIRE(train_run(config, ranks, options).code == ExitCode::done);
+  CHECK_FALSE(ir::crosses_steps(plan_in(folder / "whole").program));
+  config.log.run_dir = folder / "ring";
+  config.overlap.across_steps = true;
+  REQUIRE(train_run(config, ranks, options).code == ExitCode::done);
+  const ir::Plan plan = plan_in(folder / "ring");
+  CHECK(ir::crosses_steps(plan.program));
+  CHECK(plan.header.real("predicted_ms") < plan_in(folder / "whole").header.real("predicted_ms"));
+  CHECK(held_out_losses(folder / "ring").size() == 2);
+  check_same_runs(folder / "ring", folder / "whole");
+}
+
+TEST_CASE("ring of steps: a run that stops and resumes equals one that does not, bit for bit") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "whole", true);
+  const BorderCosts costs;
+  const train::TrainerOptions options{.costs = &costs};
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  CHECK(ir::crosses_steps(plan_in(folder / "whole").program));
+  config.log.run_dir = folder / "stopped";
+  stop_after(config, 1, 2, options);
+  CHECK(norms_in(folder / "stopped").size() == 1);
+  stop_after(config, 4, 2, options);
+  REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  check_same_runs(folder / "stopped", folder / "whole");
+}
+
+TEST_CASE("ring of steps: where updates wait for the norm, steps end before the next one, and the log says so") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  std::string why;
+  SECTION("clipping") {
+    config.train.clip_grad = 0.5;
+    why = "train.clip_grad is 0.5";
+  }
+  SECTION("skipped steps") {
+    config.train.on_non_finite = config::OnNonFinite::skip;
+    why = "train.on_non_finite is skip";
+  }
+  const BorderCosts costs;
+  LogCapture log;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  CHECK(log.text().find("each step ends before the next one begins: " + why) != std::string::npos);
+  CHECK_FALSE(ir::crosses_steps(plan_in(folder / "run").program));
+}
+
+namespace {
+
+struct Held {
+  std::vector<double> losses, norms;            // of rank 0
+  std::vector<std::vector<std::byte>> tensors;  // parameters and states of all ranks
+};
+
+// Steps that follow each other without a look at the weights.
+Held train_steps(const config::Config& config, int steps, bool on_device) {
+  Held held;
+  std::vector<std::vector<std::vector<std::byte>>> of_ranks(2);
+  const BorderCosts costs;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    HostAccelerator accelerator({.pause_us = 20});
+    train::TrainerOptions options{.local_ranks = 2, .costs = &costs};
+    if (on_device) options.accelerator = &accelerator;
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, options));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step, train::Trainer::Border::open));
+      if (world.rank() != 0) continue;
+      CHECK(trainer->is_open() == config.overlap.across_steps);
+      CHECK(std::isfinite(record.grad_norm) != trainer->is_open());
+      held.losses.push_back(record.loss);
+      if (step > 0 && trainer->is_open()) held.norms.push_back(trainer->norm_before());
+      if (!trainer->is_open()) held.norms.push_back(record.grad_norm);
+    }
+    const bool was_open = trainer->is_open();
+    LANCET_TRY(trainer->settle());
+    CHECK_FALSE(trainer->is_open());
+    if (was_open && world.rank() == 0) held.norms.push_back(trainer->last_record().grad_norm);
+    for (const auto& [name, tensor] : trainer->store().all()) {
+      auto& bytes = of_ranks[std::size_t(world.rank())].emplace_back(tensor.memory.bytes);
+      LANCET_TRY(trainer->store().read(tensor, 0, bytes));
+    }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  for (auto& of_rank : of_ranks)
+    for (auto& bytes : of_rank) held.tensors.push_back(std::move(bytes));
+  return held;
+}
+
+}  // namespace
+
+TEST_CASE("ring of steps: on the CPU and on device streams, recorded or not, the same bits") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", false);
+  SECTION("one run a step") {}
+  SECTION("several runs a step") { config.train.gradient_accumulation_steps = 11; }
+  const Held expected = train_steps(config, 5, false);
+  config.overlap.across_steps = true;
+  for (const bool on_device : {false, true}) {
+    const Held found = train_steps(config, 5, on_device);
+    CHECK(found.losses == expected.losses);
+    CHECK(found.norms == expected.norms);
+    CHECK(found.tensors == expected.tensors);
+  }
+}
+
+TEST_CASE("ring of steps: a norm that is not finite is an error of its own step, once it is known") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.gradient_accumulation_steps = 2;
+  const bool settles = GENERATE(true, false);
+  const BorderCosts costs;
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
+    runtime::NamedTensor& sum = trainer->store()["h.3.attn.c_proj.weight.grad"];
+    sum.memory.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    LANCET_TRY(trainer->step(0, train::Trainer::Border::open));
+    CHECK(std::isfinite(trainer->last_record().loss));
+    Error error{ExitCode::done, "", false};
+    if (settles) {
+      if (const Status settled = trainer->settle(); !settled.ok()) error = settled.error();
+    } else if (const auto next = trainer->step(1, train::Trainer::Border::open); !next.ok()) {
+      error = next.error();
+    }
+    CHECK(error.code == ExitCode::numerical);
+    CHECK(error.agreed);
+    CHECK(error.message.starts_with("step 1: expected a finite loss and gradient norm, found loss 4."));
+    CHECK(trainer->last_record().step == 1);
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one record a step") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.lr_schedule = config::LrSchedule::constant;
+  config.train.lr = 1e30;
+  config.train.save_interval = 100;
+  const BorderCosts costs;
+  const Error error = train_run(config, 2, {.costs = &costs});
+  CHECK(error.code == ExitCode::numerical);
+  std::int64_t step = 0;
+  for (const auto& record : records_of(folder / "run")) CHECK(record["step"] == ++step);
+  CHECK(step == 2);
+  CHECK(records_of(folder / "run")[0]["grad_norm"].is_number());
+}
+
+TEST_CASE("ring of steps: a plan file is read back, and refused where an edit breaks the border") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "run", true);
+  config.train.steps = 1;
+  const BorderCosts costs;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  const std::string text = *read_file(folder / "run/plan.ir", "a plan");
+  const auto error_of = [&](const std::string& edited) {
+    const auto read = planning::read_plan(folder.write("edited.ir", edited), config, 2);
+    REQUIRE_FALSE(read.ok());
+    CHECK(read.error().code == ExitCode::config);
+    return read.error().message;
+  };
+  const auto read = planning::read_plan(folder / "run/plan.ir", config, 2);
+  if (!read.ok()) FAIL(read.error().message);
+  CHECK(ir::print(*read) == text);
+  const auto at = text.find(", @schedule@-1)");
+  REQUIRE(at != std::string::npos);
+  CHECK_THAT(error_of(std::string(text).replace(at, 15, ", @schedule)")),
+             Catch::Contains("reads @schedule, an input of another step than its own"));
+  const auto mark = text.find("@-1", text.find("# compute update", at));
+  CHECK_THAT(error_of(std::string(text).erase(mark, 3)),
+             Catch::Contains("another step than its own") || Catch::Contains("is read before it is made"));
+  // The last instruction of the step before, now the last of all.
+  ir::Plan behind = *read;
+  auto& list = behind.program.instructions;
+  const auto last = std::find_if(list.rbegin(), list.rend(), ir::of_step_before).base() - 1;
+  std::rotate(last, last + 1, list.end());
+  CHECK_THAT(error_of(ir::print(behind)), Catch::Contains("is of the step before, and comes after one of this step"));
+  const std::string head = text.substr(0, text.find('\n'));
+  const auto clip = head.find("clip_grad=0");
+  REQUIRE(clip != std::string::npos);
+  config.train.clip_grad = 1;
+  CHECK_THAT(error_of(std::string(text).replace(clip, 11, "clip_grad=1")),
+             Catch::Contains("expected none of the step before with train.clip_grad"));
+}
+
+}  // namespace lancet
