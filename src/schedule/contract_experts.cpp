@@ -1,5 +1,5 @@
-// Collective matmul's all-to-alls: those whose rows are multiplied go in tiles of the columns that the product sums over
-// (cuts/contracting), whatever else is in the schedule that the pass is given.
+// Collective matmul's all-to-alls: those whose rows are multiplied go in tiles of the columns that the product sums
+// over (cuts/contracting), whatever else is in the schedule that the pass is given.
 //
 // All-to-alls that cost the same before products that cost the same are of one kind, as those of all layers in a pass;
 // each kind has one number of tiles. First all kinds have the same number, then each tries the others. In the range of
@@ -42,8 +42,8 @@ std::vector<Pair> pairs_of(const ir::Program& program, const AxisRows& rows) {
       if (rows[j] && program.instructions[j].operands[0] == received) pair.members.push_back(j);
     std::string kind;
     for (const std::size_t j : pair.members)
-      kind += fmt::format("{} {};", cost::op_key(program, program.instructions[j]),
-                          ir::name(program.instructions[j].role));
+      kind +=
+          fmt::format("{} {};", cost::op_key(program, program.instructions[j]), ir::name(program.instructions[j].role));
     pair.kind = kinds.emplace(std::move(kind), kinds.size()).first->second;
     pairs.push_back(std::move(pair));
   }
@@ -169,8 +169,9 @@ Candidate contract_experts(const Step& step, const config::Overlap& overlap, Can
   const Cut& cut = cut_named("contracting");
   if (step.part_counts(cut).empty()) return candidate;  // no product reads what an all-to-all brings
   const Candidate base = candidate;
-  return or_forced_split(std::move(candidate), step, overlap, cut,
-                         [&](Candidate best) { return ContractSearch(step, base).run(std::move(best), overlap.parts > 1); });
+  return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
+    return ContractSearch(step, base).run(std::move(best), overlap.parts > 1);
+  });
 }
 
 }  // namespace lancet::schedule

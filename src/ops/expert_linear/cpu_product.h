@@ -35,13 +35,13 @@ struct ExpertProduct {
 
 // m, n and k of one expert's product; `rows` says which of m and k is replaced by the number of filled rows.
 inline GroupedMatmulDesc extents(GroupedRows rows, std::int64_t experts, std::int64_t m, std::int64_t n, std::int64_t k,
-                          DType operands, DType result) {
+                                 DType operands, DType result) {
   return {
       .rows = rows, .product = {.m = m, .n = n, .k = k, .a = operands, .b = operands, .c = result}, .groups = experts};
 }
 
 inline Kernel product(const GroupedMatmulDesc& desc, const FilledRows& filled, const void* a, const void* b,
-               const void* bias, void* c) {
+                      const void* bias, void* c) {
   const auto state = std::make_shared<ExpertProduct>(desc, filled);
   return [=]() -> Status {
     state->run(a, b, bias, c);

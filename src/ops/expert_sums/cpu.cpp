@@ -10,8 +10,8 @@ using backend::cpu::GroupedRows;
 // The product of a tile of rows with the weights of its columns, read where they are in the whole, onto the sums.
 GroupedMatmulDesc tile_desc(const KernelArgs& args, std::int64_t width, bool adds) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
-  GroupedMatmulDesc desc = cpu::extents(GroupedRows::m, x.shape()[0], x.shape()[1], width, x.shape()[2], x.dtype(),
-                                        DType::f32);
+  GroupedMatmulDesc desc =
+      cpu::extents(GroupedRows::m, x.shape()[0], x.shape()[1], width, x.shape()[2], x.dtype(), DType::f32);
   desc.product.ldb = w.shape()[2];
   desc.product.accumulate = adds;
   desc.stride_b = w.shape()[1] * w.shape()[2];

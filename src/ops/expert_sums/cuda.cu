@@ -37,13 +37,14 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-// One pack of the result per thread, of a filled row. Bytes: each sum read once, each element of the result written once.
+// One pack of the result per thread, of a filled row. Bytes: each sum read once, each element of the result written
+// once.
 struct RoundRows {
   static constexpr int threads = 256;
   static constexpr int size = device::Pack<bf16>::size, half = device::Pack<float>::size;
   const float* sums;
   bf16* y;
-  const std::int32_t* filled;  // [experts, entries]
+  const std::int32_t* filled;                                     // [experts, entries]
   std::int64_t entries, rows, columns, packs, blocks_per_expert;  // packs: of a row
   bool wide;
 

@@ -1,10 +1,11 @@
-// An all-to-all whose received rows are multiplied goes in tiles of columns, over which the product sums: the product of
-// a tile adds onto the sums of those before it while the next tile travels, y = b + x_0 W_0^T, y += x_1 W_1^T, and so on.
-// take_columns copies each tile, a dense tensor, out of what is sent; the weights are read where they are.
+// An all-to-all whose received rows are multiplied goes in tiles of columns, over which the product sums: the product
+// of a tile adds onto the sums of those before it while the next tile travels, y = b + x_0 W_0^T, y += x_1 W_1^T, and
+// so on. take_columns copies each tile, a dense tensor, out of what is sent; the weights are read where they are.
 //
-// A weight gradient reads the received rows whole: place_columns copies the tiles into one buffer. It could work tile by
-// tile, since its columns are independent, but its bits would then depend on the cut, and in the forward pass the tiles
-// would have to be kept until it runs, in place of the buffer. The copy takes a percent or two of the product's time.
+// A weight gradient reads the received rows whole: place_columns copies the tiles into one buffer. It could work tile
+// by tile, since its columns are independent, but its bits would then depend on the cut, and in the forward pass the
+// tiles would have to be kept until it runs, in place of the buffer. The copy takes a percent or two of the product's
+// time.
 #include <algorithm>
 
 #include "lancet/ops/catalogue.h"
@@ -16,8 +17,7 @@ namespace {
 
 using ops::accumulated, ops::last, ops::none;
 
-const ops::PartitionRow product_row{{last, none, none, none}, {accumulated}, ops::SplitIn::time};
-const ops::PartitionRow all_to_all_row{{last, none, none}, {last}, ops::SplitIn::time};
+const ops::PartitionRow sums_row{{last, none, none, none}, {accumulated}, ops::SplitIn::time};
 
 // The products that read the rows which an all-to-all brings to the experts; empty if another instruction of the two
 // passes reads them, too, or something is in their memory.
@@ -50,8 +50,8 @@ AxisRows contracting_rows(const ir::Program& program) {
     if (program[received].storage.valid() || is_storage[received.index()] || is_output[received.index()]) continue;
     const std::vector<std::size_t> products = products_of(program, i);
     if (products.empty()) continue;
-    rows[i] = &all_to_all_row;
-    for (const std::size_t product : products) rows[product] = &product_row;
+    rows[i] = &all_to_all_of_columns;
+    for (const std::size_t product : products) rows[product] = &sums_row;
   }
   return rows;
 }
@@ -62,9 +62,8 @@ std::vector<int> that_have_columns(const ir::Program& program, const AxisRows& r
   std::vector<int> counts(wanted.begin(), wanted.end());
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i])
-      std::erase_if(counts, [&](int parts) {
-        return program.type(program.instructions[i].operands[0]).shape.back() < parts;
-      });
+      std::erase_if(counts,
+                    [&](int parts) { return program.type(program.instructions[i].operands[0]).shape.back() < parts; });
   return counts;
 }
 
