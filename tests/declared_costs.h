@@ -20,13 +20,16 @@ struct DeclaredCosts final : cost::Costs {
     for (std::size_t at = open; at != std::string_view::npos && key[at] != ']'; at = key.find_first_of(",]", at + 1))
       elements *= std::atof(std::string(key.substr(at + 1, 20)).c_str());
     if (const auto tokens = key.find("tokens="); tokens != std::string_view::npos)
-      elements = (key.starts_with("place_columns") ? 2 : 32) * std::atof(std::string(key.substr(tokens + 7)).c_str());
+      elements = (is_copy_of_columns(key) ? 2 : 32) * std::atof(std::string(key.substr(tokens + 7)).c_str());
     return 0.01 + elements * share_of_columns(key) / elements_per_ms;
+  }
+  static bool is_copy_of_columns(std::string_view key) {
+    return key.starts_with("place_columns") || key.starts_with("take_columns");
   }
   // Of an expert's weights [E,N,K], the share of N that a product makes, of K for a gradient.
   static double share_of_columns(std::string_view key) {
     const auto columns = key.find("columns=");
-    if (columns == std::string_view::npos) return 1;
+    if (columns == std::string_view::npos || is_copy_of_columns(key)) return 1;
     auto at = key.find('[', key.find('[') + 1);
     for (int comma = key.starts_with("expert_linear_dx") ? 2 : 1; comma > 0; --comma) at = key.find(',', at + 1);
     const auto number = [&](std::size_t from) { return std::atof(std::string(key.substr(from, 20)).c_str()); };

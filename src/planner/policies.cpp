@@ -17,6 +17,7 @@ constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule
 constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
+constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass ring_of_steps{"ring_of_steps", schedule::ring_of_steps};
@@ -53,9 +54,9 @@ const Policy table[] = {
      {},
      {pipeline_both_passes, chunk_all_reduces}},
     {"collective_matmul",
-     "products beside the rings of their all-gathers and reduce-scatters (Wang et al., ASPLOS 2023; XLA)",
+     "products beside their collectives in windows, all-to-alls in summed columns (Wang et al., ASPLOS 2023; XLA)",
      {},
-     {take_turns, collective_matmul}},
+     {take_turns, collective_matmul, contract_experts}},
     {"neighbour_microbatches",
      "the backward pass of a micro batch beside the forward pass of the next (Megatron-LM, DualPipe)",
      {},

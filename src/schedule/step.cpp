@@ -122,7 +122,7 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
   rewritten.program.instructions = std::move(instructions);
   const ir::Program& program = rewritten.program;
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, program));
-  const bool own_first = cut.peers && cut.peers(among_, parts).own_first;
+  const bool own_first = cut.peers && cut.peers(among_, parts).own_first, unequal = cut.unequal || own_first;
   const bool by_groups = cut.peers && !own_first && among_.ranks > 1;
   auto& by_origin = cuts_.at(&cut).costs[parts];
   by_origin.resize(program_.instructions.size());
@@ -134,7 +134,7 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
       continue;
     }
     std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
-    if (!own_first) of_parts.clear();  // one cost, that of the last part, stands for all
+    if (!unequal) of_parts.clear();  // one cost, that of the last part, stands for all
     of_parts.push_back(by_groups && ops::kind(at) == ops::Kind::all_to_all
                            ? costs_->all_to_all(program, at, cut.peers(among_, parts).size(0))
                            : op_costs[i]);

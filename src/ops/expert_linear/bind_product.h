@@ -13,16 +13,16 @@ Kernel run_product(const KernelArgs& args, std::int64_t most_rows, std::int64_t 
   return run_steps(args.stream, Step{blocks_of_tiles(tiles, args.device->traits()), kernel});
 }
 
-template <ExpertProduct kind, bool with_gelu, class T>
+template <ExpertProduct kind, Epilogue epilogue, class T>
 Kernel bind_product(const KernelArgs& args, const GroupedOperands<T>& p) {
   const std::int64_t rows = kind == ExpertProduct::dw ? p.height : p.buffer_rows;
   if constexpr (std::is_same_v<T, bf16>) {
-    const bool whole =
-        p.width % 8 == 0 && p.all_columns % 8 == 0 && (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
+    const bool whole = p.width % 8 == 0 && p.all_columns % 8 == 0 && p.other_depth % 8 == 0 &&
+                       (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
     if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument))
-      return run_product(args, rows, TileShape::rows, TileShape::columns, GroupedTensorProduct<kind, with_gelu>{p});
+      return run_product(args, rows, TileShape::rows, TileShape::columns, GroupedTensorProduct<kind, epilogue>{p});
   }
-  return run_product(args, rows, PlainShape::rows, PlainShape::columns, GroupedPlainProduct<T, kind, with_gelu>{p});
+  return run_product(args, rows, PlainShape::rows, PlainShape::columns, GroupedPlainProduct<T, kind, epilogue>{p});
 }
 
 // The fields that all products share: a and b are the first two operands, c is the first result, `filled` the rows.

@@ -6,6 +6,7 @@ namespace lancet::ops {
 namespace {
 
 using device::bind_product;
+using device::Epilogue;
 using device::ExpertProduct;
 using device::grouped_operands;
 
@@ -21,7 +22,7 @@ Kernel bind(const KernelArgs& args) {
     p.all_columns = int(args.operands[1].shape()[1]);
     p.b += first_column(args) * p.depth;
     p.bias = args.operands[2].as<float>() + first_column(args);
-    return bind_product<ExpertProduct::forward, false>(args, p);
+    return bind_product<ExpertProduct::forward, Epilogue::round>(args, p);
   });
 }
 
@@ -31,7 +32,7 @@ Kernel bind_dx(const KernelArgs& args) {
     p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
     p.all_columns = int(args.operands[1].shape()[2]);
     p.b += first_column(args);
-    return bind_product<ExpertProduct::dx, false>(args, p);
+    return bind_product<ExpertProduct::dx, Epilogue::round>(args, p);
   });
 }
 
@@ -41,7 +42,7 @@ Kernel bind_dw(const KernelArgs& args) {
     p.height = int(args.operands[0].shape()[2]), p.width = int(args.operands[1].shape()[2]);
     p.db = args.results[1].as<float>();
     p.accumulate = args.has(3);
-    return bind_product<ExpertProduct::dw, false>(args, p);
+    return bind_product<ExpertProduct::dw, Epilogue::round>(args, p);
   });
 }
 

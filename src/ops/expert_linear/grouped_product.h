@@ -15,7 +15,7 @@
 namespace lancet::ops::device {
 
 // On tensor cores. width, and height (dw) or depth (forward, dx), are multiples of 8; pointers are aligned to 16 bytes.
-template <ExpertProduct product, bool with_gelu = false>
+template <ExpertProduct product, Epilogue epilogue = Epilogue::round>
 struct GroupedTensorProduct {
   static constexpr int threads = TileShape::threads;
   static constexpr int blocks_per_sm = 2;  // one multiplies while the other waits or stores
@@ -58,20 +58,26 @@ struct GroupedTensorProduct {
         block.sync();  // before kept.tile is overwritten
       } else {
         constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
-        const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
-        const std::int64_t stride_b = along_b == Along::k ? p.depth : p.all_columns;
+        const int all_depth = p.depth + p.other_depth;
+        const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
+        const std::int64_t stride_b = along_b == Along::k ? all_depth : p.all_columns;
         tile_product<Along::k, along_b, false>(
             block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
             {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column},
             p.depth, sums, false);
-        detail::store_rounded<product, with_gelu>(block, shared, p, kept.tile, sums);
+        if constexpr (epilogue == Epilogue::sums) {
+          detail::store_sums<product>(block, p, kept.tile, sums);
+          block.sync();  // before kept.tile is overwritten
+        } else {
+          detail::store_rounded<product, epilogue == Epilogue::gelu>(block, shared, p, kept.tile, sums);
+        }
       }
     }
   }
 };
 
 // On plain arithmetic, for any extents.
-template <class T, ExpertProduct product, bool with_gelu = false>
+template <class T, ExpertProduct product, Epilogue epilogue = Epilogue::round>
 struct GroupedPlainProduct {
   static constexpr int threads = PlainShape::threads;
   struct alignas(16) Shared {
@@ -98,8 +104,9 @@ struct GroupedPlainProduct {
                          sums);
       } else {
         constexpr bool along_k = product == ExpertProduct::forward;
-        const T* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
-        const std::int64_t row_stride = along_k ? p.depth : 1, k_stride = along_k ? 1 : p.all_columns;
+        const int all_depth = p.depth + p.other_depth;
+        const T* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
+        const std::int64_t row_stride = along_k ? all_depth : 1, k_stride = along_k ? 1 : p.all_columns;
         plain_product<T>(block, block.shared_memory(),
                          {p.a + (tile.first_row + tile.row) * p.depth, p.depth, 1, tile.rows - tile.row},
                          {b + tile.column * row_stride, row_stride, k_stride, p.width - tile.column}, p.depth, sums);
@@ -109,6 +116,10 @@ struct GroupedPlainProduct {
   }
 
  private:
+  LANCET_DEVICE float bias_at(const GroupedTile& tile, int column) const {
+    return p.bias[std::int64_t(tile.expert) * p.all_columns + column];
+  }
+
   template <class Block>
   LANCET_DEVICE void store(Block& block, const GroupedTile& tile, const PlainSums& sums) const {
     const int first_column = tile.column + plain_column(block.thread());
@@ -124,12 +135,17 @@ struct GroupedPlainProduct {
           *c = (p.accumulate ? *c : 0.f) + sums.c[i][j];
         } else {
           float value = sums.c[i][j];
-          if (product == ExpertProduct::forward && p.bias)
-            value += p.bias[std::int64_t(tile.expert) * p.all_columns + first_column + j];
-          if constexpr (with_gelu && product == ExpertProduct::forward) {
+          if constexpr (epilogue == Epilogue::sums) {
+            float* c = static_cast<float*>(p.c) + at;
+            if (p.accumulate) value += *c;
+            *c = product == ExpertProduct::forward && p.bias ? value + bias_at(tile, first_column + j) : value;
+            continue;
+          }
+          if (product == ExpertProduct::forward && p.bias) value += bias_at(tile, first_column + j);
+          if constexpr (epilogue == Epilogue::gelu && product == ExpertProduct::forward) {
             p.argument[at] = from_f32<T>(value);
             value = gelu(value);
-          } else if constexpr (with_gelu) {
+          } else if constexpr (epilogue == Epilogue::gelu) {
             value *= gelu_slope(to_f32(p.argument[at]));
           }
           static_cast<T*>(p.c)[at] = from_f32<T>(value);

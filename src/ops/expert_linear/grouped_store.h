@@ -1,4 +1,5 @@
-// Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or added to a gradient.
+// Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or in f32, added to those
+// of other tiles or to a gradient.
 #pragma once
 #include "grouped_tiles.h"
 #include "ops/device/pack.h"
@@ -10,6 +11,9 @@ namespace detail {
 
 struct alignas(16) Piece {
   bf16 values[8];
+};
+struct alignas(8) FloatPair {
+  float x, y;
 };
 
 // A warp's 64x64 window of a bf16 matrix. Sixteen rows at a time go through shared memory, so that accesses to global
@@ -99,6 +103,34 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   block.sync();  // the next tile's slices overwrite the stage
 }
 
+// Stores a warp's 64x64 in f32, with the bias if there is one, or adds it.
+template <ExpertProduct product, class Block>
+LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums) {
+  using S = TileShape;
+  const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
+  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
+  const float* bias =
+      product == ExpertProduct::forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.all_columns : nullptr;
+#pragma unroll
+  for (int i = 0; i < S::fragments_down; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + 16 * i + 8 * half + g;
+      if (row >= tile.rows) continue;
+      float* c = static_cast<float*>(p.c) + (tile.first_row + row) * p.width;
+#pragma unroll
+      for (int j = 0; j < S::fragments_across; ++j) {
+        const int column = first_column + 8 * j + 2 * t;
+        if (column >= p.width) continue;
+        FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
+        FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
+        if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
+        if (bias) sum = {sum.x + bias[column], sum.y + bias[column + 1]};
+        *at = sum;
+      }
+    }
+}
+
 // Stores a warp's 64x64 of dw in f32, or adds it; with row_sums also the bias gradient of the warp's rows.
 template <class Block>
 LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
@@ -106,9 +138,6 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
   using S = TileShape;
   const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
   const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
-  struct alignas(8) Pair {
-    float x, y;
-  };
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i)
 #pragma unroll
@@ -121,8 +150,8 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
       for (int j = 0; j < S::fragments_across; ++j) {
         const int column = first_column + 8 * j + 2 * t;
         if (column >= p.width) continue;
-        Pair* at = reinterpret_cast<Pair*>(c + column);
-        Pair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
+        FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
+        FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
         if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
         *at = sum;
       }

@@ -124,7 +124,7 @@ Kernel bind_experts(const KernelArgs& args) {
     p.bias = args.operands[2].as<float>();
     p.width = p.all_columns = int(args.operands[1].shape()[1]), p.depth = int(args.operands[1].shape()[2]);
     p.argument = args.results[0].as<T>(), p.c = args.results[1].data;
-    return device::bind_product<device::ExpertProduct::forward, true>(args, p);
+    return device::bind_product<device::ExpertProduct::forward, device::Epilogue::gelu>(args, p);
   });
 }
 
@@ -133,7 +133,7 @@ Kernel bind_experts_dx(const KernelArgs& args) {
     auto p = device::grouped_operands<T>(args, args.operands[3]);
     p.width = p.all_columns = int(args.operands[1].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
     p.argument = args.operands[2].as<T>();
-    return device::bind_product<device::ExpertProduct::dx, true>(args, p);
+    return device::bind_product<device::ExpertProduct::dx, device::Epilogue::gelu>(args, p);
   });
 }
 
