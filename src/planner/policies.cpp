@@ -19,6 +19,7 @@ constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pi
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
+constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
 
 const Policy table[] = {
     {"sequential", "no overlap of computation and all-to-all (as DeepSpeed and RAF do)", {}, {take_turns}},
@@ -85,10 +86,14 @@ const Policy table[] = {
      {},
      {split_forward, move_dw, chunk_all_reduces},
      true},
-    {"lancet", "both, and the backward pass in parts where that pays", {"sequential", "dw"}, {search_orders}},
+    {"lancet",
+     "both, and the backward pass, tiles of experts and rings of products where these pay",
+     {"sequential", "dw"},
+     {search_orders, search_orders_with_rings}},
     {"auto",
-     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition, comet, collective_matmul and lancet",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "comet", "collective_matmul", "lancet"},
+     "the fastest of those above, but neighbour_microbatches and lancet_paper",
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe",
+      "collective_matmul", "lancet"},
      {}},
 };
 
