@@ -19,12 +19,6 @@ int parts_in(const Step& step, const Split& split, const Span& span) {
   return parts;
 }
 
-std::vector<int> counts_with_whole(const Step& step, std::string_view cut) {
-  std::vector<int> counts = step.part_counts(cut_named(cut));
-  counts.insert(counts.begin(), 1);
-  return counts;
-}
-
 std::string in_words(const LayerCuts& cuts) {
   std::string text;
   if (cuts.parts > 1) text = fmt::format("{} {}", cuts.parts, cuts.cut->words.parts);
@@ -35,7 +29,8 @@ std::string in_words(const LayerCuts& cuts) {
 
 }  // namespace
 
-LayerMixes::LayerMixes(const Step& step, Split base) : step_(step), base_(std::move(base)) {
+LayerMixes::LayerMixes(const Step& step, Split base, bool all_counts)
+    : step_(step), base_(std::move(base)), all_counts_(all_counts) {
   const std::vector<ExpertRange> ranges = expert_ranges(step);
   layers_.resize(layers_of(ranges));
   std::vector<int> forward_parts(layers_.size(), 1);
@@ -50,17 +45,28 @@ LayerMixes::LayerMixes(const Step& step, Split base) : step_(step), base_(std::m
   }
 }
 
+std::vector<int> LayerMixes::counts(const Cut& cut) const {
+  const std::vector<int>& all = step_.part_counts(cut);
+  return all_counts_ || all.size() <= 2 ? all : std::vector{all.front(), all.back()};
+}
+
 std::vector<LayerCuts> LayerMixes::choices_of(const Layer& layer, int forward_parts) const {
   std::vector<LayerCuts> choices{{}};
   if (layer.whole.empty()) return choices;
-  const Cut& cut = cut_named(layer.backward_only ? "batch" : "source_rows");
-  const std::vector<int> parts = layer.backward_only ? std::vector{1, forward_parts} : counts_with_whole(step_, cut.name);
-  for (const int rows : parts)
-    for (const int columns : counts_with_whole(step_, "columns"))
-      if (rows > 1 || columns > 1) choices.push_back({rows > 1 ? &cut : nullptr, rows, columns});
-  if (!layer.backward_only)
-    for (const int count : step_.part_counts(cut_named("capacity")))
-      choices.push_back({&cut_named("capacity"), count, 1});
+  const Cut &batch = cut_named("batch"), &sources = cut_named("source_rows"), &capacity = cut_named("capacity");
+  std::vector<LayerCuts> rows{{}};
+  if (layer.backward_only) rows.push_back({&batch, forward_parts});
+  for (const int count : counts(sources))
+    if (!layer.backward_only) rows.push_back({&sources, count});
+  for (LayerCuts cuts : rows) {
+    if (cuts.parts > 1) choices.push_back(cuts);
+    for (const int count : counts(cut_named("columns"))) {
+      cuts.columns = count;
+      choices.push_back(cuts);
+    }
+  }
+  for (const int count : counts(capacity))
+    if (!layer.backward_only) choices.push_back({&capacity, count});
   return choices;
 }
 

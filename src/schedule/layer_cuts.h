@@ -19,7 +19,8 @@ struct LayerCuts {
 // A split of the step, and what cuts of its layers may be added.
 class LayerMixes {
  public:
-  LayerMixes(const Step& step, Split base);
+  // all_counts: cuts in every number of parts that the step has; else in the least and the largest one.
+  LayerMixes(const Step& step, Split base, bool all_counts);
 
   std::size_t layers() const { return layers_.size(); }
   // The cuts that a layer can have, the whole first. A layer that the batch splits in no pass can be cut by source rows
@@ -40,10 +41,12 @@ class LayerMixes {
     bool backward_only = false;
   };
   std::vector<LayerCuts> choices_of(const Layer& layer, int forward_parts) const;
+  std::vector<int> counts(const Cut& cut) const;
   void cut(Split& split, const Span& span, const Cut& by, int parts) const;
 
   const Step& step_;
   const Split base_;
+  const bool all_counts_;
   std::vector<Layer> layers_;
 };
 

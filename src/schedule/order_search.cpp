@@ -36,8 +36,9 @@ constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0
 constexpr std::size_t second_round = 3;
 constexpr std::size_t chunk_choices = 3, all_choices = 10;
 
-// The number of splits to which cuts of single layers are added, and a gain below which they are not kept.
-constexpr std::size_t mixed_splits = 3;
+// The number of splits to which cuts of single layers are added, for small steps and for others.
+constexpr std::size_t mixed_splits = 3, mixed_of_large = 1;
+// A gain below which such cuts are not kept.
 constexpr double least_gain = 1e-4;
 
 // Steps of at most this many instructions are searched over all combinations of settings: planning stays below a
@@ -124,11 +125,11 @@ void OrderSearch::mix_cuts() {
   sort_tried();
   std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
   for (std::size_t i = 0; i < tried_.size(); ++i) {
-    const double ms = tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split).most_hidden_ms();
+    const double ms = tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
     if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
   }
   std::ranges::sort(least);
-  if (least.size() > mixed_splits) least.resize(mixed_splits);
+  least.resize(std::min(least.size(), thorough_ ? mixed_splits : mixed_of_large));
   for (const auto& [_, i] : least) {
     const double ms = tried_[i].candidate.timeline.makespan;
     Tried found = mixed(tried_[i]);
@@ -145,7 +146,7 @@ void OrderSearch::mix_cuts() {
 // step, else for the last and the first. The last one's backward pass comes first, before weight gradients that could
 // run beside it.
 OrderSearch::Tried OrderSearch::mixed(const Tried& base) const {
-  const LayerMixes mixes(step_, base.split);
+  const LayerMixes mixes(step_, base.split, thorough_);
   Tried best = base;
   std::vector<LayerCuts> chosen(mixes.layers());
   const auto try_cuts = [&](const std::vector<std::size_t>& layers, const LayerCuts& cuts) {

@@ -68,7 +68,8 @@ Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
     : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
-  const Dependencies precedence = ir::precedence(program_);
+  Dependencies precedence = dependencies_;
+  join(precedence, ir::signal_makers(program_));
   Blocks blocks(program_);
   for (const Span& span : spans) spans_.push_back(of_span(span, blocks, precedence));
   block_bytes_ = std::move(blocks.bytes);
@@ -117,17 +118,6 @@ Orders::Found Orders::find(const ListOptions& options) const {
   }
   for (std::size_t i = found.order.size(); i < op_costs_.size(); ++i) found.order.push_back(id_of(i));
   return found;
-}
-
-Dependencies Orders::needed(const Order& order) const {
-  std::vector<InstructionId> position(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
-  Dependencies needed = permuted(dependencies_, order);
-  for (std::vector<InstructionId>& list : needed) {
-    for (InstructionId& id : list) id = position[id.index()];
-    std::sort(list.begin(), list.end());
-  }
-  return needed;
 }
 
 }  // namespace lancet::schedule

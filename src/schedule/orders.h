@@ -40,7 +40,8 @@ class Orders {
   // The program in that order.
   ir::Program program(const Order& order) const { return permuted(program_, order); }
   std::vector<cost::OpCost> op_costs(const Order& order) const { return permuted(op_costs_, order); }
-  Dependencies needed(const Order& order) const;  // the dependencies of program(order)
+  // The dependencies of program(order).
+  Dependencies needed(const Order& order) const { return renumbered(dependencies_, order); }
 
  private:
   ir::Program program_;

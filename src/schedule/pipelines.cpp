@@ -64,9 +64,9 @@ class PipelineCosts {
       if (origin >= 0) origin += int(first);
     std::vector<cost::OpCost> times = step_.op_costs(made, split);
     for (cost::OpCost& time : times) time.core_ms = 0;
-    const Order order = by_stages(made.program, ir::dependencies(made.program), {0, made.program.instructions.size()});
-    const ir::Program program = permuted(made.program, order);
-    return simulate(program, ir::dependencies(program), permuted(times, order), {}, 0).makespan;
+    const Dependencies dependencies = ir::dependencies(made.program);
+    const Order order = by_stages(made.program, dependencies, {0, made.program.instructions.size()});
+    return makespan_in_order(made.program, order, dependencies, times, {}, 0);
   }
 
   ir::Program range(std::size_t first, std::size_t last) const {
