@@ -91,9 +91,9 @@ const Policy table[] = {
      {"sequential", "dw"},
      {search_orders, search_orders_with_rings}},
     {"auto",
-     "the fastest of those above, but neighbour_microbatches and lancet_paper",
+     "the fastest of those above, but lancet_paper",
      {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe",
-      "collective_matmul", "lancet"},
+      "collective_matmul", "neighbour_microbatches", "lancet"},
      {}},
 };
 
