@@ -70,7 +70,12 @@ enum class AroundRings : std::uint8_t { in_turns, listed };
 class RingSearch {
  public:
   RingSearch(const Step& step, const config::Overlap& overlap, AroundRings around)
-      : step_(step), overlap_(overlap), around_(around), rings_(find_rings(step.program())), choices_(rings_.size()) {
+      : step_(step),
+        overlap_(overlap),
+        around_(around),
+        memory_(peak_bytes(step.original().program())),
+        rings_(find_rings(step.program())),
+        choices_(rings_.size()) {
     start();
   }
 
@@ -171,13 +176,14 @@ class RingSearch {
   }
 
   Candidate listed(const Orders& orders) const {
-    const Order order = orders.find({.lead = 0, .backward_lead = 0, .memory_bytes = step_.peak_bytes()}).order;
+    const Order order = orders.find({.lead = 0, .backward_lead = 0, .memory_bytes = memory_}).order;
     return as_it_is(step_, in_words(), orders.program(order), orders.op_costs(order), orders.needed(order));
   }
 
   const Step& step_;
   const config::Overlap& overlap_;
   const AroundRings around_;
+  const std::int64_t memory_;  // alive at once in the step without rings
   const std::vector<Ring> rings_;
   std::vector<RingChoice> choices_;               // per ring
   std::vector<std::vector<std::size_t>> paying_;  // the rings of each kind that the rule leaves

@@ -185,8 +185,8 @@ class Scheduler {
     if (stream != ir::Stream::compute && live_bytes_ > options_.memory_bytes)
       next = std::ranges::find_if(queue, [&](std::int32_t id) { return job(id).feeds_filler; });
     if (next == queue.end())
-      next = std::ranges::find_if(
-          queue, [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
+      next = std::ranges::find_if(queue,
+                                  [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
     if (next == queue.end()) return -1;
     const std::int32_t id = *next;
     queue.erase(next);

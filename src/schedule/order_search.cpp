@@ -3,9 +3,9 @@
 // settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
 // run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
 // simulated step. To the best of these splits, cuts of single MoE layers are added where they make the step shorter
-// (layer_cuts.h): first the same for all layers, then others layer by layer. The best three splits are ordered again with all-reduces in chunks of several sizes; and in the
-// orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned arena is within
-// overlap.memory_factor is returned.
+// (layer_cuts.h): first the same for all layers, then others layer by layer. The best three splits are ordered again
+// with all-reduces in chunks of several sizes; and in the orders found, chunks are also placed by chunk_all_reduces.
+// The shortest candidate whose planned arena is within overlap.memory_factor is returned.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -99,7 +99,7 @@ OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
       overlap_(overlap),
       leads_(std::span(leads).first(overlap.memory_factor > config::Overlap().memory_factor ? std::size(leads)
                                                                                             : short_leads)),
-      memory_(step.peak_bytes()),
+      memory_(peak_bytes(step.original().program())),
       fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
       thorough_(step.program().instructions.size() <= small_step) {}
 
@@ -125,7 +125,8 @@ void OrderSearch::mix_cuts() {
   sort_tried();
   std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
   for (std::size_t i = 0; i < tried_.size(); ++i) {
-    const double ms = tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
+    const double ms =
+        tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
     if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
   }
   std::ranges::sort(least);
@@ -233,7 +234,9 @@ OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
                 tried.split,
                 cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
-                tried.options, nothing(), limit};
+                tried.options,
+                nothing(),
+                limit};
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });

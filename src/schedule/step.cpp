@@ -9,7 +9,6 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
 #include "ring_shards/ring_rewrite.h"
 
@@ -92,7 +91,6 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.costs_ = &costs;
   step.wanted_counts_ = std::move(part_counts);
   step.arena_bytes_ = plan_memory_sequentially(program).arena_bytes;
-  step.peak_bytes_ = schedule::peak_bytes(program);
   LANCET_TRY(step.find_costs());
   for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
   return step;
@@ -104,7 +102,7 @@ Result<Step> Step::with_program(const ir::Program& program) const {
   step.costs_ = costs_;
   step.wanted_counts_ = wanted_counts_;
   step.arena_bytes_ = arena_bytes_;
-  step.peak_bytes_ = peak_bytes_;
+  step.original_ = &original();
   LANCET_TRY(step.find_costs());
   return step;
 }

@@ -104,8 +104,7 @@ void check_losses(config::Config config, int ranks) {
 }
 
 void check_memory(const Mixed& mixed, const config::Config& config) {
-  CHECK(double(mixed.plan.arena_bytes) <=
-        config.overlap.memory_factor * double(mixed.of("sequential").arena_bytes));
+  CHECK(double(mixed.plan.arena_bytes) <= config.overlap.memory_factor * double(mixed.of("sequential").arena_bytes));
 }
 
 // The plan is one of the config, and so is what its file gives.
@@ -153,8 +152,9 @@ TEST_CASE("lancet: rings are left out by the name of their pass") {
 TEST_CASE("lancet: cuts of a single MoE layer beat the batch in parts, and the layer's cuts alone") {
   const config::Config config = one_layer();
   const Mixed mixed = planned(config, 4);
-  INFO(mixed.report.why << "; " << mixed.of("lancet").how << "; " << mixed.step_ms("lancet") << " ms, sequential " << mixed.step_ms("sequential")
-                              << ", comet " << mixed.step_ms("comet") << ", tutel " << mixed.step_ms("tutel"));
+  INFO(mixed.report.why << "; " << mixed.of("lancet").how << "; " << mixed.step_ms("lancet") << " ms, sequential "
+                        << mixed.step_ms("sequential") << ", comet " << mixed.step_ms("comet") << ", tutel "
+                        << mixed.step_ms("tutel"));
   CHECK(mixed.report.chosen == "lancet");
   CHECK(mixed.of("lancet").how.find("experts in ") != std::string::npos);
   for (const std::string_view rival : {"comet", "tutel", "partition", "dw"})

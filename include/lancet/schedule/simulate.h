@@ -35,8 +35,8 @@ enum class Network { shared, all_to_all_first };
 Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                   const cost::Interference& interference, double launch_ms, Network network = Network::shared);
 
-// The makespan of the program in another order, which keeps the dependencies: that of simulate() with everything in that
-// order, but nothing is copied. dependencies and op_costs are those of the program.
+// The makespan of the program in another order, which keeps the dependencies: that of simulate() with everything in
+// that order, but nothing is copied. dependencies and op_costs are those of the program.
 double makespan_in_order(const ir::Program& program, std::span<const ir::InstructionId> order,
                          const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                          const cost::Interference& interference, double launch_ms);

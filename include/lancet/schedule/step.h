@@ -26,11 +26,12 @@ class Step {
   std::size_t forward_end() const { return forward_end_; }   // the first instruction that is not of the forward pass
   bool has_all_to_all() const;                               // some of the expert stream takes time
   std::int64_t arena_bytes() const { return arena_bytes_; }  // of the step in turns, without parts
-  std::int64_t peak_bytes() const { return peak_bytes_; }    // alive at once in it
 
   // The step with a program in the place of its own that computes the same, such as one with rings. Memory is still
-  // compared with that of this step. Error: the costs lack an op.
+  // compared with that of this step, which has to outlive it. Error: the costs lack an op.
   Result<Step> with_program(const ir::Program& program) const;
+  // The step that memory is compared with: this one, or the one whose program was replaced.
+  const Step& original() const { return original_ ? *original_ : *this; }
 
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
 
@@ -63,7 +64,8 @@ class Step {
   Dependencies dependencies_;
   std::vector<cost::OpCost> op_costs_;
   std::size_t forward_end_ = 0;
-  std::int64_t arena_bytes_ = 0, peak_bytes_ = 0;
+  std::int64_t arena_bytes_ = 0;
+  const Step* original_ = nullptr;
   std::vector<int> wanted_counts_;  // of parts
   TokenRanks among_;
   std::map<const Cut*, OfCut> cuts_;             // looked up only
