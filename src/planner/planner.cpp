@@ -99,6 +99,11 @@ std::string why_not_across_steps(const PlanRequest& request) {
   return "";
 }
 
+// Without a second micro batch, a policy of several is another one.
+bool is_compared(const Policy& policy, int micro_batches) {
+  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
+}
+
 // A policy's schedule, and the passes that made it.
 struct Scheduled {
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
@@ -175,15 +180,15 @@ class Schedules {
     return repeated;
   }
 
-  // The fastest of these policies' schedules that fit the memory, or the first in the list, to which ties go as well,
-  // up to the rounding of sums.
+  // The fastest of these policies' schedules that fit the memory; ties, up to the rounding of sums, go to the first in
+  // the list, which fits it.
   Scheduled fastest(const std::vector<std::string_view>& names) {
     const Scheduled* best = &of(names.front());
     for (std::string_view name : names)
-      if (const Scheduled& other = of(name);
-          other.whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9) &&
-          schedule::fits_memory(step_, overlap_, other.whole()))
-        best = &other;
+      if (const Scheduled* other = is_compared(policy_table()[index_of(name)], micro_batches_) ? &of(name) : best;
+          other->whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9) &&
+          schedule::fits_memory(step_, overlap_, other->whole()))
+        best = other;
     return *best;
   }
 
@@ -296,11 +301,6 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
   set_step_header(plan, logical, sequential, request);
   if (report) report->passes = pipeline.runs();
   return plan;
-}
-
-// Without a second micro batch, a policy of several is another one.
-bool is_compared(const Policy& policy, std::int64_t micro_batches) {
-  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
 }
 
 ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const PlanRequest& request,

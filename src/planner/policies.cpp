@@ -21,6 +21,7 @@ constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_e
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass ring_of_steps{"ring_of_steps", schedule::ring_of_steps};
+constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
 
 const Policy table[] = {
     {"sequential", "no overlap of computation and all-to-all (as DeepSpeed and RAF do)", {}, {take_turns}},
@@ -88,15 +89,16 @@ const Policy table[] = {
      {split_forward, move_dw, chunk_all_reduces},
      true},
     {"lancet",
-     "both, and the backward pass in parts where that pays",
+     "both, and the backward pass, tiles of experts and rings of products where these pay",
      {"sequential", "dw"},
-     {search_orders},
+     {search_orders, search_orders_with_rings},
      false,
      {},
      {ring_of_steps}},
     {"auto",
-     "the fastest of sequential, expert_pipeline, peer_groups, dw, partition, comet, collective_matmul and lancet",
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "comet", "collective_matmul", "lancet"},
+     "the fastest of those above, but lancet_paper",
+     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe",
+      "collective_matmul", "neighbour_microbatches", "lancet"},
      {}},
 };
 

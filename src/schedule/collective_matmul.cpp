@@ -64,13 +64,25 @@ std::vector<Span> spans_of(const Ringed& ringed) {
   return spans;
 }
 
+// What is not on windows takes turns with the network, or is in the list schedule as well.
+enum class AroundRings : std::uint8_t { in_turns, listed };
+
 class RingSearch {
  public:
-  RingSearch(const Step& step, const config::Overlap& overlap)
-      : step_(step), overlap_(overlap), rings_(find_rings(step.program())), choices_(rings_.size()) {}
-
-  Candidate best(Candidate whole) {
+  RingSearch(const Step& step, const config::Overlap& overlap, AroundRings around)
+      : step_(step),
+        overlap_(overlap),
+        around_(around),
+        memory_(peak_bytes(step.original().program())),
+        rings_(find_rings(step.program())),
+        choices_(rings_.size()) {
     start();
+  }
+
+  bool any_pays() const { return !paying_.empty(); }
+
+  // Chooses from rings that all go one way on, or from `whole` if these do not fit the memory.
+  Candidate best(Candidate whole) {
     Candidate best = candidate();
     if (!fits_memory(step_, overlap_, best)) {
       choices_.assign(rings_.size(), {});
@@ -79,6 +91,22 @@ class RingSearch {
     for (const std::vector<std::size_t>& kind : paying_)
       for (const RingChoice& choice : choices_of(rings_[kind.front()])) try_choice(kind, choice, best);
     return better(std::move(whole), std::move(best));
+  }
+
+  // The chosen rings, and nothing else changed.
+  ir::Program program() const { return with_rings(step_.program(), rings_, choices_).program; }
+  bool any_chosen() const {
+    return std::ranges::any_of(choices_, [](const RingChoice& choice) { return choice.way != RingWay::whole; });
+  }
+
+  std::string in_words() const {
+    constexpr std::array<std::string_view, 4> names{"", "one way", "in two sums", "both ways"};
+    std::array<int, 4> counts{};
+    for (const RingChoice& choice : choices_) ++counts[std::size_t(choice.way)];
+    std::string text;
+    for (std::size_t way = 1; way < names.size(); ++way)
+      if (counts[way] > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[way], names[way]);
+    return text.empty() ? "no ring pays" : fmt::format("rings beside products: {} of {}", text, rings_.size());
   }
 
  private:
@@ -135,6 +163,7 @@ class RingSearch {
   Candidate candidate() const {
     const Ringed ringed = with_rings(step_.program(), rings_, choices_);
     std::vector<cost::OpCost> op_costs = cost::op_costs(step_.costs(), ringed.program).value();
+    if (around_ == AroundRings::listed) return listed(Orders(ringed.program, std::move(op_costs)));
     const std::vector<Span> spans = spans_of(ringed);
     std::vector<bool> overlaps(ringed.ring.size());
     for (const auto& [begin, end] : spans)
@@ -146,18 +175,15 @@ class RingSearch {
     return as_it_is(step_, in_words(), std::move(program), orders.op_costs(order), std::move(needed));
   }
 
-  std::string in_words() const {
-    constexpr std::array<std::string_view, 4> names{"", "one way", "in two sums", "both ways"};
-    std::array<int, 4> counts{};
-    for (const RingChoice& choice : choices_) ++counts[std::size_t(choice.way)];
-    std::string text;
-    for (std::size_t way = 1; way < names.size(); ++way)
-      if (counts[way] > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[way], names[way]);
-    return text.empty() ? "no ring pays" : fmt::format("rings beside products: {} of {}", text, rings_.size());
+  Candidate listed(const Orders& orders) const {
+    const Order order = orders.find({.lead = 0, .backward_lead = 0, .memory_bytes = memory_}).order;
+    return as_it_is(step_, in_words(), orders.program(order), orders.op_costs(order), orders.needed(order));
   }
 
   const Step& step_;
   const config::Overlap& overlap_;
+  const AroundRings around_;
+  const std::int64_t memory_;  // alive at once in the step without rings
   const std::vector<Ring> rings_;
   std::vector<RingChoice> choices_;               // per ring
   std::vector<std::vector<std::size_t>> paying_;  // the rings of each kind that the rule leaves
@@ -170,7 +196,19 @@ Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Ca
     candidate.how = "no product beside an all-gather or a reduce-scatter";
     return candidate;
   }
-  return RingSearch(step, overlap).best(std::move(candidate));
+  return RingSearch(step, overlap, AroundRings::in_turns).best(std::move(candidate));
+}
+
+Candidate search_orders_with_rings(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  RingSearch search(step, overlap, AroundRings::listed);
+  if (!search.any_pays()) return candidate;
+  search.best(candidate);
+  if (!search.any_chosen()) return candidate;
+  const Step ringed = step.with_program(search.program()).value();
+  Candidate found = search_orders(ringed, overlap, candidate);
+  if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
+  found.how = search.in_words() + "; " + found.how;
+  return found;
 }
 
 }  // namespace lancet::schedule

@@ -25,7 +25,6 @@ class Scheduler {
         block_jobs_(memory.bytes.size()),
         alive_(memory.bytes.size()),
         rank_(jobs.size()),
-        users_(jobs.size()),
         missing_(jobs.size()) {
     result_.end.resize(jobs.size());
     for (std::int32_t block : memory.before) revive(block);
@@ -33,8 +32,8 @@ class Scheduler {
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
       for (std::int32_t block : jobs[i].blocks) ++block_jobs_[std::size_t(block)];
-      for (std::int32_t need : jobs[i].needs) users_[std::size_t(need)].push_back(std::int32_t(i));
     }
+    find_users();
     double longest = 0;
     for (std::size_t i = jobs.size(); i-- > 0;) {
       rank_[i] = jobs[i].ms + path_after(i);
@@ -46,10 +45,24 @@ class Scheduler {
         rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
   }
 
+  void find_users() {
+    users_begin_.resize(jobs_.size() + 1);
+    for (const Job& of : jobs_)
+      for (std::int32_t need : of.needs) ++users_begin_[std::size_t(need) + 1];
+    for (std::size_t i = 0; i < jobs_.size(); ++i) users_begin_[i + 1] += users_begin_[i];
+    users_.resize(users_begin_.back());
+    std::vector<std::size_t> next(users_begin_.begin(), users_begin_.end() - 1);
+    for (std::size_t i = 0; i < jobs_.size(); ++i)
+      for (std::int32_t need : jobs_[i].needs) users_[next[std::size_t(need)]++] = std::int32_t(i);
+  }
+  std::span<const std::int32_t> users(std::size_t i) const {
+    return std::span(users_).subspan(users_begin_[i], users_begin_[i + 1] - users_begin_[i]);
+  }
+
   // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
   double path_after(std::size_t i) const {
     double path = 0, chunks = 0, after_chunks = 0;
-    for (std::int32_t user : users_[i]) {
+    for (std::int32_t user : users(i)) {
       const double rank = rank_[std::size_t(user)];
       if (job(user).stream == ir::Stream::reduce) {
         chunks += job(user).ms;
@@ -168,8 +181,12 @@ class Scheduler {
   // The most urgent one that need not wait for memory; -1: none.
   std::int32_t take_ready(ir::Stream stream) {
     Queue& queue = ready_[index(stream)];
-    const auto next = std::ranges::find_if(
-        queue, [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
+    auto next = queue.end();
+    if (stream != ir::Stream::compute && live_bytes_ > options_.memory_bytes)
+      next = std::ranges::find_if(queue, [&](std::int32_t id) { return job(id).feeds_filler; });
+    if (next == queue.end())
+      next = std::ranges::find_if(queue,
+                                  [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
     if (next == queue.end()) return -1;
     const std::int32_t id = *next;
     queue.erase(next);
@@ -253,7 +270,7 @@ class Scheduler {
   void finish(std::int32_t id) {
     for (std::int32_t block : job(id).blocks)
       if (--block_jobs_[std::size_t(block)] == 0) live_bytes_ -= block_bytes_[std::size_t(block)];
-    for (std::int32_t user : users_[std::size_t(id)])
+    for (std::int32_t user : users(std::size_t(id)))
       if (--missing_[std::size_t(user)] == 0) make_ready(user);
   }
 
@@ -277,7 +294,8 @@ class Scheduler {
   std::vector<bool> alive_;
   std::int64_t live_bytes_ = 0;
   std::vector<double> rank_;  // urgency: the longest path from a job's start in milliseconds, less the lead of its part
-  std::vector<std::vector<std::int32_t>> users_;
+  std::vector<std::size_t> users_begin_;  // by job: where its users begin in users_; and the end
+  std::vector<std::int32_t> users_;
   std::vector<int> missing_;
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it

@@ -19,6 +19,7 @@ struct Job {
   int part = -1;       // of a split instruction; -1: whole
   bool backward = false;
   bool feeds_network = false;        // an all-reduce needs it
+  bool feeds_filler = false;         // a message for which only fillers wait
   bool filler = false;               // may wait: only the end of the step needs it (weight gradients, updates)
   std::vector<std::int32_t> needs;   // earlier jobs
   std::vector<std::int32_t> blocks;  // blocks of memory that it touches
@@ -39,7 +40,7 @@ struct ListOptions {
   double lead = 1.0 / 64, backward_lead = 1.0 / 64;
   // If the network is idle and no message is ready, a filler that an all-reduce needs goes first.
   bool feed_network = false;
-  // As soon as more memory than this is alive, the filler that frees most runs.
+  // As soon as more memory than this is alive, the filler that frees most runs, and a message for fillers goes first.
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
   // A job after which more memory than this would be alive waits, as long as another runs or may run in its place.
   std::int64_t hold_bytes = std::numeric_limits<std::int64_t>::max();

@@ -2,18 +2,21 @@
 // each number of parts, with the backward pass split alike or whole. List scheduling orders each split under a grid of
 // settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
 // run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
-// simulated step. The best three splits are ordered again with all-reduces in chunks of several sizes; and in the
-// orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned arena is within
-// overlap.memory_factor is returned.
+// simulated step. To the best of these splits, cuts of single MoE layers are added where they make the step shorter
+// (layer_cuts.h): first the same for all layers, then others layer by layer. The best three splits are ordered again
+// with all-reduces in chunks of several sizes; and in the orders found, chunks are also placed by chunk_all_reduces.
+// The shortest candidate whose planned arena is within overlap.memory_factor is returned.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/reduce_schedule.h"
+#include "layer_cuts.h"
 #include "orders.h"
 #include "split_search.h"
 
@@ -33,6 +36,11 @@ constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0
 constexpr std::size_t second_round = 3;
 constexpr std::size_t chunk_choices = 3, all_choices = 10;
 
+// The number of splits to which cuts of single layers are added, for small steps and for others.
+constexpr std::size_t mixed_splits = 3, mixed_of_large = 1;
+// A gain below which such cuts are not kept.
+constexpr double least_gain = 1e-4;
+
 // Steps of at most this many instructions are searched over all combinations of settings: planning stays below a
 // second.
 constexpr std::size_t small_step = 600;
@@ -47,6 +55,8 @@ class OrderSearch {
  public:
   OrderSearch(const Step& step, const config::Overlap& overlap);
   void try_split(const std::string& how, const Split& split);
+  // Adds cuts of single MoE layers to the best splits.
+  void mix_cuts();
   // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter. If `first` has
   // infinite length (a number of parts is forced), returns the shortest candidate even if its arena is too large.
   Candidate best(Candidate first);
@@ -54,11 +64,16 @@ class OrderSearch {
  private:
   struct Tried {
     std::string how;
+    Split split;
     Chunked chunked;  // the split step
     ListOptions options;
     Candidate candidate;  // empty and of infinite length if nothing fits the memory
     double limit = 1;     // upper bound of the bytes alive at once, relative to the step without parts
   };
+  Tried split(const std::string& how, Split split) const;
+  Tried mixed(const Tried& base) const;
+  void sort_tried();
+  bool is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const;
   void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const;
   template <class F>
   void try_changed(Tried& tried, const Orders& orders, F change) const;
@@ -84,19 +99,95 @@ OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
       overlap_(overlap),
       leads_(std::span(leads).first(overlap.memory_factor > config::Overlap().memory_factor ? std::size(leads)
                                                                                             : short_leads)),
-      memory_(peak_bytes(step.program())),
+      memory_(peak_bytes(step.original().program())),
       fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
       thorough_(step.program().instructions.size() <= small_step) {}
 
-void OrderSearch::try_split(const std::string& how, const Split& split) {
+OrderSearch::Tried OrderSearch::split(const std::string& how, Split split) const {
   const Rewritten rewritten = rewrite(step_.program(), split);
-  Tried tried{how,
-              {rewritten.program, step_.op_costs(rewritten, split)},
-              {.memory_bytes = fills_at_},
-              nothing(),
-              overlap_.memory_factor - packing_margin};
+  std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
+  return {how,
+          std::move(split),
+          {rewritten.program, std::move(op_costs)},
+          {.memory_bytes = fills_at_},
+          nothing(),
+          overlap_.memory_factor - packing_margin};
+}
+
+void OrderSearch::try_split(const std::string& how, const Split& split) {
+  Tried tried = this->split(how, split);
   try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
   tried_.push_back(std::move(tried));
+}
+
+// A split that is longer than the best by more than cuts of layers can hide is left out.
+void OrderSearch::mix_cuts() {
+  sort_tried();
+  std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
+  for (std::size_t i = 0; i < tried_.size(); ++i) {
+    const double ms =
+        tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
+    if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
+  }
+  std::ranges::sort(least);
+  least.resize(std::min(least.size(), thorough_ ? mixed_splits : mixed_of_large));
+  for (const auto& [_, i] : least) {
+    const double ms = tried_[i].candidate.timeline.makespan;
+    Tried found = mixed(tried_[i]);
+    if (found.candidate.timeline.makespan >= ms * (1 - least_gain)) continue;
+    tried_.push_back(found);  // it fits the memory
+    const double before_ms = found.candidate.timeline.makespan;
+    try_all_leads(found, Orders(found.chunked.program, found.chunked.op_costs));
+    if (found.candidate.timeline.makespan < before_ms) tried_.push_back(std::move(found));
+  }
+  sort_tried();
+}
+
+// Adds the cuts that are best for all layers alike, then those that are best for single layers: for all of a small
+// step, else for the last and the first. The last one's backward pass comes first, before weight gradients that could
+// run beside it.
+OrderSearch::Tried OrderSearch::mixed(const Tried& base) const {
+  const LayerMixes mixes(step_, base.split, thorough_);
+  Tried best = base;
+  std::vector<LayerCuts> chosen(mixes.layers());
+  const auto try_cuts = [&](const std::vector<std::size_t>& layers, const LayerCuts& cuts) {
+    std::vector<LayerCuts> tried = chosen;
+    for (const std::size_t layer : layers)
+      if (std::ranges::count(mixes.choices(layer), cuts) > 0) tried[layer] = cuts;
+    if (tried != chosen && is_mixed_better(mixes, tried, best)) chosen = std::move(tried);
+  };
+  std::vector<std::size_t> layers(mixes.layers());
+  std::iota(layers.begin(), layers.end(), 0);
+  std::vector<LayerCuts> choices;
+  for (const std::size_t layer : layers)
+    for (const LayerCuts& cuts : mixes.choices(layer))
+      if (std::ranges::count(choices, cuts) == 0) choices.push_back(cuts);
+  for (const LayerCuts& cuts : choices) try_cuts(layers, cuts);
+  if (layers.size() > 2 && !thorough_) layers = {layers.back(), layers.front()};
+  for (const std::size_t layer : layers)
+    if (mixes.layers() > 1)
+      for (const LayerCuts& cuts : mixes.choices(layer)) try_cuts({layer}, cuts);
+  best.how = best.candidate.how = base.how + mixes.describe(chosen);
+  return best;
+}
+
+bool OrderSearch::is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const {
+  Tried tried = split(best.how, mixes.with(cuts));
+  tried.limit = overlap_.memory_factor;
+  const Orders orders(tried.chunked.program, tried.chunked.op_costs);
+  try_options(tried, orders, best.options);
+  ListOptions abreast = best.options;
+  abreast.backward_lead = 0;
+  try_options(tried, orders, abreast);
+  if (tried.candidate.timeline.makespan >= best.candidate.timeline.makespan * (1 - 1e-9) ||
+      !fits_memory(step_, overlap_, tried.candidate))
+    return false;
+  best = std::move(tried);
+  return true;
+}
+
+void OrderSearch::sort_tried() {
+  std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.candidate.timeline.makespan; });
 }
 
 // Varies one setting after the other, each time from the best settings found before: the search is linear in settings.
@@ -133,17 +224,19 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
   // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
   // simulated step: an order whose list schedule is longer is not worth simulating.
   if (found.makespan >= tried.candidate.timeline.makespan) return;
-  Candidate candidate =
+  if (orders.makespan(found.order, step_.costs()) >= tried.candidate.timeline.makespan) return;
+  tried.candidate =
       as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order), orders.needed(found.order));
-  if (candidate.timeline.makespan >= tried.candidate.timeline.makespan) return;
-  tried.candidate = std::move(candidate);
   tried.options = options;
 }
 
 OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const {
   Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
+                tried.split,
                 cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
-                tried.options, nothing(), limit};
+                tried.options,
+                nothing(),
+                limit};
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
   try_options(chunked, orders, tried.options);
   try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
@@ -157,10 +250,7 @@ OrderSearch::Tried OrderSearch::with_chunks_placed(Tried tried) const {
 }
 
 Candidate OrderSearch::best(Candidate first) {
-  auto shorter = [](const Tried& a, const Tried& b) {
-    return a.candidate.timeline.makespan < b.candidate.timeline.makespan;
-  };
-  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  sort_tried();
   const std::size_t again = std::min(second_round, tried_.size());
   for (std::size_t i = 0; i < again; ++i) {
     if (!std::isinf(tried_[i].candidate.timeline.makespan)) tried_.push_back(with_chunks_placed(tried_[i]));
@@ -169,7 +259,7 @@ Candidate OrderSearch::best(Candidate first) {
       for (double margin : {packing_margin, tight_margin})
         tried_.push_back(in_chunks(tried_[i], chunk, overlap_.memory_factor - margin));
   }
-  std::stable_sort(tried_.begin(), tried_.end(), shorter);
+  sort_tried();
   for (Tried& tried : tried_) {
     Candidate& best = tried.candidate;
     if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
@@ -196,6 +286,7 @@ Candidate search_orders(const Step& step, const config::Overlap& overlap, Candid
       search.try_split(describe(step, ranges) + (backward ? ", backward alike" : ", backward whole"),
                        split_of(step, ranges, backward));
     }
+  if (overlap.split_backward && overlap.reach < 0) search.mix_cuts();
   return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
                          [&](Candidate whole) { return search.best(std::move(whole)); });
 }

@@ -13,6 +13,26 @@ using ir::Role;
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
 
+// Finds the messages for which only fillers wait, such as an all-gather of what a weight gradient reads. One of them
+// also waits for what else the first of its fillers needs. It would otherwise be sent as soon as the network is idle,
+// maybe in the forward pass, and its result be alive until the filler runs.
+void hold_messages_for_fillers(std::vector<Job>& jobs) {
+  std::vector<std::int32_t> first_filler(jobs.size(), -1);
+  for (Job& job : jobs) job.feeds_filler = job.stream == ir::Stream::expert;
+  for (std::size_t i = jobs.size(); i-- > 0;)
+    for (std::int32_t need : jobs[i].needs) {
+      if (!jobs[i].filler) jobs[std::size_t(need)].feeds_filler = false;
+      first_filler[std::size_t(need)] = std::int32_t(i);
+    }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    Job& message = jobs[i];
+    message.feeds_filler = message.feeds_filler && first_filler[i] >= 0;
+    if (!message.feeds_filler) continue;
+    for (std::int32_t need : jobs[std::size_t(first_filler[i])].needs)
+      if (need < std::int32_t(i) && std::ranges::count(message.needs, need) == 0) message.needs.push_back(need);
+  }
+}
+
 }  // namespace
 
 Blocks::Blocks(const ir::Program& program) : of(program.instructions.size()) {
@@ -48,7 +68,8 @@ Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
     : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
-  const Dependencies precedence = ir::precedence(program_);
+  Dependencies precedence = dependencies_;
+  join(precedence, ir::signal_makers(program_));
   Blocks blocks(program_);
   for (const Span& span : spans) spans_.push_back(of_span(span, blocks, precedence));
   block_bytes_ = std::move(blocks.bytes);
@@ -72,6 +93,7 @@ Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks, const Dep
       for (std::int32_t need : job.needs) made.jobs[std::size_t(need)].feeds_network = true;
     made.jobs.push_back(std::move(job));
   }
+  hold_messages_for_fillers(made.jobs);
   std::vector<std::size_t> first(blocks.bytes.size(), blocks.of.size()), last(blocks.bytes.size());
   for (std::size_t i = 0; i < blocks.of.size(); ++i)
     for (std::int32_t block : blocks.of[i]) {
@@ -96,17 +118,6 @@ Orders::Found Orders::find(const ListOptions& options) const {
   }
   for (std::size_t i = found.order.size(); i < op_costs_.size(); ++i) found.order.push_back(id_of(i));
   return found;
-}
-
-Dependencies Orders::needed(const Order& order) const {
-  std::vector<InstructionId> position(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
-  Dependencies needed = permuted(dependencies_, order);
-  for (std::vector<InstructionId>& list : needed) {
-    for (InstructionId& id : list) id = position[id.index()];
-    std::sort(list.begin(), list.end());
-  }
-  return needed;
 }
 
 }  // namespace lancet::schedule

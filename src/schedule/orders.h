@@ -33,10 +33,15 @@ class Orders {
     Order order;
   };
   Found find(const ListOptions& options) const;
+  // The simulated makespan of program(order).
+  double makespan(const Order& order, const cost::Costs& costs) const {
+    return makespan_in_order(program_, order, dependencies_, op_costs_, costs.interference(), costs.launch_ms());
+  }
   // The program in that order.
   ir::Program program(const Order& order) const { return permuted(program_, order); }
   std::vector<cost::OpCost> op_costs(const Order& order) const { return permuted(op_costs_, order); }
-  Dependencies needed(const Order& order) const;  // the dependencies of program(order)
+  // The dependencies of program(order).
+  Dependencies needed(const Order& order) const { return renumbered(dependencies_, order); }
 
  private:
   ir::Program program_;

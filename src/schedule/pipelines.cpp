@@ -4,6 +4,7 @@
 #include "pipelines.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "lancet/ir/dependencies.h"
@@ -43,10 +44,29 @@ class PipelineCosts {
     const auto layer = std::ranges::lower_bound(layers_, begin);
     const bool has_layer = layer != layers_.end() && *layer < end;
     if (parts == 1 ? has_layer && forced_ : !has_layer || !can_split(begin, *layer)) return infeasible;
-    return pipeline_ms(groups_[std::size_t(begin)], groups_[std::size_t(end)], parts);
+    const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
+    if (parts > 1 && !forced_ && least_ms(first, last, parts) >= whole_ms(first, last)) return infeasible;
+    return parts > 1 ? pipeline_ms(first, last, parts) : whole_ms(first, last);
   }
 
  private:
+  // What the busiest stream takes alone: no pipeline of the range in these parts is shorter.
+  double least_ms(std::size_t first, std::size_t last, int parts) const {
+    const Cut& batch = cut_named("batch");
+    std::array<double, ir::stream_count> busy{};
+    for (std::size_t i = first; i < last; ++i) {
+      const int count = step_.rows(batch)[i] ? parts : 1;
+      busy[std::size_t(step_.program().instructions[i].stream)] += count * step_.part_cost(batch, count, i).ms;
+    }
+    return *std::ranges::max_element(busy);
+  }
+
+  // The range that is not split; the dynamic programme asks for one range after the other.
+  double whole_ms(std::size_t first, std::size_t last) const {
+    if (last_whole_.first != Span{first, last}) last_whole_ = {{first, last}, pipeline_ms(first, last, 1)};
+    return last_whole_.second;
+  }
+
   // A gate that needs the whole batch can only be the first of a range (section 2.3: only what is after the layer is
   // then partitioned).
   bool can_split(int begin, int layer) const {
@@ -64,9 +84,9 @@ class PipelineCosts {
       if (origin >= 0) origin += int(first);
     std::vector<cost::OpCost> times = step_.op_costs(made, split);
     for (cost::OpCost& time : times) time.core_ms = 0;
-    const Order order = by_stages(made.program, ir::dependencies(made.program), {0, made.program.instructions.size()});
-    const ir::Program program = permuted(made.program, order);
-    return simulate(program, ir::dependencies(program), permuted(times, order), {}, 0).makespan;
+    const Dependencies dependencies = ir::dependencies(made.program);
+    const Order order = by_stages(made.program, dependencies, {0, made.program.instructions.size()});
+    return makespan_in_order(made.program, order, dependencies, times, {}, 0);
   }
 
   ir::Program range(std::size_t first, std::size_t last) const {
@@ -97,6 +117,7 @@ class PipelineCosts {
   const std::vector<bool> per_token_;     // of the step
   ir::Program frame_;                     // the step without instructions and outputs
   std::vector<std::size_t> last_reader_;  // by tensor; beyond the step: an output
+  mutable std::pair<Span, double> last_whole_;
 };
 
 // iota in groups: as many as are between two MoE layers, so that no range holds two.

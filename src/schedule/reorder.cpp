@@ -79,9 +79,22 @@ void join(Dependencies& dependencies, const Dependencies& extra) {
   }
 }
 
-ir::Program permuted(const ir::Program& program, const Order& order) {
-  ir::Program result = program;
-  for (std::size_t i = 0; i < order.size(); ++i) result.instructions[i] = program.instructions[order[i].index()];
+ir::Program permuted(ir::Program program, const Order& order) {
+  std::vector<ir::Instruction> instructions;
+  instructions.reserve(order.size());
+  for (InstructionId id : order) instructions.push_back(std::move(program.instructions[id.index()]));
+  program.instructions = std::move(instructions);
+  return program;
+}
+
+Dependencies renumbered(const Dependencies& dependencies, const Order& order) {
+  std::vector<InstructionId> position(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
+  Dependencies result = permuted(dependencies, order);
+  for (std::vector<InstructionId>& list : result) {
+    for (InstructionId& id : list) id = position[id.index()];
+    std::sort(list.begin(), list.end());
+  }
   return result;
 }
 

@@ -17,7 +17,7 @@ Order reordered(const ir::Program& program, const Dependencies& dependencies, co
 // Adds the extra dependencies of each instruction; `extra` may be empty.
 void join(Dependencies& dependencies, const Dependencies& extra);
 
-ir::Program permuted(const ir::Program& program, const Order& order);
+ir::Program permuted(ir::Program program, const Order& order);
 
 // `values`, which are per instruction, in the new order.
 template <class T>
@@ -27,5 +27,8 @@ std::vector<T> permuted(const std::vector<T>& values, const Order& order) {
   for (ir::InstructionId id : order) result.push_back(values[id.index()]);
   return result;
 }
+
+// The dependencies of permuted(program, order), of which `dependencies` are those before.
+Dependencies renumbered(const Dependencies& dependencies, const Order& order);
 
 }  // namespace lancet::schedule

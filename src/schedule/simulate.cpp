@@ -42,7 +42,8 @@ struct StreamState {
 class Simulation {
  public:
   Simulation(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
-             const cost::Interference& interference, double launch_ms, Network network)
+             const cost::Interference& interference, double launch_ms, Network network,
+             std::span<const InstructionId> order = {})
       : program_(program),
         dependencies_(dependencies),
         makers_(ir::signal_makers(program)),
@@ -52,8 +53,10 @@ class Simulation {
         network_(network),
         when_(program.instructions.size()),
         ended_(program.instructions.size()) {
-    for (std::size_t i = 0; i < program.instructions.size(); ++i)
-      streams_[stream_of(i)].queue.push_back({static_cast<std::int32_t>(i)});
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const InstructionId next = order.empty() ? ir::id_of(i) : order[i];
+      streams_[stream_of(next.index())].queue.push_back(next);
+    }
   }
 
   std::vector<ir::Interval> run() {
@@ -84,7 +87,6 @@ class Simulation {
     const std::size_t i = stream.at_head().index();
     for (; stream.need < dependencies_[i].size(); ++stream.need) {
       const std::size_t before = dependencies_[i][stream.need].index();
-      LANCET_CHECK(before < i, "instruction {} needs the later instruction {}", i, before);
       if (!ended_[before]) return false;
       const double signal = when_[before].end + (stream_of(before) == stream_of(i) ? 0 : launch_ms_);
       stream.ready = std::max(stream.ready, signal);
@@ -215,6 +217,9 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
   LANCET_CHECK(dependencies.size() == count && op_costs.size() == count,
                "expected needs and op_costs of {} instructions, found {} and {}", count, dependencies.size(),
                op_costs.size());
+  for (std::size_t i = 0; i < count; ++i)
+    for (InstructionId before : dependencies[i])
+      LANCET_CHECK(before.index() < i, "instruction {} needs the later instruction {}", i, before.value);
   Timeline timeline;
   timeline.when = Simulation(program, dependencies, op_costs, interference, launch_ms, network).run();
   for (const ir::Interval& interval : timeline.when) timeline.makespan = std::max(timeline.makespan, interval.end);
@@ -225,6 +230,18 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
   timeline.communication = times.communication;
   timeline.exposed = times.exposed;
   return timeline;
+}
+
+double makespan_in_order(const ir::Program& program, std::span<const InstructionId> order,
+                         const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
+                         const cost::Interference& interference, double launch_ms) {
+  LANCET_CHECK(order.size() == program.instructions.size(), "expected an order of {} instructions, found {}",
+               program.instructions.size(), order.size());
+  double makespan = 0;
+  for (const ir::Interval& interval :
+       Simulation(program, dependencies, op_costs, interference, launch_ms, Network::shared, order).run())
+    makespan = std::max(makespan, interval.end);
+  return makespan;
 }
 
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {

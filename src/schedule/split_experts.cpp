@@ -18,11 +18,19 @@ namespace {
 
 enum class PartOrder { list_schedule, stages };
 
-// The orders that the instructions of the spans can have; all else stays in program order.
-Order order_of(const Rewritten& rewritten, const std::vector<cost::OpCost>& op_costs, const std::vector<Span>& spans,
-               PartOrder how) {
-  if (how == PartOrder::list_schedule) return Orders(rewritten.program, op_costs, spans).find({}).order;
-  return staged(rewritten.program, ir::dependencies(rewritten.program), spans);
+// The instructions of the spans in one of the orders, all else in program order; and its dependencies.
+std::pair<Order, Dependencies> order_of(const Rewritten& rewritten, const std::vector<cost::OpCost>& op_costs,
+                                        const std::vector<Span>& spans, PartOrder how) {
+  if (how == PartOrder::list_schedule) {
+    const Orders orders(rewritten.program, op_costs, spans);
+    Order order = orders.find({}).order;
+    Dependencies needed = orders.needed(order);
+    return {std::move(order), std::move(needed)};
+  }
+  const Dependencies dependencies = ir::dependencies(rewritten.program);
+  Order order = staged(rewritten.program, dependencies, spans);
+  Dependencies needed = renumbered(dependencies, order);
+  return {std::move(order), std::move(needed)};
 }
 
 // degrees: the number of parts of each MoE layer.
@@ -32,12 +40,12 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
   for (const ExpertRange& range : ranges)
     for (std::size_t i = range.span.first; i < range.span.second; ++i)
       if (split.rows[i]) split.parts[i] = degrees[range.layer];
-  const Rewritten rewritten = rewrite(step.program(), split);
+  Rewritten rewritten = rewrite(step.program(), split);
   const std::vector<Span> spans = positions_of(rewritten, ranges);
   const std::vector<cost::OpCost> op_costs = step.op_costs(rewritten, split);
-  const Order order = order_of(rewritten, op_costs, spans, how);
-  ir::Program program = permuted(rewritten.program, order);
-  Dependencies needed = turns(program, ir::dependencies(program));
+  auto [order, needed] = order_of(rewritten, op_costs, spans, how);
+  ir::Program program = permuted(std::move(rewritten.program), order);
+  needed = turns(program, std::move(needed));
   const bool alike = std::ranges::count(degrees, degrees.front()) == std::ptrdiff_t(degrees.size());
   return as_it_is(step,
                   fmt::format("experts and their all-to-alls in {} {}",

@@ -89,19 +89,36 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   Step step;
   step.program_ = program;
   step.costs_ = &costs;
-  step.dependencies_ = ir::dependencies(program);
-  LANCET_ASSIGN(step.op_costs_, cost::op_costs(costs, program));
-  step.forward_end_ = end_of_forward(program);
+  step.wanted_counts_ = std::move(part_counts);
   step.arena_bytes_ = plan_memory_sequentially(program).arena_bytes;
+  LANCET_TRY(step.find_costs());
   for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
-  step.among_ = token_ranks(program, [&](mesh::Axes group) { return costs.ranks_on_host(group); });
-  for (const Cut* cut : all_cuts()) {
-    OfCut& made = step.cuts_[cut] = {cut->rows(program)};
-    if (!step.has_all_to_all() || !has_rows(made.rows) || part_counts.empty()) continue;
-    made.counts = cut->part_counts(program, made.rows, step.among_, part_counts);
-    for (int k : made.counts) LANCET_TRY(step.add_part_costs(*cut, k));
-  }
   return step;
+}
+
+Result<Step> Step::with_program(const ir::Program& program) const {
+  Step step;
+  step.program_ = program;
+  step.costs_ = costs_;
+  step.wanted_counts_ = wanted_counts_;
+  step.arena_bytes_ = arena_bytes_;
+  step.original_ = &original();
+  LANCET_TRY(step.find_costs());
+  return step;
+}
+
+Status Step::find_costs() {
+  dependencies_ = ir::dependencies(program_);
+  LANCET_ASSIGN(op_costs_, cost::op_costs(*costs_, program_));
+  forward_end_ = end_of_forward(program_);
+  among_ = token_ranks(program_, [&](mesh::Axes group) { return costs_->ranks_on_host(group); });
+  for (const Cut* cut : all_cuts()) {
+    OfCut& made = cuts_[cut] = {cut->rows(program_)};
+    if (!has_all_to_all() || !has_rows(made.rows) || wanted_counts_.empty()) continue;
+    made.counts = cut->part_counts(program_, made.rows, among_, wanted_counts_);
+    for (int k : made.counts) LANCET_TRY(add_part_costs(*cut, k));
+  }
+  return {};
 }
 
 bool Step::has_all_to_all() const {

@@ -129,7 +129,7 @@ class TileSearch {
 
   Candidate in_tiles(const std::vector<Tiles>& tiles) const {
     const Split split = joined(split_by(rows_, tiles, &Tiles::sources), split_by(columns_, tiles, &Tiles::columns));
-    const Rewritten rewritten = rewrite(step_.program(), split);
+    Rewritten rewritten = rewrite(step_.program(), split);
     const Dependencies dependencies = ir::dependencies(rewritten.program);
     Order order;
     const auto keep_until = [&](std::size_t end) {
@@ -140,10 +140,10 @@ class TileSearch {
       for (ir::InstructionId id : by_tiles(rewritten, split, dependencies, span)) order.push_back(id);
     }
     keep_until(rewritten.program.instructions.size());
-    ir::Program program = permuted(rewritten.program, order);
-    Dependencies needed = turns(program, ir::dependencies(program));
-    return as_it_is(step_, describe(tiles), std::move(program), permuted(step_.op_costs(rewritten, split), order),
-                    std::move(needed));
+    std::vector<cost::OpCost> op_costs = permuted(step_.op_costs(rewritten, split), order);
+    ir::Program program = permuted(std::move(rewritten.program), order);
+    Dependencies needed = turns(program, renumbered(dependencies, order));
+    return as_it_is(step_, describe(tiles), std::move(program), std::move(op_costs), std::move(needed));
   }
 
   Split split_by(const Cut& cut, const std::vector<Tiles>& tiles, int Tiles::*count) const {

@@ -10,6 +10,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "planner/planned_ranks.h"
+#include "schedule/layer_cuts.h"
 #include "steps/models.h"
 
 using namespace lancet;
@@ -273,6 +274,31 @@ TEST_CASE("cuts: only rows that products alone read in a pass are cut by summed 
                                                  "%20 : f32[2,96,8] = gelu(%10, %0) {tokens=24}  # compute dx m.x\n"
                                                  "%14 : f32[2,96,16] in %11 = gelu_dx(%11, %3, %0)"}}));
   CHECK(layer_step(other).rows(cut_named("contracting"))[9] == nullptr);
+}
+
+TEST_CASE("cuts: what may be added to a layer, by split, run, join") {
+  const ir::Program layer = program(std::string(moe_layer));
+  const schedule::Step step = layer_step(layer);
+  const LayerOutputs whole = run_layer(layer);
+  const schedule::Split none = step.whole(cut_named("batch"));
+  schedule::Split forward = step.all(cut_named("batch"), 2), both = forward;
+  for (std::size_t i = step.forward_end(); i < forward.parts.size(); ++i) forward.parts[i] = 1;
+  // Source ranks in 2 or 4 tiles, columns in 2 or 4, both; capacity in 2 or 4. Backward: parts, columns, both.
+  const std::vector<std::pair<schedule::Split, std::size_t>> bases{
+      {none, 1 + 2 * 3 + 2 + 2}, {forward, 1 + 3 + 2}, {both, 1}};
+  for (const auto& [base, count] : bases) {
+    const schedule::LayerMixes mixes(step, base, true);
+    REQUIRE(mixes.layers() == 1);
+    CHECK(mixes.choices(0).size() == count);
+    CHECK((mixes.most_hidden_ms() > 0) == (count > 1));
+    for (const schedule::LayerCuts& cuts : mixes.choices(0)) {
+      INFO(mixes.describe({cuts}));
+      check_same(run_layer(schedule::rewrite(layer, mixes.with({cuts})).program), whole);
+    }
+  }
+  const schedule::LayerMixes mixes(step, forward, true);
+  CHECK(mixes.describe({{&cut_named("batch"), 2, 4}}) == "; backward experts in 2 parts, 4 tiles of columns");
+  CHECK(mixes.describe({{}}).empty());
 }
 
 TEST_CASE("cuts: hosts order the tiles of source ranks") {

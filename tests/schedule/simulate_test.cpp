@@ -287,6 +287,45 @@ TEST_CASE("properties of any simulation") {
   }
 }
 
+TEST_CASE("an order is simulated as the program in that order") {
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    const auto [program, needed, op_costs] = random_case(seed);
+    // Those that wait for nothing first, then by how many steps of dependencies are before them.
+    std::vector<int> depth(needed.size());
+    for (std::size_t i = 0; i < needed.size(); ++i)
+      for (const ir::InstructionId before : needed[i]) depth[i] = std::max(depth[i], depth[before.index()] + 1);
+    schedule::Order order;
+    for (std::size_t i = 0; i < needed.size(); ++i) order.push_back(ir::id_of(i));
+    std::ranges::stable_sort(order, {}, [&](ir::InstructionId id) { return depth[id.index()]; });
+    const Interference beside{0.8, 0.6};
+    const double found = schedule::makespan_in_order(program, order, needed, op_costs, beside, 0.1);
+    CHECK(found == simulate(schedule::permuted(program, order), schedule::renumbered(needed, order),
+                            schedule::permuted(op_costs, order), beside, 0.1)
+                       .makespan);
+  }
+}
+
+TEST_CASE("a message for a filler alone waits for what else the filler needs") {
+  const ir::Program program = test::program(R"(
+program p
+input @x : f32[2,4]
+input @dy : f32[4,4]
+parameter @w : f32[4,4]
+%0 : f32[4,4] = gelu(@dy)  # compute forward a
+%1 : f32[4,4] = gelu(%0)  # compute dx b
+%2 : f32[4,4] = all_gather(@x) {shards=2, axis=0}  # expert dw x.all_gather
+%3 : f32[4,4] = linear_dw(%1, %2) {bias=0}  # compute dw c
+%4 : f32[4,4] = linear(%1, @w)  # compute dx d
+output y = %4
+output dw = %3
+)");
+  const schedule::Orders orders(program, std::vector<OpCost>(5, OpCost{1, 0}));
+  std::vector<std::string> labels;
+  for (const ir::InstructionId id : orders.find({}).order) labels.push_back(program.instructions[id.index()].label);
+  // Without waiting, the gather would be first.
+  CHECK(labels == std::vector<std::string>{"a", "b", "x.all_gather", "d", "c"});
+}
+
 TEST_CASE("never longer than sequential if running side by side pays") {
   for (std::uint32_t seed = 1; seed <= 200; ++seed) {
     RandomCase c = random_case(seed);

@@ -92,6 +92,9 @@ Candidate move_dw_greedily(const Step& step, const config::Overlap& overlap, Can
 
 // Splits ranges of the forward pass, and their gradients, in parts, orders them by list scheduling, and fills the time
 // in which the compute stream would wait for the network with weight gradients.
+// Single MoE layers may be cut by source rows and columns or by capacity instead (layer_cuts.h).
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// The same from the step with the rings of collective_matmul, chosen for a list schedule of all instructions.
+Candidate search_orders_with_rings(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 }  // namespace lancet::schedule

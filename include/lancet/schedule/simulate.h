@@ -35,7 +35,13 @@ enum class Network { shared, all_to_all_first };
 Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                   const cost::Interference& interference, double launch_ms, Network network = Network::shared);
 
-// The same for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
+// The makespan of the program in another order, which keeps the dependencies: that of simulate() with everything in
+// that order, but nothing is copied. dependencies and op_costs are those of the program.
+double makespan_in_order(const ir::Program& program, std::span<const ir::InstructionId> order,
+                         const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
+                         const cost::Interference& interference, double launch_ms);
+
+// simulate() for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
 // (ExitCode::config): the costs lack an op.
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs);
 

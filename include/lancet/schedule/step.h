@@ -27,6 +27,12 @@ class Step {
   bool has_all_to_all() const;                               // some of the expert stream takes time
   std::int64_t arena_bytes() const { return arena_bytes_; }  // of the step in turns, without parts
 
+  // The step with a program in the place of its own that computes the same, such as one with rings. Memory is still
+  // compared with that of this step, which has to outlive it. Error: the costs lack an op.
+  Result<Step> with_program(const ir::Program& program) const;
+  // The step that memory is compared with: this one, or the one whose program was replaced.
+  const Step& original() const { return original_ ? *original_ : *this; }
+
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
 
   // No instruction split.
@@ -48,6 +54,7 @@ class Step {
   };
 
   Step() = default;
+  Status find_costs();  // of program_, and of its parts
   const OfCut& of(const Cut& cut) const { return cuts_.at(&cut); }
   Status add_part_costs(const Cut& cut, int parts);
   cost::OpCost helper_cost(const ir::Program& program, std::size_t instruction) const;
@@ -58,6 +65,8 @@ class Step {
   std::vector<cost::OpCost> op_costs_;
   std::size_t forward_end_ = 0;
   std::int64_t arena_bytes_ = 0;
+  const Step* original_ = nullptr;
+  std::vector<int> wanted_counts_;  // of parts
   TokenRanks among_;
   std::map<const Cut*, OfCut> cuts_;             // looked up only
   std::map<std::string, cost::OpCost> helpers_;  // by op_key

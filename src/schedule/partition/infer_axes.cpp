@@ -1,6 +1,7 @@
 // Propagation by a worklist of tensors: whenever the axis of a tensor becomes known, every member that touches it and
 // has no row yet takes the first row that agrees, if there is one, which makes the axes of its other tensors known. An
-// axis once set never changes, so the worklist empties after at most one visit per tensor.
+// axis once set never changes, so the worklist empties after at most one visit per tensor. Windows of rings, which are
+// parts already, take no row.
 #include <algorithm>
 #include <limits>
 
@@ -51,6 +52,7 @@ class AxisSolver {
   }
 
   void try_rows(InstructionId id) {
+    if (instruction(id).attributes.has("parts")) return;
     for (const PartitionRow& row : ops::op(instruction(id).op).partition)
       if (row.in_time() && agrees(id, row)) return take(id, row);
   }

@@ -1,0 +1,53 @@
+// What can be cut of single MoE layers besides what a split along the batch cuts: the splits that search_orders mixes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "expert_ranges.h"
+#include "lancet/schedule/step.h"
+
+namespace lancet::schedule {
+
+// The cuts of one MoE layer, in the passes that the batch does not split.
+struct LayerCuts {
+  const Cut* cut = nullptr;  // of the experts and their all-to-alls, but for those that `columns` cuts; null: whole
+  int parts = 1;
+  int columns = 1;  // tiles of what the experts send back
+  friend bool operator==(const LayerCuts&, const LayerCuts&) = default;
+};
+
+// A split of the step, and what cuts of its layers may be added.
+class LayerMixes {
+ public:
+  // all_counts: cuts in every number of parts that the step has; else in the least and the largest one.
+  LayerMixes(const Step& step, Split base, bool all_counts);
+
+  std::size_t layers() const { return layers_.size(); }
+  // The cuts that a layer can have, the whole first. A layer that the batch splits in no pass can be cut by source rows
+  // and columns (Comet) or by capacity (Tutel), in both passes alike, since a buffer's rows are in the order of its
+  // parts. Of a layer that the batch splits in the forward pass alone, the backward pass can have the same parts
+  // between its all-to-alls, and columns. A layer split in both passes stays as it is.
+  const std::vector<LayerCuts>& choices(std::size_t layer) const { return layers_[layer].choices; }
+  // The base with these cuts, one for each layer.
+  Split with(const std::vector<LayerCuts>& cuts) const;
+  // The most that the cuts can hide, in milliseconds: in each pass of a layer, its all-to-alls under its experts.
+  double most_hidden_ms() const;
+  std::string describe(const std::vector<LayerCuts>& cuts) const;
+
+ private:
+  struct Layer {
+    std::vector<Span> whole = {};  // its passes that the batch does not split
+    std::vector<LayerCuts> choices = {};
+    bool backward_only = false;
+  };
+  std::vector<LayerCuts> choices_of(const Layer& layer, int forward_parts) const;
+  std::vector<int> counts(const Cut& cut) const;
+  void cut(Split& split, const Span& span, const Cut& by, int parts) const;
+
+  const Step& step_;
+  const Split base_;
+  const bool all_counts_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace lancet::schedule

@@ -1,0 +1,178 @@
+// Training under `lancet` where it mixes cuts: rings with a list schedule, and cuts of single MoE layers.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "declared_costs.h"
+#include "lancet/ir/print.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/planning/plan_file.h"
+#include "temporary_folder.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+// A slow device, whose copies and all-reduces take no time, on a slow network.
+struct CostsOfMixes final : cost::Costs {
+  test::DeclaredCosts others;
+  // Rates at which messages take about as long as the products beside them.
+  explicit CostsOfMixes(const config::Config& config) {
+    others.elements_per_ms = 4000;
+    others.network_mb_per_s = config.mesh.tensor > 1 ? 20 : 0.7;
+    others.latency_ms = 0.001;
+  }
+  std::optional<double> compute_ms(std::string_view key) const override {
+    for (const std::string_view copy : {"take_window(", "join_windows(", "sum(", "place_columns(", "copy("})
+      if (key.starts_with(copy)) return 0.001;
+    return others.compute_ms(key);
+  }
+  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override {
+    return others.all_to_all_ms(bytes, group);
+  }
+  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0.001; }
+  cost::CoreCost all_to_all_core() const override { return {}; }
+  cost::CoreCost all_reduce_core() const override { return {}; }
+  double launch_ms() const override { return 0; }
+  cost::Interference interference() const override { return {}; }
+};
+
+struct Mixed {
+  ir::Plan plan;
+  planner::PlanReport report;
+  const planner::PolicyResult& of(std::string_view policy) const {
+    const auto found = std::ranges::find(report.policies, policy, &planner::PolicyResult::policy);
+    REQUIRE(found != report.policies.end());
+    return *found;
+  }
+  double step_ms(std::string_view policy) const { return of(policy).timeline.makespan; }
+};
+
+Mixed planned(const config::Config& config, int ranks) {
+  const CostsOfMixes costs(config);
+  Mixed mixed;
+  auto plan = planning::plan_step(config, ranks, {.costs = &costs, .compare = true}, &mixed.report);
+  INFO((plan.ok() ? "" : plan.error().message));
+  REQUIRE(plan.ok());
+  mixed.plan = *std::move(plan);
+  return mixed;
+}
+
+config::Config with_rings(const mesh::Mesh& mesh) {
+  config::Config config = test::config_on(mesh);
+  config.train.sequence_parallel = true;
+  config.overlap.policy = "lancet";
+  return config;
+}
+
+// One MoE layer whose experts are most of the step.
+config::Config one_layer() {
+  config::Config config = test::config_on(test::mesh_of(1, 4, 1));
+  config.model.n_layer = 1;
+  config.model.moe_layer_freq = 1;
+  config.overlap.policy = "lancet";
+  return config;
+}
+
+test::Records trained(const config::Config& config, int ranks, int steps, std::string* policy = nullptr) {
+  const CostsOfMixes costs(config);
+  test::Records records;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) records.push_back(record);
+    }
+    if (world.rank() == 0 && policy) *policy = trainer->executor().plan().header.text("policy");
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  return records;
+}
+
+void check_losses(config::Config config, int ranks) {
+  std::string policy;
+  const test::Records found = trained(config, ranks, 10, &policy);
+  CHECK(policy == "lancet");
+  config.overlap.policy = "sequential";
+  const test::Records expected = trained(config, ranks, 10);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-6));
+    if (expected[i].drop_pct) CHECK(found[i].drop_pct.value() == expected[i].drop_pct.value());
+  }
+}
+
+void check_memory(const Mixed& mixed, const config::Config& config) {
+  CHECK(double(mixed.plan.arena_bytes) <= config.overlap.memory_factor * double(mixed.of("sequential").arena_bytes));
+}
+
+// The plan is one of the config, and so is what its file gives.
+void check_file(const ir::Plan& plan, const config::Config& config, int ranks) {
+  const test::TemporaryFolder folder;
+  const std::string text = ir::print(plan), file = folder / "plan.ir";
+  std::ofstream(file) << text;
+  const auto read = planning::read_plan(file, config, ranks);
+  INFO((read.ok() ? "" : read.error().message));
+  REQUIRE(read.ok());
+  CHECK(ir::print(*read) == text);
+}
+
+int count_of(const ir::Plan& plan, std::string_view op) {
+  return int(std::ranges::count(plan.program.instructions, op, &ir::Instruction::op));
+}
+
+}  // namespace
+
+TEST_CASE("lancet: rings in a list schedule beat rings that take turns, and the schedule without rings") {
+  const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2));
+  const config::Config config = with_rings(mesh);
+  const Mixed mixed = planned(config, mesh.ranks());
+  INFO(to_string(mesh) << ": " << mixed.of("lancet").how << "; " << mixed.step_ms("lancet") << " ms, sequential "
+                       << mixed.step_ms("sequential") << ", collective_matmul " << mixed.step_ms("collective_matmul")
+                       << ", dw " << mixed.step_ms("dw"));
+  CHECK(mixed.report.chosen == "lancet");
+  CHECK(mixed.of("lancet").how.starts_with("rings beside products: "));
+  CHECK(count_of(mixed.plan, "permute_shards") > 0);
+  CHECK(mixed.step_ms("lancet") < 0.99 * mixed.step_ms("collective_matmul"));
+  CHECK(mixed.step_ms("lancet") < 0.99 * mixed.step_ms("dw"));
+  check_memory(mixed, config);
+  check_file(mixed.plan, config, mesh.ranks());
+  check_losses(config, mesh.ranks());
+}
+
+TEST_CASE("lancet: rings are left out by the name of their pass") {
+  const config::Config config = with_rings(test::mesh_of(1, 1, 2));
+  const CostsOfMixes costs(config);
+  const auto plan = planning::plan_step(config, 2, {.costs = &costs, .skip = {"search_orders_with_rings"}});
+  REQUIRE(plan.ok());
+  CHECK(count_of(*plan, "permute_shards") == 0);
+}
+
+TEST_CASE("lancet: cuts of a single MoE layer beat the batch in parts, and the layer's cuts alone") {
+  const config::Config config = one_layer();
+  const Mixed mixed = planned(config, 4);
+  INFO(mixed.report.why << "; " << mixed.of("lancet").how << "; " << mixed.step_ms("lancet") << " ms, sequential "
+                        << mixed.step_ms("sequential") << ", comet " << mixed.step_ms("comet") << ", tutel "
+                        << mixed.step_ms("tutel"));
+  CHECK(mixed.report.chosen == "lancet");
+  CHECK(mixed.of("lancet").how.find("experts in ") != std::string::npos);
+  for (const std::string_view rival : {"comet", "tutel", "partition", "dw"})
+    CHECK(mixed.step_ms("lancet") < 0.99 * mixed.step_ms(rival));
+  check_memory(mixed, config);
+  check_file(mixed.plan, config, 4);
+  check_losses(config, 4);
+}
+
+TEST_CASE("auto is never slower than a single way") {
+  config::Config config = GENERATE(with_rings(test::mesh_of(1, 2, 2)), one_layer());
+  config.overlap.policy = "auto";
+  const Mixed mixed = planned(config, 4);
+  double best = mixed.step_ms("sequential");
+  for (const std::string_view policy : {"expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet", "flowmoe",
+                                        "collective_matmul", "dw", "partition", "lancet"})
+    best = std::min(best, mixed.step_ms(policy));
+  CHECK(mixed.step_ms(mixed.report.chosen) <= best * (1 + 1e-9));
+}
+
+}  // namespace lancet
