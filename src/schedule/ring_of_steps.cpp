@@ -349,13 +349,13 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
   return as_it_is(step, std::move(how), std::move(program), permuted(candidate.op_costs, source), std::move(needed));
 }
 
-Candidate ring_of_steps(const Step& step, const config::Overlap&, Candidate candidate) {
+Candidate ring_of_steps(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   std::vector<Candidate> found = RingSearch(step, candidate).run();
   if (found.empty()) return candidate;
-  const double allowed = arena_limit * double(plan_memory_sequentially(step.program()).arena_bytes);
-  const double most = std::max(allowed, double(plan_memory(candidate.program, candidate.needed).arena_bytes));
+  const std::int64_t most = plan_memory(candidate.program, candidate.needed).arena_bytes;
   for (Candidate& one : found)
-    if (double(plan_memory(one.program, one.needed).arena_bytes) <= most) return std::move(one);
+    if (fits_memory(step, overlap, one) || plan_memory(one.program, one.needed).arena_bytes <= most)
+      return std::move(one);
   return candidate;
 }
 
