@@ -100,27 +100,6 @@ std::string print_outputs(const Program& program) {
   return text;
 }
 
-void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
-  if (!id.valid() || id.index() >= program_.tensors.size()) return;
-  if (program_[id].storage.valid()) need(program_[id].storage, list);
-  if (program_[id].kind != TensorKind::view || printed_[id.index()]) return;
-  printed_[id.index()] = true;
-  list.push_back(id);
-}
-
-std::vector<TensorId> ViewPrinter::before(const Instruction& instruction) {
-  std::vector<TensorId> list;
-  for (TensorId id : instruction.operands) need(id, list);
-  for (TensorId id : instruction.results) need(id, list);
-  return list;
-}
-
-std::vector<TensorId> ViewPrinter::before_outputs() {
-  std::vector<TensorId> list;
-  for (const Output& output : program_.outputs) need(output.tensor, list);
-  return list;
-}
-
 std::string ViewPrinter::line(TensorId view) const { return "view " + print_made(program_, view); }
 
 namespace {
