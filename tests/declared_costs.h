@@ -26,14 +26,24 @@ struct DeclaredCosts final : cost::Costs {
   static bool is_copy_of_columns(std::string_view key) {
     return key.starts_with("place_columns") || key.starts_with("take_columns");
   }
-  // Of an expert's weights [E,N,K], the share of N that a product makes, of K for a gradient.
+  // Of an expert's weights [E,N,K], the share of N that a product makes, of K for a gradient; or the other way round,
+  // if it sums over a tile of the columns of its rows.
   static double share_of_columns(std::string_view key) {
+    const bool of_gradient = key.starts_with("expert_linear_dx");
+    if (key.find("_sums(") != std::string_view::npos) return extent(key, 0, 2) / extent(key, 1, of_gradient ? 1 : 2);
     const auto columns = key.find("columns=");
     if (columns == std::string_view::npos || is_copy_of_columns(key)) return 1;
-    auto at = key.find('[', key.find('[') + 1);
-    for (int comma = key.starts_with("expert_linear_dx") ? 2 : 1; comma > 0; --comma) at = key.find(',', at + 1);
-    const auto number = [&](std::size_t from) { return std::atof(std::string(key.substr(from, 20)).c_str()); };
-    return number(columns + 8) / number(at + 1);
+    return number(key, columns + 8) / extent(key, 1, of_gradient ? 2 : 1);
+  }
+  static double number(std::string_view key, std::size_t from) {
+    return std::atof(std::string(key.substr(from, 20)).c_str());
+  }
+  // An extent of one of the operands that a key lists.
+  static double extent(std::string_view key, int operand, int axis) {
+    auto at = key.find('[');
+    for (; operand > 0; --operand) at = key.find('[', at + 1);
+    for (; axis > 0; --axis) at = key.find(',', at + 1);
+    return number(key, at + 1);
   }
   double all_to_all_ms(double bytes, mesh::Axes = {}) const override {
     return latency_ms + bytes / network_mb_per_s * 1e-3;
