@@ -20,6 +20,7 @@
 #include "lancet/schedule/micro_batches.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
+#include "lancet/schedule/turns.h"
 #include "pipeline.h"
 #include "policies.h"
 

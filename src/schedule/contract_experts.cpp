@@ -5,7 +5,7 @@
 // each kind has one number of tiles. First all kinds have the same number, then each tries the others. In the range of
 // an all-to-all and its product, list scheduling orders the tiles, the copies and the weight gradients between them.
 // The waits by which a policy kept instructions apart hold as before, but for those within such a range. A candidate
-// whose arena is larger than arena_limit times that of the sequential step is refused.
+// that overlap.memory_factor does not allow is refused.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,6 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/plan_memory.h"
 #include "orders.h"
 #include "split_search.h"
 
@@ -62,20 +61,20 @@ Dependencies extra_waits(const Candidate& schedule) {
 
 class ContractSearch {
  public:
-  ContractSearch(const Step& step, const Candidate& base)
+  ContractSearch(const Step& step, const config::Overlap& overlap, const Candidate& base)
       : step_(step),
+        overlap_(overlap),
         base_(base),
         rows_(cut_.rows(base.program)),
         extra_(extra_waits(base)),
-        pairs_(pairs_of(base.program, rows_)),
-        arena_(double(plan_memory_sequentially(step.program()).arena_bytes)) {
+        pairs_(pairs_of(base.program, rows_)) {
     for (const Pair& pair : pairs_) chosen_.resize(std::max(chosen_.size(), pair.kind + 1), 1);
   }
 
-  Candidate run(Candidate best, bool forced) {
+  Candidate run(Candidate best) {
     std::vector<int> counts = step_.part_counts(cut_);
     for (const int count : counts) try_tiles(std::vector<int>(chosen_.size(), count), best);
-    if (forced || chosen_.size() < 2) return best;
+    if (overlap_.parts > 1 || chosen_.size() < 2) return best;
     counts.insert(counts.begin(), 1);
     for (std::size_t kind = 0; kind < chosen_.size(); ++kind)
       for (const int count : counts) {
@@ -91,7 +90,7 @@ class ContractSearch {
     if (std::ranges::all_of(tiles, [](int count) { return count == 1; })) return;
     Candidate candidate = in_tiles(tiles);
     if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9)) return;
-    if (double(plan_memory(candidate.program, candidate.needed).arena_bytes) > arena_limit * arena_) return;
+    if (!fits_memory(step_, overlap_, candidate)) return;
     best = std::move(candidate);
     chosen_ = tiles;
   }
@@ -155,11 +154,11 @@ class ContractSearch {
 
   const Cut& cut_ = cut_named("contracting");
   const Step& step_;
+  const config::Overlap& overlap_;
   const Candidate& base_;
   const AxisRows rows_;
   const Dependencies extra_;
   const std::vector<Pair> pairs_;
-  const double arena_;       // bytes, of the sequential step
   std::vector<int> chosen_;  // tiles, by kind; 1: whole
 };
 
@@ -169,9 +168,8 @@ Candidate contract_experts(const Step& step, const config::Overlap& overlap, Can
   const Cut& cut = cut_named("contracting");
   if (step.part_counts(cut).empty()) return candidate;  // no product reads what an all-to-all brings
   const Candidate base = candidate;
-  return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
-    return ContractSearch(step, base).run(std::move(best), overlap.parts > 1);
-  });
+  return or_forced_split(std::move(candidate), step, overlap, cut,
+                         [&](Candidate best) { return ContractSearch(step, overlap, base).run(std::move(best)); });
 }
 
 }  // namespace lancet::schedule

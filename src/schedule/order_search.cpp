@@ -16,6 +16,7 @@
 
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/turns.h"
 #include "layer_cuts.h"
 #include "orders.h"
 #include "split_search.h"

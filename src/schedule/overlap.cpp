@@ -5,6 +5,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/dw_schedule.h"
 #include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/turns.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

@@ -21,6 +21,7 @@
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/step_border.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "reorder.h"
 #include "split_search.h"

@@ -9,6 +9,7 @@
 #include "expert_ranges.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "pipelines.h"
 #include "split_search.h"

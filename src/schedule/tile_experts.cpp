@@ -14,6 +14,7 @@
 #include "expert_ranges.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "split_search.h"
 
 namespace lancet::schedule {

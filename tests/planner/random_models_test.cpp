@@ -8,6 +8,7 @@
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
+#include "lancet/schedule/turns.h"
 #include "schedule/ranges.h"
 #include "steps/random_model.h"
 

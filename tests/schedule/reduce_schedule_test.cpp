@@ -11,6 +11,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "lancet/schedule/simulate.h"
+#include "lancet/schedule/turns.h"
 #include "schedule/reorder.h"
 #include "steps/fake_costs.h"
 #include "steps/models.h"

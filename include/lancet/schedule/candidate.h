@@ -17,17 +17,6 @@ struct Candidate {
   Timeline timeline;
 };
 
-// Adds dependencies such that compute and all-to-all do not overlap: each instruction waits for the last one of the
-// other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
-// other.
-Dependencies turns(const ir::Program& program, Dependencies dependencies);
-// The same where `overlaps`, per instruction, says in place of the attribute which of them overlap each other.
-Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps);
-
-// Adds dependencies such that the communication streams never share the network: each message waits for the last one of
-// the other stream before it in program order.
-Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
-
 // The candidate of this program in its order, simulated.
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
                    Dependencies dependencies);
