@@ -29,6 +29,7 @@ config::Config micro_config() {
 planner::PlanRequest micro_request(const config::Config& config, int in_plan, const cost::Costs* costs) {
   planner::PlanRequest request;
   request.overlap = config.overlap;
+  request.overlap.across_steps = false;  // the runs below look at the weights after every step
   request.costs = costs;
   request.mesh = config::mesh_of(config, micro_ranks);
   request.optimizer.clip_grad = config.train.clip_grad;
