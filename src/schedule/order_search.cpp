@@ -220,8 +220,14 @@ void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) cons
 }
 
 void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
-  const Orders::Found found = orders.find(options);
-  if (double(found.peak_bytes) > tried.limit * double(memory_)) return;
+  Orders::Found found = orders.find(options);
+  const double most = tried.limit * double(memory_);
+  if (double(found.peak_bytes) > most) {
+    ListOptions held = options;
+    held.hold_bytes = std::int64_t(most);
+    found = orders.find(held);
+    if (double(found.peak_bytes) > most) return;
+  }
   // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
   // simulated step: an order whose list schedule is longer is not worth simulating.
   if (found.makespan >= tried.candidate.timeline.makespan) return;
