@@ -35,7 +35,7 @@ inline std::string token_file(const TemporaryFolder& folder, const std::vector<d
 // A text that takes minutes to process.
 inline std::string long_token_file(const TemporaryFolder& folder, std::int64_t vocabulary) {
   std::vector<data::TokenId> tokens;
-  for (int i = 0; i < 2'000'000; ++i) tokens.push_back(i % int(vocabulary - 1));
+  for (int i = 0; i < 8'000'000; ++i) tokens.push_back(i % int(vocabulary - 1));
   return token_file(folder, tokens, vocabulary);
 }
 

@@ -93,12 +93,21 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
   REQUIRE_FALSE(steps.empty());
   CHECK(steps.front() == 2);
   const auto records = records_of(folder / "replanned");
-  const auto& replan = records[1]["replan"];
-  const double planned = records[1]["predicted_ms"], from = replan["from_ms"], to = replan["to_ms"];
-  CHECK(std::abs(from / planned - 1) > 0.016);
-  CHECK(to < from);
-  CHECK(replan["planning_ms"] > 0);
-  CHECK(records[2]["predicted_ms"].get<double>() == Approx(to).epsilon(2e-3));
+  const double planned = records[1]["predicted_ms"];
+  CHECK(std::abs(records[1]["replan"]["from_ms"].get<double>() / planned - 1) > 0.016);
+  int replaced = 0;
+  for (const std::int64_t step : steps) {
+    INFO("after step " << step);
+    const auto& replan = records[std::size_t(step - 1)]["replan"];
+    const double from = replan["from_ms"], to = replan["to_ms"];
+    CHECK(to <= from);
+    CHECK(replan["planning_ms"] > 0);
+    if (to == from) continue;
+    ++replaced;
+    if (std::size_t(step) < records.size())
+      CHECK(records[std::size_t(step)]["predicted_ms"].get<double>() == Approx(to).epsilon(2e-3));
+  }
+  CHECK(replaced > 0);
   const auto plan = ir::parse_plan(*read_file(folder / "replanned/plan.ir", "a plan"));
   REQUIRE(plan.ok());
   const double last = records[std::size_t(steps.back() - 1)]["replan"]["to_ms"];
