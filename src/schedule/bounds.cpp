@@ -84,12 +84,17 @@ constexpr double long_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.
 // steps: the number of steps in the jobs. A lead is relative to the longest path, and is to be the same for all.
 IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes, int steps = 1) {
   IdealSteps best{not_found, not_found};
-  const auto attempt = [&](const ListOptions& options) {
-    const ListSchedule schedule = list_schedule(step.jobs, options, {step.block_bytes});
+  const auto attempt = [&](ListOptions options) {
+    ListSchedule schedule = list_schedule(step.jobs, options, {step.block_bytes});
     if (schedule.makespan >= best.within.ms) return;  // no shorter than the best of any memory, too
-    const IdealStep found{schedule.makespan, exposed_in(step.jobs, schedule)};
-    best.any = shorter(best.any, found);
-    if (schedule.peak_bytes <= memory_bytes) best.within = found;
+    best.any = shorter(best.any, {schedule.makespan, exposed_in(step.jobs, schedule)});
+    if (schedule.peak_bytes > memory_bytes) {
+      options.hold_bytes = memory_bytes;
+      schedule = list_schedule(step.jobs, options, {step.block_bytes});
+      if (schedule.peak_bytes > memory_bytes || schedule.makespan >= best.within.ms) return;
+    }
+    best.within = {schedule.makespan, exposed_in(step.jobs, schedule)};
+    best.any = shorter(best.any, best.within);
   };
   const std::int64_t any = std::numeric_limits<std::int64_t>::max(), share = memory_bytes / 20;
   attempt({.fill_gaps = false});
