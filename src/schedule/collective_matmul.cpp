@@ -205,8 +205,9 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
   if (!search.any_pays()) return candidate;
   search.best(candidate);
   if (!search.any_chosen()) return candidate;
-  const Step ringed = step.with_program(search.program()).value();
-  Candidate found = search_orders(ringed, overlap, candidate);
+  const Result<Step> ringed = step.with_program(search.program());
+  if (!ringed.ok()) return candidate;  // measured costs may lack parts of a step with rings
+  Candidate found = search_orders(*ringed, overlap, candidate);
   if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
   found.how = search.in_words() + "; " + found.how;
   return found;

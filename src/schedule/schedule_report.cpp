@@ -19,7 +19,7 @@ bool takes_time(const ir::Interval& when) { return when.end > when.start; }
 bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && at.attributes.has("part"); }
 // The micro batches of a step are split alike, so the first one stands for all.
 bool is_first_part(const ir::Instruction& at) {
-  return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch == 0;
+  return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch <= 0;  // -1: of the step before
 }
 
 // Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".

@@ -43,6 +43,7 @@ class Run {
       status = run();
     } catch (...) {
       release();
+      records_.completed(std::numeric_limits<double>::quiet_NaN());
       throw;
     }
     if (!status.ok()) records_.completed(std::numeric_limits<double>::quiet_NaN());  // what is known of the last step

@@ -285,10 +285,10 @@ class TrainerImpl final : public Trainer {
     }
     if (step_.schedule_before) std::copy_n(step_.schedule, std::size_t(ops::schedule::plain), step_.schedule_before);
     open_ = step_.crosses_steps;
-    if (open_ && border == Border::closed) LANCET_TRY(run_end());
+    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
+    if (open_ && border == Border::closed) LANCET_TRY(run_end());  // counts to no step's time: a run has one end
     record.grad_norm = open_ ? std::numeric_limits<double>::quiet_NaN() : *step_.grad_norm;
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
-    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
     tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
@@ -313,9 +313,10 @@ class TrainerImpl final : public Trainer {
       return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
     };
     const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
+    const std::string norm = open_ ? "not known yet" : fmt::format("{}", record.grad_norm);
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
-                    record.loss, record.grad_norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
+                    record.loss, norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok();  // both numbers are sums over the ranks
     return {std::move(error), cause.ok()};
   }

@@ -46,8 +46,8 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
 // the products of the windows that have come (ring_shards). All else takes turns.
 Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // Its all-to-alls: those before products in tiles of the columns that the products sum over, each tile's product beside
-// the next tile's all-to-all, whatever the candidate's other instructions do. Numbers of tiles are found kind by kind;
-// the arena stays within 105% of the sequential step's.
+// the next tile's all-to-all, whatever the candidate's other instructions do. Numbers of tiles are found kind by kind,
+// within overlap.memory_factor.
 Candidate contract_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
 // DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of

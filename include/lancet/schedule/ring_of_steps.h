@@ -21,9 +21,9 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
                                 const std::vector<double>& first_uses);
 
 // Leaves to the next step as much of the step's end as makes the period shortest: what would start late in the step and
-// is used late in the next one. The arena stays within 105% of the sequential step's. The candidate is the schedule of
-// all micro batches; it stays as it is if nothing gains 0.2% of it. Only for steps whose updates wait for no
-// norm (passes::OptimizeOptions::clip_grad and guard).
+// is used late in the next one. The arena stays within overlap.memory_factor, or grows no further. The candidate is the
+// schedule of all micro batches; it stays as it is if nothing gains 0.2% of it. Only for steps whose updates wait for
+// no norm (passes::OptimizeOptions::clip_grad and guard).
 Candidate ring_of_steps(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 }  // namespace lancet::schedule
