@@ -73,10 +73,10 @@ def read_round(folder):
 
 def medians(rounds):
     """Returns the medians of the rounds, by policy and name, and of a step also its least and its longest round.
-    Policies whose plans are the same schedule have the rounds of all of them."""
+    Policies whose plans are the same schedule in a round have that round of all of them."""
     found = {}
     for policy, first in rounds[0].items():
-        mine = [each[other] for each in rounds for other in each if each[other]["plan"] == first["plan"]]
+        mine = [each[other] for each in rounds for other in each if each[other]["plan"] == each[policy]["plan"]]
         found[policy] = {name: value if isinstance(value, str) or value is None
                          else statistics.median(each[name] for each in mine) for name, value in first.items()}
         steps = [each["step_ms"] for each in mine]
@@ -96,6 +96,11 @@ def intervals(rounds, figures):
     return found
 
 
+def described(point):
+    """Returns what of a point its rounds depend on, as JSON reads it."""
+    return json.loads(json.dumps([point.config, point.settings, point.hosts, point.policies, point.share]))
+
+
 class Results:
     """The rounds of points in a folder, a folder each with what they are of in point.json."""
 
@@ -106,8 +111,7 @@ class Results:
         """Returns the folder of a point and what its rounds are of. Rounds of another point, commit or number of steps
         are deleted."""
         point, folder = self.points[name], self.folder / name
-        mine = {"point": [point.config, point.settings, point.hosts, point.policies, list(point.share)], "steps": steps,
-                "commit": commit}
+        mine = {"point": described(point), "steps": steps, "commit": commit}
         path = folder / "point.json"
         found = json.loads(path.read_text()) if path.is_file() else {}
         if {key: found.get(key) for key in mine} == mine:
@@ -125,13 +129,13 @@ class Results:
         return [read_round(path.parent) for path in folders]
 
     def all(self):
-        """Returns the points with rounds: (point, what they are of, rounds) by name."""
+        """Returns the points with rounds of them as they are now: (point, what they are of, rounds) by name."""
         found = {}
         for name, point in self.points.items():
             path = self.folder / name / "point.json"
-            if path.is_file() and (rounds := self.rounds(name)):
-                if list(rounds[0]) == [name_of(policy) for policy in point.policies]:
-                    found[name] = point, json.loads(path.read_text()), rounds
+            about = json.loads(path.read_text()) if path.is_file() else {}
+            if about.get("point") == described(point) and (rounds := self.rounds(name)):
+                found[name] = point, about, rounds
         return found
 
 

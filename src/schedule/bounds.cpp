@@ -78,9 +78,6 @@ double exposed_in(std::span<const Job> jobs, const ListSchedule& schedule) {
 
 constexpr IdealStep not_found{std::numeric_limits<double>::infinity(), 0};
 
-// As order_search.cpp tries them, and longer ones: a plan of many parts may need them.
-constexpr double long_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4};
-
 // steps: the number of steps in the jobs. A lead is relative to the longest path, and is to be the same for all.
 IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes, int steps = 1) {
   IdealSteps best{not_found, not_found};
@@ -101,7 +98,7 @@ IdealSteps schedule_of(const IdealJobs& step, std::int64_t memory_bytes, int ste
   attempt({.in_order = {true, true, true}});
   for (const std::int64_t fills_at : {any, memory_bytes, 18 * share, 16 * share})
     attempt({.in_order = {false, true, false}, .memory_bytes = fills_at});
-  for (const double of_step : long_leads)
+  for (const double of_step : all_leads)
     for (const bool feed_network : {false, true})
       for (const std::int64_t fills_at : {any, memory_bytes, 19 * share, 18 * share, 17 * share})
         attempt({.lead = of_step / steps,

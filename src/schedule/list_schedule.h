@@ -46,6 +46,11 @@ struct ListOptions {
   std::int64_t hold_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
+// The leads that searches try, since the best one depends on the model and the network. The long ones, at the end, need
+// the memory of many layers.
+inline constexpr double all_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4};
+inline constexpr std::span<const double> short_leads = std::span(all_leads).first(6);
+
 struct ListSchedule {
   Order order;              // all jobs, by start; needs come first
   std::vector<double> end;  // per job

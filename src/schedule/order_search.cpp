@@ -24,11 +24,6 @@
 namespace lancet::schedule {
 namespace {
 
-// Leads of a part over the next one (ListOptions). The best one depends on the model and the network, so each is tried.
-// The long ones need the memory of many layers, and are tried only if more than the default is allowed.
-constexpr double leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4};
-constexpr std::size_t short_leads = 6;
-
 // Of the allowed arena growth 2.5% is kept for packing loss. Steps with all-reduces in chunks are tried with
 // the tight margin as well. Weight gradients begin to run early, to free memory, at the margin of fillers.
 constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0.05;
@@ -86,9 +81,9 @@ class OrderSearch {
 
   const Step& step_;
   const config::Overlap& overlap_;
-  const std::span<const double> leads_;
-  std::int64_t memory_ = 0;    // bytes alive at once without parts
-  std::int64_t fills_at_ = 0;  // bytes alive at once from which on fillers run
+  const std::span<const double> leads_;  // the long ones if more than the default memory is allowed
+  std::int64_t memory_ = 0;              // bytes alive at once without parts
+  std::int64_t fills_at_ = 0;            // bytes alive at once from which on fillers run
   bool thorough_ = false;
   std::vector<Tried> tried_;
 };
@@ -98,8 +93,8 @@ class OrderSearch {
 OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
     : step_(step),
       overlap_(overlap),
-      leads_(std::span(leads).first(overlap.memory_factor > config::Overlap().memory_factor ? std::size(leads)
-                                                                                            : short_leads)),
+      leads_(overlap.memory_factor > config::Overlap().memory_factor ? std::span<const double>(all_leads)
+                                                                     : short_leads),
       memory_(peak_bytes(step.original().program())),
       fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
       thorough_(step.program().instructions.size() <= small_step) {}

@@ -41,8 +41,7 @@ constexpr double cannot = -1;
 constexpr double unused[] = {0, 0.01, 0.03, 0.1, 0.2};
 // The number of times from which on what starts is left.
 constexpr std::size_t most_begins = 12;
-// Leads of a part over the next one (ListOptions), and how many choices are ordered again with each of them.
-constexpr double rotated_leads[] = {0, 1.0 / 256, 1.0 / 128, 1.0 / 64, 1.0 / 32, 1.0 / 16};
+// How many choices are ordered again, with each of the short leads.
 constexpr std::size_t ordered_again = 4;
 // The gain, as a share of the step, below which a step ends before the next one begins.
 constexpr double least_gain = 2e-3;
@@ -301,7 +300,7 @@ class RingSearch {
     const Orders orders(list.program, permuted(candidate_.op_costs, list.source));
     double best = candidate_.timeline.makespan;
     for (const bool feed_network : {false, true})
-      for (const double lead : rotated_leads) {
+      for (const double lead : short_leads) {
         const Orders::Found order =
             orders.find({.lead = lead, .backward_lead = lead, .feed_network = feed_network, .memory_bytes = memory});
         if (order.makespan >= best) continue;  // list schedules are shorter than simulated steps
