@@ -192,7 +192,7 @@ for word in words:
     field, separator, value = word.partition("=")
     section, dot, name = field.partition(".")
     if separator and dot:
-        config.setdefault(section, {})[name] = float(value) if value.isdigit() else value
+        config.setdefault(section, {})[name] = float(value) if value.replace(".", "", 1).isdigit() else value
 names = option("--policies").split(",")
 git = lambda *rest: subprocess.run(["git", "-C", ROOT, *rest], capture_output=True, text=True).stdout.strip()
 changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
