@@ -174,10 +174,11 @@ Life life_of(const std::vector<InstructionId>& accesses, const HappensBefore& or
 // What the step before has left is alive from the start of a run on, and what this step leaves to its end.
 std::vector<Life> lives_across(const Program& program, std::vector<InstructionId> accesses,
                                const HappensBefore& order) {
-  const auto of_this = std::ranges::stable_partition(
-      accesses, [&](InstructionId id) { return of_step_before(program.instructions[id.index()]); });
-  Life before = life_of({accesses.begin(), of_this.begin()}, order);
-  Life after = life_of({of_this.begin(), of_this.end()}, order);
+  const auto of_this = std::stable_partition(accesses.begin(), accesses.end(), [&](InstructionId id) {
+    return of_step_before(program.instructions[id.index()]);
+  });
+  Life before = life_of({accesses.begin(), of_this}, order);
+  Life after = life_of({of_this, accesses.end()}, order);
   before.born.fill(0);
   after.last.fill(always);
   return {before, after};

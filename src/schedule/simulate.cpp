@@ -250,7 +250,7 @@ Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {
   for (std::size_t i = 0; i < needed.size(); ++i) {
     needed[i].insert(needed[i].end(), plan.waits[i].begin(), plan.waits[i].end());
     std::ranges::sort(needed[i]);
-    needed[i].erase(std::ranges::unique(needed[i]).begin(), needed[i].end());
+    needed[i].erase(std::unique(needed[i].begin(), needed[i].end()), needed[i].end());
   }
   return simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
 }
