@@ -47,6 +47,12 @@ def expert_figures(rows):
     return found
 
 
+def hidden_figures(rows, name, what):
+    """Returns a policy's hidden share of communication in each pass."""
+    return {f"{name}, hidden share of {what}, {which}": rows[name][f"hidden_{which}_pct"] / 100
+            for which in ("forward", "backward")}
+
+
 def tensor_figures(rows):
     """Returns the figures of a model whose products are split over the ranks. Ways without rings: all but
     collective_matmul and ours."""
@@ -54,8 +60,7 @@ def tensor_figures(rows):
     found = {"gathers and scatters / step, sequential": share_of(rows)}
     for name in ("collective_matmul", *ours_in(rows)):
         found[f"best without rings / {name}, step"] = best["step_ms"] / rows[name]["step_ms"]
-        for which in ("forward", "backward"):
-            found[f"{name}, hidden share of gathers and scatters, {which}"] = rows[name][f"hidden_{which}_pct"] / 100
+        found |= hidden_figures(rows, name, "gathers and scatters")
     for ours in ours_in(rows):
         found |= common_figures(rows, ours)
     return found
@@ -65,8 +70,7 @@ def layer_figures(rows):
     """Returns the figures of one MoE layer."""
     found = {"all-to-all / step, sequential": share_of(rows)}
     for name in ("comet", *ours_in(rows)):
-        for which in ("forward", "backward"):
-            found[f"{name}, hidden share of all-to-alls, {which}"] = rows[name][f"hidden_{which}_pct"] / 100
+        found |= hidden_figures(rows, name, "all-to-alls")
     for ours in ours_in(rows):
         found |= common_figures(rows, ours)
     return found

@@ -19,7 +19,7 @@ bool takes_time(const ir::Interval& when) { return when.end > when.start; }
 bool is_part(const ir::Instruction& at) { return at.attributes.has("parts") && at.attributes.has("part"); }
 // The micro batches of a step are split alike, so the first one stands for all.
 bool is_first_part(const ir::Instruction& at) {
-  return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch <= 0;  // -1: of the step before
+  return is_part(at) && at.attributes.integer("part") == 0 && at.micro_batch == 0;
 }
 
 // Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".
@@ -40,7 +40,8 @@ std::vector<CommunicationCover> all_covers(const ir::Program& program, std::span
 }
 
 void add_cover(const ir::Program& program, const CommunicationCover& cover, CommunicationSite& sum) {
-  sum.parts += program.instructions[cover.communication.index()].micro_batch == 0;
+  // What the step before has left is of its last micro batch, and is counted here alone.
+  sum.parts += program.instructions[cover.communication.index()].micro_batch <= 0;
   sum.ms += cover.ms;
   sum.covered_ms += cover.covered_ms;
   for (const Cover& under : cover.under) {

@@ -139,7 +139,7 @@ TEST_CASE("tiles of columns read and write no more than their share") {
   CHECK(one.bytes < all.bytes);
 }
 
-TEST_CASE("tiles of columns cover each column once, and begin at multiples of 8 where there are so many") {
+TEST_CASE("tiles of columns cover each column once, and begin at multiples of 8 if there are enough columns") {
   for (std::int64_t width : {1, 3, 7, 8, 24, 30, 64, 100, 768, 1001})
     for (std::int64_t tiles = 1; tiles <= std::min<std::int64_t>(width, 9); ++tiles) {
       std::int64_t next = 0;
