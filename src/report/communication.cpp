@@ -17,11 +17,6 @@ using schedule::CommunicationSite;
 // By rank, the times of the plan's instructions in milliseconds; instructions without an event take no time.
 using Measured = std::map<std::string, std::vector<ir::Interval>>;
 
-// The name of an instruction's event (runtime/trace.h).
-std::string event_name(const ir::Instruction& at) {
-  return at.label.empty() ? at.op : fmt::format("{} {}", at.op, ir::place_of(at));
-}
-
 Result<Measured> measured_of(const ir::Plan& plan, const Timeline& timeline) {
   const auto& instructions = plan.program.instructions;
   Measured measured;
@@ -32,7 +27,7 @@ Result<Measured> measured_of(const ir::Plan& plan, const Timeline& timeline) {
     for (const TimelineEvent& event : row.events) {
       const std::string& name = timeline.names[event.name];
       const std::size_t index = event.instruction.value_or(instructions.size());
-      if (index >= instructions.size() || event_name(instructions[index]) != name)
+      if (index >= instructions.size() || ir::event_name(instructions[index]) != name)
         return data_error(fmt::format("expected the times of the instructions of plan.ir, found event '{}'", name));
       when[index] = {event.start / 1000, (event.start + event.length) / 1000};
     }

@@ -43,9 +43,8 @@ class Writer {
     for (ir::InstructionId wait : plan_.waits[index]) waits.push_back(wait.value);
     add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, )"
                     R"("args": {{"index": {}, "waits": [{}]}}}})",
-                    json_string(at.label.empty() ? at.op : at.op + " " + ir::place_of(at)), ir::name(at.role), pid,
-                    static_cast<int>(at.stream), microseconds(span.start), microseconds(span.end - span.start), index,
-                    fmt::join(waits, ", ")));
+                    json_string(ir::event_name(at)), ir::name(at.role), pid, static_cast<int>(at.stream),
+                    microseconds(span.start), microseconds(span.end - span.start), index, fmt::join(waits, ", ")));
   }
 
   std::string text(std::string_view about) const {

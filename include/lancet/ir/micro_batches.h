@@ -19,6 +19,8 @@ namespace lancet::ir {
 
 // The place of an instruction in the model, with its micro batch, for people: "h.1.attn.c_attn@1".
 inline std::string place_of(const Instruction& at) { return of_micro_batch(at.label, at.micro_batch); }
+// The name of its event in a trace: "linear h.1.attn.c_attn@1".
+inline std::string event_name(const Instruction& at) { return at.label.empty() ? at.op : at.op + " " + place_of(at); }
 
 // How many micro batches the program has; at least 1.
 std::int32_t micro_batches(const Program& program);
