@@ -89,17 +89,6 @@ std::vector<std::string_view> skippable() {
   return names;
 }
 
-// Why no part of a step may run in the next one; empty: it may.
-std::string why_not_across_steps(const PlanRequest& request) {
-  const passes::OptimizeOptions& optimizer = request.optimizer;
-  if (!request.overlap.across_steps) return "overlap.across_steps is false";
-  if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
-  if (optimizer.clip_grad > 0)
-    return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",
-                       optimizer.clip_grad);
-  return "";
-}
-
 // Without a second micro batch, a policy of several is another one.
 bool is_compared(const Policy& policy, int micro_batches) {
   return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
@@ -337,6 +326,16 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
 }
 
 }  // namespace
+
+std::string why_not_across_steps(const PlanRequest& request) {
+  const passes::OptimizeOptions& optimizer = request.optimizer;
+  if (!request.overlap.across_steps) return "overlap.across_steps is false";
+  if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
+  if (optimizer.clip_grad > 0)
+    return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",
+                       optimizer.clip_grad);
+  return "";
+}
 
 std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;

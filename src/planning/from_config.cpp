@@ -47,6 +47,8 @@ namespace {
 // overlapped schedule may be a loss there.
 constexpr double crowded_error = 0.28;
 
+}  // namespace
+
 planner::PlanRequest plan_request(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
   planner::PlanRequest request;
@@ -72,8 +74,6 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks) {
                        .mesh = request.mesh};
   return request;
 }
-
-}  // namespace
 
 std::string LeastMemory::parts() const {
   return fmt::format("{} parameters, {} optimizer, {} gradients, besides activations", parameters / 1'000'000,

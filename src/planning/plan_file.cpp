@@ -150,17 +150,12 @@ Status same_content(const ir::Program& found, const ir::Program& expected) {
   return {};
 }
 
-// Where updates wait for the norm, or overlap.across_steps is false, a step is complete before the next one begins.
-Status check_border(const ir::Program& program, const config::Config& config) {
-  const bool waits = config.train.clip_grad > 0 || config.train.on_non_finite == config::OnNonFinite::skip ||
-                     !config.overlap.across_steps;
+Status check_border(const ir::Program& program, const config::Config& config, int ranks) {
+  const std::string why_not = planner::why_not_across_steps(plan_request(config, ranks));
   const auto before = std::ranges::find_if(program.instructions, ir::of_step_before);
-  if (!waits || before == program.instructions.end()) return {};
-  return config_error(
-      fmt::format("instruction [{}]: expected none of the step before with train.clip_grad, train.on_non_finite=skip "
-                  "or overlap.across_steps=false, "
-                  "found {}",
-                  before - program.instructions.begin(), ir::print(program, *before)));
+  if (why_not.empty() || before == program.instructions.end()) return {};
+  return config_error(fmt::format("instruction [{}]: expected none of the step before, since {}, found {}",
+                                  before - program.instructions.begin(), why_not, ir::print(program, *before)));
 }
 
 Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int ranks) {
@@ -172,7 +167,7 @@ Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int 
   LANCET_TRY(ir::verify(plan));
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
-  LANCET_TRY(check_border(plan.program, config));
+  LANCET_TRY(check_border(plan.program, config, ranks));
   LANCET_TRY(same_content(plan.program, expected.program));
   return plan;
 }

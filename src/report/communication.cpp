@@ -42,11 +42,7 @@ void add(const CommunicationSite& site, double ranks, std::vector<CommunicationS
   if (sum == sums.end()) sum = sums.insert(sum, {site.site, site.pass, site.stream, site.parts, 0, 0, {}});
   sum->ms += site.ms / ranks;
   sum->covered_ms += site.covered_ms / ranks;
-  for (const auto& [name, ms] : site.under) {
-    auto same = std::ranges::find(sum->under, name, [](const auto& item) { return item.first; });
-    if (same == sum->under.end()) same = sum->under.insert(same, {name, 0});
-    same->second += ms / ranks;
-  }
+  for (const auto& [name, ms] : site.under) sum->add_under(name, ms / ranks);
 }
 
 std::vector<CommunicationSite> mean_of(const ir::Program& program, const Measured& measured) {
@@ -54,8 +50,7 @@ std::vector<CommunicationSite> mean_of(const ir::Program& program, const Measure
   for (const auto& [rank, when] : measured)
     for (const CommunicationSite& site : schedule::communication_sites(program, when))
       add(site, double(measured.size()), sums);
-  for (CommunicationSite& sum : sums)
-    std::ranges::stable_sort(sum.under, std::ranges::greater(), [](const auto& item) { return item.second; });
+  for (CommunicationSite& sum : sums) sum.sort_under();
   return sums;
 }
 

@@ -58,10 +58,12 @@ class MetricsReader {
     if (step == record.end() || !step->is_number_integer() || *step < 1 || *step > most_steps)
       return "expected \"step\", a whole number from 1 on";
     std::array<double, series_keys.size()> values;
+    bool finite = true;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto value = record.find(series_keys[i]);
       const bool none = value == record.end() || value->is_null();
       if (!none && !value->is_number()) return fmt::format("expected \"{}\" to be a number or null", series_keys[i]);
+      finite = finite && (value == record.end() || !value->is_null() || !is_steady(series_keys[i]));
       values[i] = none ? std::numeric_limits<double>::quiet_NaN() : value->get<double>();
     }
     std::vector<float> load;
@@ -75,6 +77,7 @@ class MetricsReader {
     if (record.contains("held_out_loss") && !record.contains("loss")) return add_held_out(*step, values);
     go_back(step->get<std::int64_t>());
     metrics.steps.push_back(step->get<std::int64_t>());
+    metrics.finite.push_back(finite);
     for (std::size_t i = 0; i < values.size(); ++i) metrics.series[i].push_back(values[i]);
     if (!load.empty()) add_column(std::move(load));
     metrics.layers = std::move(layers);
@@ -124,6 +127,7 @@ class MetricsReader {
   void go_back(std::int64_t step) {
     while (!metrics.steps.empty() && metrics.steps.back() >= step) {
       metrics.steps.pop_back();
+      metrics.finite.pop_back();
       for (auto& values : metrics.series) values.pop_back();
     }
     while (!metrics.load.empty() && metrics.load.back().from >= step) metrics.load.pop_back();

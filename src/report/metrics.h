@@ -1,5 +1,6 @@
 // Reads metrics.jsonl into columns.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -19,8 +20,10 @@ inline constexpr auto series_keys = std::to_array<std::string_view>(
      "drop_pct", "dead_experts", "load_max_over_mean", "router_entropy", "experts_per_token", "z_loss", "bias_spread",
      "rounds"});
 
-// The keys that every step has: a record without one is of a step whose number was not finite.
+// The keys whose number every step has: null in the record of a step whose number was not finite.
 inline constexpr std::array<std::string_view, 2> steady_keys = {"loss", "grad_norm"};
+
+constexpr bool is_steady(std::string_view key) { return std::ranges::find(steady_keys, key) != steady_keys.end(); }
 
 // The keys of a record that hold a number for each MoE layer, of which the page shows the last.
 inline constexpr auto layer_keys = std::to_array<std::string_view>(
@@ -42,6 +45,7 @@ struct LoadColumn {
 
 struct Metrics {
   std::vector<std::int64_t> steps;                             // rising
+  std::vector<bool> finite;                                    // by record: none of the steady keys is null
   std::array<std::vector<double>, series_keys.size()> series;  // by key; NaN where a record has no number
   std::vector<std::size_t> experts;                            // of each MoE layer
   std::vector<LoadColumn> load;                                // rising, at most most_columns

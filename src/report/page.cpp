@@ -126,22 +126,11 @@ std::string quoted(const std::vector<std::string>& texts) {
   return all + "]";
 }
 
-bool is_steady(std::string_view key) {
-  return std::find(steady_keys.begin(), steady_keys.end(), key) != steady_keys.end();
-}
-
-// Counts the records that lack a number that every step has, and names the step of the first.
+// Counts the records of steps whose loss or norm was not finite, and names the step of the first.
 std::string not_finite_json(const Metrics& metrics) {
-  std::size_t count = 0;
-  std::int64_t first = 0;
-  for (std::size_t r = metrics.steps.size(); r-- > 0;)
-    for (std::size_t i = 0; i < series_keys.size(); ++i)
-      if (is_steady(series_keys[i]) && !std::isfinite(metrics.series[i][r])) {
-        ++count;
-        first = metrics.steps[r];
-        break;
-      }
-  return fmt::format(R"({{"count":{},"first":{}}})", count, first);
+  const auto first = std::ranges::find(metrics.finite, false);
+  return fmt::format(R"({{"count":{},"first":{}}})", std::ranges::count(metrics.finite, false),
+                     first == metrics.finite.end() ? 0 : metrics.steps[std::size_t(first - metrics.finite.begin())]);
 }
 
 std::string series_json(const Metrics& metrics) {

@@ -69,15 +69,16 @@ Status keep_earlier(const std::filesystem::path& path) {
 }  // namespace
 
 std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool expert_tokens) {
+  const std::string norm = r.is_norm_known ? fmt::format(R"("grad_norm": {}, )", number(r.grad_norm)) : "";
   return fmt::format(
-      R"({{"step": {}, "loss": {}, "aux_loss": {}, "grad_norm": {}, "lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
+      R"({{"step": {}, "loss": {}, "aux_loss": {}, {}"lr": {}, "step_ms": {}, "tokens_per_s": {}, "mfu": {}, )"
       R"("compute_ms": {}, "a2a_ms": {}, "allreduce_ms": {}, "communication_ms": {}, "exposed_ms": {}, "hidden_pct": {}, "predicted_ms": {}, )"
       R"("load_max_over_mean": {}, "drop_pct": {}, "dead_experts": {}, "router_entropy": {}, )"
       R"("experts_per_token": {}, "z_loss": {}, "bias_spread": {}, )"
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
       R"("layer_experts_per_token": [{}], "layer_z_loss": [{}], "layer_bias_spread": [{}], )"
       R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}, "rounds": {}}})",
-      r.step, number(r.loss), number(r.aux_loss), number(r.grad_norm), number(r.lr), number(r.step_ms),
+      r.step, number(r.loss), number(r.aux_loss), norm, number(r.lr), number(r.step_ms),
       number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
       number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
       number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),

@@ -62,7 +62,7 @@ std::vector<TensorId> written_by(const ir::Program& program, const ir::Instructi
 std::vector<bool> reported(const ir::Program& program) {
   std::vector<bool> reported(program.tensors.size());
   for (const ir::Output& output : program.outputs)
-    if (output.name != "grad_norm") reported[program.root(output.tensor).index()] = true;
+    if (output.kind != ir::OutputKind::norm) reported[program.root(output.tensor).index()] = true;
   return reported;
 }
 

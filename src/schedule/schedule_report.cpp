@@ -44,12 +44,8 @@ void add_cover(const ir::Program& program, const CommunicationCover& cover, Comm
   sum.parts += program.instructions[cover.communication.index()].micro_batch <= 0;
   sum.ms += cover.ms;
   sum.covered_ms += cover.covered_ms;
-  for (const Cover& under : cover.under) {
-    const std::string name = work_of(program.instructions[under.instruction.index()]);
-    auto same = std::ranges::find(sum.under, name, [](const auto& item) { return item.first; });
-    if (same == sum.under.end()) same = sum.under.insert(same, {name, 0});
-    same->second += under.ms;
-  }
+  for (const Cover& under : cover.under)
+    sum.add_under(work_of(program.instructions[under.instruction.index()]), under.ms);
 }
 
 // Disjoint sets of instructions (union-find).
@@ -94,6 +90,16 @@ std::vector<CommunicationCover> communication_covers(const ir::Program& program,
   return covers;
 }
 
+void CommunicationSite::add_under(const std::string& work, double under_ms) {
+  auto same = std::ranges::find(under, work, [](const auto& item) { return item.first; });
+  if (same == under.end()) same = under.insert(same, {work, 0});
+  same->second += under_ms;
+}
+
+void CommunicationSite::sort_under() {
+  std::ranges::stable_sort(under, std::ranges::greater(), [](const auto& item) { return item.second; });
+}
+
 std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when) {
   std::vector<CommunicationSite> sites;
   std::map<std::pair<std::string, std::string_view>, std::size_t> index;
@@ -104,8 +110,7 @@ std::vector<CommunicationSite> communication_sites(const ir::Program& program, s
     if (first) sites.push_back({.site = site_of(at), .pass = pass_of(at.role), .stream = at.stream, .under = {}});
     add_cover(program, cover, sites[it->second]);
   }
-  for (CommunicationSite& sum : sites)
-    std::ranges::stable_sort(sum.under, std::ranges::greater(), [](const auto& item) { return item.second; });
+  for (CommunicationSite& sum : sites) sum.sort_under();
   return sites;
 }
 

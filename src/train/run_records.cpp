@@ -35,11 +35,12 @@ void RunRecords::step(const run::StepRecord& record, bool is_open) {
   for (std::size_t i = 0; i < layers.size(); ++i) open_->layers[i].expert_tokens = open_->expert_tokens[i];
 }
 
-void RunRecords::completed(double grad_norm) {
+void RunRecords::completed(std::optional<double> grad_norm) {
   if (!open_) return;
   const Open complete = *std::exchange(open_, {});
   run::StepRecord record = complete.record;
-  record.grad_norm = grad_norm;
+  record.is_norm_known = grad_norm.has_value();
+  if (grad_norm) record.grad_norm = *grad_norm;
   write(record, complete.layers);
 }
 

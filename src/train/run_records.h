@@ -26,8 +26,8 @@ class RunRecords {
 
   // is_open: the norm is not known yet; the step is recorded when completed() brings it.
   void step(const run::StepRecord& record, bool is_open = false);
-  // grad_norm: of the step that waits for it, if one does.
-  void completed(double grad_norm);
+  // grad_norm: of the step that waits for it, if one does; empty if it stays unknown.
+  void completed(std::optional<double> grad_norm);
   void plan();  // replaces plan.ir by the trainer's plan
   void trace(const std::string& text);
   void held_out(double loss);

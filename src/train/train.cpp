@@ -15,7 +15,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <optional>
 
 #include "lancet/base/log.h"
 #include "lancet/run/resume_point.h"
@@ -43,10 +43,10 @@ class Run {
       status = run();
     } catch (...) {
       release();
-      records_.completed(std::numeric_limits<double>::quiet_NaN());
+      records_.completed(std::nullopt);
       throw;
     }
-    if (!status.ok()) records_.completed(std::numeric_limits<double>::quiet_NaN());  // what is known of the last step
+    if (!status.ok()) records_.completed(std::nullopt);  // what is known of the last step
     if (!status.ok() && !status.error().agreed) release();
     return status;
   }

@@ -92,7 +92,7 @@ TEST_CASE("the words of a name say what a state or an output is") {
     shares.push_back(ir::is_share(output.kind));
     CHECK(output.parameter.valid() == (output.kind == Output::gradient));
   }
-  CHECK(outputs == std::vector<Output>{Output::loss, Output::aux, Output::load, Output::gradient, Output::other,
+  CHECK(outputs == std::vector<Output>{Output::loss, Output::aux, Output::load, Output::gradient, Output::norm,
                                        Output::other, Output::other, Output::other, Output::z_loss, Output::bias});
   CHECK(shares == std::vector<bool>{true, true, true, false, false, false, false, false, true, false});
   CHECK(ir::state_name("w", State::master) == "w.master");

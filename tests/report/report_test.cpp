@@ -163,6 +163,14 @@ TEST_CASE("a number that is not finite is a gap in its line, however many record
   CHECK(run["series"]["save_ms"]["mean"][gap] == 1);  // steps without a save are no gaps
 }
 
+TEST_CASE("a norm that a run did not live to know is not one that was not finite") {
+  const TemporaryFolder folder;
+  folder.write("metrics.jsonl", record(1, 0.5, R"(, "grad_norm": 1)") + record(2, 0.25));
+  const json run = data_of(page_of(folder).value())["runs"][0];
+  CHECK(run["not_finite"]["count"] == 0);
+  CHECK(run["series"]["grad_norm"]["mean"] == json({1, nullptr}));
+}
+
 TEST_CASE("a held-out loss on its own line belongs to the step before it") {
   const TemporaryFolder folder;
   const auto held_out_after = [](int step) {

@@ -88,6 +88,9 @@ Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical,
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
 Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh);
 
+// Why no part of a step may run in the next one; empty: it may.
+std::string why_not_across_steps(const PlanRequest& request);
+
 struct PolicyInfo {
   std::string_view name, what;
 };

@@ -17,6 +17,9 @@ ir::Program build_forward(const config::Config& config, const model::BuildOption
 // One rank's forward Program: its parameters have the shapes of this rank's shards.
 Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks);
 
+// What the planner is asked for a training step, without costs.
+planner::PlanRequest plan_request(const config::Config& config, int ranks);
+
 // A lower bound on the bytes of a rank's training step, known before the step is scheduled. All gradients are held
 // until their norm is known.
 struct LeastMemory {

@@ -18,6 +18,7 @@ struct StepRecord {
   double loss = 0;                 // mean cross-entropy over the tokens of the whole batch, in nats
   double aux_loss = 0;             // sum over MoE layers, without its coefficient
   double grad_norm = 0;            // before clipping
+  bool is_norm_known = true;       // false: the run ended before the norm was known, and the record has no grad_norm
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;

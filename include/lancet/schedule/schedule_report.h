@@ -34,6 +34,9 @@ struct CommunicationSite {
   double ms = 0, covered_ms = 0;
   // The sites and roles ("h.2.attn.c_attn dw") of the compute stream's instructions beside it, the longest first.
   std::vector<std::pair<std::string, double>> under;
+
+  void add_under(const std::string& work, double under_ms);
+  void sort_under();
 };
 // Every communication that takes time, in launch order, without what copies on the rank itself. when: per instruction,
 // as predicted or as measured.

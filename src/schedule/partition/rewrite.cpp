@@ -10,8 +10,7 @@
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
 // - the last axis of what a product sums over: each part adds onto the sums of the part before, in f32; what the
-// product
-//   makes of its sums follows the last part (contract).
+//   product makes of its sums follows the last part (contract).
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
@@ -20,13 +19,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_map>
 
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/column_tiles.h"
 #include "lancet/ops/contraction.h"
+#include "split_facts.h"
 
 namespace lancet::schedule {
 namespace {
@@ -36,8 +35,6 @@ using ir::Slice;
 using ir::TensorId;
 using ops::Axis;
 
-bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
-
 class Rewriter {
  public:
   Rewriter(const ir::Program& source, const Split& split)
@@ -45,12 +42,11 @@ class Rewriter {
         split_(split),
         per_token_(split.per_token.empty() ? per_token_tensors(source) : split.per_token),
         received_(source.tensors.size()),
-        whole_users_(source.tensors.size()) {
+        whole_users_(whole_users(source, split)) {
     result_.program = source;
     result_.program.instructions.clear();
     for (const Instruction& at : source.instructions)
       if (ops::kind(at) == ops::Kind::counts) received_[at.results[0].index()] = true;
-    find_whole_users();
   }
 
   Rewritten run() {
@@ -74,35 +70,6 @@ class Rewriter {
   bool copies(TensorId id) const { return copies() && !is_per_token(id); }
   bool is_per_token(TensorId id) const { return per_token_[id.index()]; }
   int pipeline(std::size_t instruction) const { return copies() ? split_.pipeline[instruction] : 0; }
-
-  // Finds the tensors that something reads as a whole, in another number of parts than they are made in, or in another
-  // pipeline: their parts are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of
-  // their own.
-  void find_whole_users() {
-    std::vector<int> made_in(source_.tensors.size(), 1), pipeline_of(source_.tensors.size());
-    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
-      const Instruction& at = source_.instructions[i];
-      for (std::size_t o = 0; o < at.operands.size(); ++o) {
-        const TensorId id = at.operands[o];
-        const bool whole =
-            split_.parts[i] == 1
-                ? !(is_all_to_all(at) && o > 0)  // it takes filled slots and rows in parts
-                : split_.rows[i]->operands[o] == ops::none || split_.rows[i]->operands[o] == ops::accumulated;
-        if (whole || split_.parts[i] != made_in[id.index()] || pipeline(i) != pipeline_of[id.index()])
-          whole_users_[id.index()] = true;
-      }
-      for (TensorId id : at.results) {
-        made_in[id.index()] = split_.parts[i];
-        pipeline_of[id.index()] = pipeline(i);
-      }
-    }
-    if (split_.all_helpers) whole_users_.assign(whole_users_.size(), true);
-    for (const ir::Output& output : source_.outputs) whole_users_[output.tensor.index()] = true;
-    for (std::size_t i = whole_users_.size();
-         i-- > 0 && !copies();)  // a tensor that reuses another's memory needs it whole
-      if (const TensorId storage = source_.tensors[i].storage; whole_users_[i] && storage.valid())
-        whole_users_[storage.index()] = true;
-  }
 
   void emit(Instruction instruction, int origin) {
     result_.program.instructions.push_back(std::move(instruction));
@@ -459,7 +426,7 @@ class Rewriter {
     Instruction split;
     split.op = by.op;
     split.attributes = {{"experts", source_.type(filled).shape[0]}};
-    for (TensorId choices : choices_of(filled)) split.operands.push_back(operand(choices, 0, p, parts));
+    for (TensorId choices : choices_of(source_, per_token_, filled)) split.operands.push_back(operand(choices, 0, p, parts));
     if (p > 0) split.operands.push_back(before.back());
     return split;
   }
@@ -468,7 +435,7 @@ class Rewriter {
     Instruction split;
     split.op = by.op;
     split.operands = {filled};
-    const Instruction& of_layer = toucher_of(filled, by.attribute);
+    const Instruction& of_layer = toucher_of(source_, filled, by.attribute);
     split.attributes.set(by.attribute, of_layer.attributes.integer(by.attribute));
     if (this_cut().peers)
       if (const ops::PeerParts peers = this_cut().peers(split_.among, parts); peers.own_first)
@@ -476,31 +443,6 @@ class Rewriter {
     if (const std::string_view axes = ir::axes_text(of_layer); !axes.empty())  // of the ranks of its all-to-alls
       split.attributes.set(ir::axes_attribute, std::string(axes));
     return split;
-  }
-
-  // The experts and slots of the tokens that fill the slots: operands of the layer's dispatch.
-  std::vector<TensorId> choices_of(TensorId filled) const {
-    for (const Instruction& at : source_.instructions) {
-      if (std::ranges::count(at.operands, filled) == 0) continue;
-      std::vector<TensorId> choices;
-      std::ranges::copy_if(at.operands, std::back_inserter(choices),
-                           [&](TensorId id) { return is_per_token(id) && source_.type(id).dtype == DType::i32; });
-      if (!choices.empty()) return choices;
-    }
-    LANCET_CHECK(false, "no tokens fill the slots {}", source_.display(filled));
-    return {};
-  }
-
-  // The instruction that reads or makes filled slots or rows and has an attribute: the number of ranks, or of slots of
-  // an expert.
-  const Instruction& toucher_of(TensorId filled, std::string_view attribute) const {
-    const auto found = std::ranges::find_if(source_.instructions, [&](const Instruction& at) {
-      return at.attributes.has(attribute) &&
-             (std::ranges::count(at.operands, filled) > 0 || std::ranges::count(at.results, filled) > 0);
-    });
-    LANCET_CHECK(found != source_.instructions.end(), "nothing reads the filled slots {} with {}",
-                 source_.display(filled), attribute);
-    return *found;
   }
 
   static std::string layer(const std::string& label) { return label.substr(0, label.rfind('.')); }
@@ -517,21 +459,6 @@ class Rewriter {
 };
 
 }  // namespace
-
-std::vector<bool> per_token_tensors(const ir::Program& program) {
-  std::vector<bool> result(program.tensors.size());
-  for (const Instruction& at : program.instructions) {
-    const auto& ragged = ops::op(at.op).ragged;
-    if (!ragged || ragged->slots < 0) continue;
-    const Shape& choices = program.type(at.operands[std::size_t(ragged->slots)]).shape;
-    for (std::size_t o = 0; o < at.operands.size(); ++o)
-      if (int(o) != ragged->counts && program.type(at.operands[o]).shape == choices)
-        result[at.operands[o].index()] = true;
-    for (const TensorId id : at.results)
-      if (program.type(id).shape == choices) result[id.index()] = true;
-  }
-  return result;
-}
 
 Split joined(Split a, const Split& b) {
   for (std::size_t i = 0; i < a.parts.size(); ++i) {
