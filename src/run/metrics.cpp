@@ -78,11 +78,11 @@ std::string to_json(const StepRecord& r, std::span<const LayerLoad> layers, bool
       R"("layer_load_max_over_mean": [{}], "layer_drop_pct": [{}], "layer_dead_experts": [{}], "layer_router_entropy": [{}], )"
       R"("layer_experts_per_token": [{}], "layer_z_loss": [{}], "layer_bias_spread": [{}], )"
       R"("layer_expert_tokens": [{}], "save_ms": {}, "skipped_steps": {}, "late_pct": {}, "replan": {}, "rounds": {}}})",
-      r.step, number(r.loss), number(r.aux_loss), norm, number(r.lr), number(r.step_ms),
-      number(r.tokens_per_s), number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms),
-      number(r.communication_ms), number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms),
-      number(r.load_max_over_mean), number(r.drop_pct), number(r.dead_experts), number(r.router_entropy),
-      number(r.experts_per_token), number(r.z_loss), number(r.bias_spread), numbers(layers, &LayerLoad::max_over_mean),
+      r.step, number(r.loss), number(r.aux_loss), norm, number(r.lr), number(r.step_ms), number(r.tokens_per_s),
+      number(r.mfu), number(r.compute_ms), number(r.a2a_ms), number(r.allreduce_ms), number(r.communication_ms),
+      number(r.exposed_ms), number(r.hidden_pct), number(r.predicted_ms), number(r.load_max_over_mean),
+      number(r.drop_pct), number(r.dead_experts), number(r.router_entropy), number(r.experts_per_token),
+      number(r.z_loss), number(r.bias_spread), numbers(layers, &LayerLoad::max_over_mean),
       numbers(layers, &LayerLoad::drop_pct), numbers(layers, &LayerLoad::dead_experts),
       numbers(layers, &LayerLoad::router_entropy), numbers(layers, &LayerLoad::experts_per_token),
       numbers(layers, &LayerLoad::z_loss), numbers(layers, &LayerLoad::bias_spread),

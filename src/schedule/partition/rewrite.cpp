@@ -426,7 +426,8 @@ class Rewriter {
     Instruction split;
     split.op = by.op;
     split.attributes = {{"experts", source_.type(filled).shape[0]}};
-    for (TensorId choices : choices_of(source_, per_token_, filled)) split.operands.push_back(operand(choices, 0, p, parts));
+    for (TensorId choices : choices_of(source_, per_token_, filled))
+      split.operands.push_back(operand(choices, 0, p, parts));
     if (p > 0) split.operands.push_back(before.back());
     return split;
   }
