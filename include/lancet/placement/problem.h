@@ -15,6 +15,7 @@ struct Op {
   std::string name;
   std::vector<double> ms;  // by device; infinite where the op cannot run
   double mb = 0;           // what the op holds in its device's memory, in MB (10^6 bytes)
+  int group = -1;          // ops of one group, a number from 0 on, are on one device; -1: the op is in no group
 };
 
 // What one op's result brings to another op.
