@@ -1,8 +1,8 @@
 // The question of device placement: ops with precedence, unlike devices with unlike links, and what an answer is.
 //
-// Source: Moirai (2023), section III: ops of a graph without cycles, each on one device; a device runs one op at a time;
-// a flow between two devices takes the sender's uplink and the receiver's downlink, and each of these carries one flow
-// at a time. Memory is counted as the sum of what the ops of a device hold (constraint 5).
+// Source: Moirai (2023), section III: ops of a graph without cycles, each on one device; a device runs one op at a
+// time; a flow between two devices takes the sender's uplink and the receiver's downlink, and each of these carries one
+// flow at a time. Memory is counted as the sum of what the ops of a device hold (constraint 5).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -53,10 +53,10 @@ struct Interval {
 
 // An answer: a device for each op, and a timetable that follows the rules above.
 struct Placement {
-  std::vector<int> device;       // by op
-  std::vector<Interval> ops;     // by op
-  std::vector<Interval> flows;   // by flow; empty intervals where both ops are on one device
-  double makespan_ms = 0;        // the latest end
+  std::vector<int> device;      // by op
+  std::vector<Interval> ops;    // by op
+  std::vector<Interval> flows;  // by flow; empty intervals where both ops are on one device
+  double makespan_ms = 0;       // the latest end
 };
 
 }  // namespace lancet::placement

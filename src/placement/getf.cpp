@@ -1,0 +1,143 @@
+// GETF: ETF within groups of devices of like speed (Su, Ren, Vardi and Wierman, 2020, section 3).
+//
+// Devices of like speed are a group: speeds that round down to the same power of `ratio`, relative to the fastest. A
+// linear program (after Chudak and Shmoys, 1999) gives each op a share x of each group: min T, sum_g x_gj = 1,
+// C_j >= C_i + sum_g t_gj x_gj for a flow from i to j, C_j <= T, sum_j t_gj x_gj <= m_g T for the m_g devices of a group,
+// and, since devices hold what runs on them, sum_j mb_j x_gj <= the group's memory. The groups that are at least as fast
+// as the slowest one with which they have half of an op together may run it; of these it gets the one of the greatest
+// speed in all. Then ops run as in ETF, each on the devices of its group. The program sees no flows: GETF's bound has them
+// as a sum on one chain.
+//
+// The paper's ratio, log m / log log m of m devices, is meant for many; for the few of a cluster it is Chudak and Shmoys's.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "earliest_first.h"
+#include "lancet/placement/solvers.h"
+#include "linear_program.h"
+
+namespace lancet::placement {
+namespace {
+
+constexpr double ratio = 2;
+
+struct SpeedGroup {
+  std::vector<int> devices;
+  double speed = 0;  // of all devices together
+  double memory_mb = 0;
+};
+
+// Ops per time of each device, relative to the mean over devices.
+std::vector<double> speeds(const Problem& problem) {
+  const auto count = double(problem.devices.size());
+  std::vector<double> relative(problem.devices.size(), 0);
+  for (const Op& op : problem.ops) {
+    double mean = 0;
+    for (const double ms : op.ms) mean += std::isfinite(ms) ? ms / count : 0;
+    for (std::size_t k = 0; k < relative.size(); ++k)
+      if (mean > 0) relative[k] += std::isfinite(op.ms[k]) ? op.ms[k] / mean : 1;
+  }
+  for (double& time : relative) time = time > 0 ? 1 / time : 1;
+  return relative;
+}
+
+std::vector<SpeedGroup> speed_groups(const Problem& problem) {  // the fastest first
+  const std::vector<double> speed = speeds(problem);
+  std::map<int, SpeedGroup> by_power;
+  const double fastest = std::ranges::max(speed);
+  for (std::size_t k = 0; k < speed.size(); ++k) {
+    SpeedGroup& group = by_power[int(std::floor(std::log(fastest / speed[k]) / std::log(ratio) + 1e-9))];
+    group.devices.push_back(int(k));
+    group.speed += speed[k];
+    group.memory_mb += problem.devices[k].memory_mb;
+  }
+  std::vector<SpeedGroup> groups;
+  for (auto& [_, group] : by_power) groups.push_back(std::move(group));
+  return groups;
+}
+
+// The mean over the devices of the group that can run the op; infinite if none can.
+double ms_in_group(const Op& op, const SpeedGroup& group) {
+  double sum = 0;
+  int count = 0;
+  for (const int device : group.devices)
+    if (std::isfinite(op.ms[std::size_t(device)])) sum += op.ms[std::size_t(device)], ++count;
+  return count > 0 ? sum / count : never;
+}
+
+// Columns: x of op j and group g at j * groups + g, then the end of each op, then T.
+LinearProgram groups_program(const Problem& problem, const std::vector<SpeedGroup>& groups) {
+  LinearProgram program;
+  const int count = int(groups.size()), ops = problem.op_count();
+  const auto ms = [&](int op, int group) {
+    return ms_in_group(problem.ops[std::size_t(op)], groups[std::size_t(group)]);
+  };
+  for (int op = 0; op < ops; ++op)
+    for (int group = 0; group < count; ++group) program.add_column(0, std::isfinite(ms(op, group)) ? 1 : 0);
+  for (int op = 0; op < ops; ++op) program.add_column(0, unbounded);
+  const int makespan = program.add_column(0, unbounded, 1);
+  const auto share = [&](int op, int group) { return op * count + group; };
+  const auto end = [&](int op) { return ops * count + op; };
+  std::vector<std::vector<std::pair<int, double>>> load(groups.size()), memory(groups.size());
+  for (int op = 0; op < ops; ++op) {
+    std::vector<std::pair<int, double>> shares, duration{{end(op), 1}};
+    for (int group = 0; group < count; ++group) {
+      shares.emplace_back(share(op, group), 1);
+      if (!std::isfinite(ms(op, group))) continue;
+      duration.emplace_back(share(op, group), -ms(op, group));
+      load[std::size_t(group)].emplace_back(share(op, group), -ms(op, group));
+      memory[std::size_t(group)].emplace_back(share(op, group), problem.ops[std::size_t(op)].mb);
+    }
+    program.add_row(1, 1, shares);
+    program.add_row(0, unbounded, duration);
+    program.add_row(0, unbounded, {{makespan, 1}, {end(op), -1}});
+  }
+  for (const Flow& flow : problem.flows) {
+    std::vector<std::pair<int, double>> terms{{end(flow.to), 1}, {end(flow.from), -1}};
+    for (int group = 0; group < count; ++group)
+      if (std::isfinite(ms(flow.to, group))) terms.emplace_back(share(flow.to, group), -ms(flow.to, group));
+    program.add_row(0, unbounded, terms);
+  }
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    load[group].emplace_back(makespan, double(groups[group].devices.size()));
+    program.add_row(0, unbounded, load[group]);
+    program.add_row(-unbounded, groups[group].memory_mb, memory[group]);
+  }
+  return program;
+}
+
+// By op: the group that runs it.
+Result<std::vector<int>> groups_of_ops(const Problem& problem, const std::vector<SpeedGroup>& groups) {
+  if (groups.size() == 1) return std::vector<int>(problem.ops.size(), 0);
+  LANCET_ASSIGN(const std::vector<double> x, solve(groups_program(problem, groups)));
+  std::vector<int> chosen;
+  for (std::size_t op = 0; op < problem.ops.size(); ++op) {
+    double shares = 0;
+    int best = 0;
+    for (std::size_t group = 0; group < groups.size() && shares < 0.5 - 1e-6; ++group) {
+      shares += x[op * groups.size() + group];
+      if (groups[group].speed > groups[std::size_t(best)].speed) best = int(group);
+    }
+    chosen.push_back(best);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Result<Placement> getf(const Problem& problem) {
+  const std::vector<SpeedGroup> groups = speed_groups(problem);
+  auto group_of_op = groups_of_ops(problem, groups);
+  if (!group_of_op.ok()) return Error{group_of_op.error().code, "getf: " + group_of_op.error().message};
+  const auto start_on = [&](Partial& partial, int op, int device) -> EarliestStart {
+    const std::vector<int>& devices = groups[std::size_t((*group_of_op)[std::size_t(op)])].devices;
+    const bool inside = std::find(devices.begin(), devices.end(), device) != devices.end();
+    const auto admits = [&](int other) { return partial.admits(op, other); };
+    if (!inside && std::any_of(devices.begin(), devices.end(), admits)) return {never, true};
+    return {partial.start_on(op, device), false};
+  };
+  return earliest_first("getf", problem, start_on);
+}
+
+}  // namespace lancet::placement
