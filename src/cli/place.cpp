@@ -113,8 +113,8 @@ std::string table_of_runs(const Problem& problem, const Placement& placement) {
     std::size_t next = first;
     while (next < problem.ops.size() && placement.device[next] == placement.device[first]) ++next;
     const std::string to = next - first > 1 ? ", " + problem.ops[next - 1].name : "";
-    text += fmt::format("{:<12} {:>5}  {}{}\n", problem.devices[std::size_t(placement.device[first])].name, next - first,
-                        problem.ops[first].name, to);
+    text += fmt::format("{:<12} {:>5}  {}{}\n", problem.devices[std::size_t(placement.device[first])].name,
+                        next - first, problem.ops[first].name, to);
     first = next;
   }
   return text;
@@ -142,8 +142,7 @@ Status place(const config::Config& config, const PlaceArguments& arguments) {
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
-  const placement::Coarse coarse =
-      arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);
+  const placement::Coarse coarse = arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);
   auto answer = answer_of(graph, coarse, arguments);
   if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
   if (arguments.json) return print(json_of_answer(graph, coarse, *answer, arguments));
@@ -154,9 +153,9 @@ Status place(const config::Config& config, const PlaceArguments& arguments) {
 }  // namespace
 
 void add_place(CLI::App& app, Selection& selection) {
-  CLI::App* command = app.add_subcommand(
-      "place",
-      "Choose a device for each op of a model on unlike devices: lancet place configs/gpt2-s-moe.json --on moirai-inter");
+  CLI::App* command = app.add_subcommand("place",
+                                         "Choose a device for each op of a model on unlike devices: lancet place "
+                                         "configs/gpt2-s-moe.json --on moirai-inter");
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<PlaceArguments>();
   std::vector<std::string> names{"search"};
@@ -170,7 +169,9 @@ void add_place(CLI::App& app, Selection& selection) {
       ->add_option("--on", arguments->cluster, "The cluster: a name in configs/clusters, or a file (docs/placement.md)")
       ->required()
       ->type_name("CLUSTER");
-  command->add_option("--solver", arguments->solver, "How to choose")->capture_default_str()->check(CLI::IsMember(names));
+  command->add_option("--solver", arguments->solver, "How to choose")
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
   command->add_option("--time-limit", arguments->seconds, "Seconds of the solver; left out: 2 for search")

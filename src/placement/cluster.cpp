@@ -81,16 +81,15 @@ class ClusterParser {
 
   Status read_device(const json& value, std::size_t index) {
     const std::string where = fmt::format("devices[{}]", index), field = where + ".";
-    LANCET_TRY(has_only(
-        value, where, {"name", "hardware", "memory_mb", "up_gbit_per_s", "down_gbit_per_s", "latency_us", "source"}));
+    LANCET_TRY(has_only(value, where,
+                        {"name", "hardware", "memory_mb", "up_gbit_per_s", "down_gbit_per_s", "latency_us", "source"}));
     Cluster::Device device;
     LANCET_ASSIGN(device.name, text_of(value, field, "name"));
     for (const Cluster::Device& other : cluster_.devices)
       if (other.name == device.name) return fail(field + "name", "a name of its own", shown(device.name) + " again");
     LANCET_ASSIGN(const std::string hardware, text_of(value, field, "hardware"));
     auto read = cost::read_hardware(hardware);
-    if (!read.ok())
-      return config_error(fmt::format("{}: {}hardware: {}", origin_, field, read.error().message));
+    if (!read.ok()) return config_error(fmt::format("{}: {}hardware: {}", origin_, field, read.error().message));
     device.hardware = std::move(*read);
     device.memory_mb = double(device.hardware.free_bytes()) * 1e-6;
     if (value.contains("memory_mb")) {
@@ -161,10 +160,10 @@ class ClusterParser {
         if (from == to) continue;
         const Edge& path = edges_[from][to].gbit_per_s > 0 ? edges_[from][to] : paths[from][to];
         if (path.gbit_per_s <= 0)
-          return fail("links",
-                      fmt::format("a path from {} to {}", shown(cluster_.devices[from].name),
-                                  shown(cluster_.devices[to].name)),
-                      "none");
+          return fail(
+              "links",
+              fmt::format("a path from {} to {}", shown(cluster_.devices[from].name), shown(cluster_.devices[to].name)),
+              "none");
         cluster_.ms_per_mb[from][to] = 8 / path.gbit_per_s;  // 10^6 bytes are 8e-3 Gbit
         cluster_.latency_ms[from][to] = path.latency_us * 1e-3;
       }

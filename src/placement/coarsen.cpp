@@ -2,9 +2,9 @@
 // reached, and binds the op at its other end if that has the rule's next type and is free. A rule that reaches its last
 // type fuses what it bound; one that does not releases it for the next rule, and for walks that begin elsewhere.
 //
-// In a graph without groups an op with one reader is all that leads from it to the rest, so fusing makes no cycle. In one
-// with groups an op of a chain may have more readers in the unit of the next one; a chain that would then close a cycle
-// is released as well.
+// In a graph without groups an op with one reader is all that leads from it to the rest, so fusing makes no cycle. In
+// one with groups an op of a chain may have more readers in the unit of the next one; a chain that would then close a
+// cycle is released as well.
 #include "lancet/placement/coarsen.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,11 @@ const FusionRule rule_table[] = {
 class Coarsener {
  public:
   Coarsener(const ModelGraph& graph, std::span<const FusionRule> rules)
-      : fine_(graph.problem), types_(graph.types), rules_(rules), flows_(flows_of_ops(fine_)), units_(units_of(fine_)) {}
+      : fine_(graph.problem),
+        types_(graph.types),
+        rules_(rules),
+        flows_(flows_of_ops(fine_)),
+        units_(units_of(fine_)) {}
 
   Coarse operator()() {
     chain_.resize(fine_.ops.size());
@@ -52,17 +56,21 @@ class Coarsener {
  private:
   bool is_fused(int op) const { return fused_[std::size_t(op)]; }
 
-  // The op that alone follows `op`, or -1: the first reader, if all readers are in its unit or in that of `op`.
+  // The op that alone follows `op`, or -1: the first reader besides those of its own unit, if all are in one unit; if
+  // there is none, the first of its own unit.
   int only_reader(int op) const {
-    int first = -1;
+    int first = -1, own = -1;
     for (const int flow : flows_.out[std::size_t(op)]) {
       const int to = fine_.flows[std::size_t(flow)].to;
       const int unit = units_.of[std::size_t(to)];
-      if (unit == units_.of[std::size_t(op)]) continue;
+      if (unit == units_.of[std::size_t(op)]) {
+        own = own < 0 ? to : std::min(own, to);
+        continue;
+      }
       if (first >= 0 && unit != units_.of[std::size_t(first)]) return -1;
-      if (first < 0 || to < first) first = to;
+      first = first < 0 ? to : std::min(first, to);
     }
-    return first;
+    return first >= 0 ? first : own;
   }
 
   bool fuse(int op, const FusionRule& rule) {
@@ -169,7 +177,7 @@ class Coarsener {
   const std::span<const FusionRule> rules_;
   const FlowsOfOps flows_;
   const Units units_;
-  std::vector<int> chain_;  // by op: the first op of its chain
+  std::vector<int> chain_;   // by op: the first op of its chain
   std::vector<bool> fused_;  // by op: it is in a chain of more than one
 };
 

@@ -2,13 +2,14 @@
 //
 // Devices of like speed are a group: speeds that round down to the same power of `ratio`, relative to the fastest. A
 // linear program (after Chudak and Shmoys, 1999) gives each op a share x of each group: min T, sum_g x_gj = 1,
-// C_j >= C_i + sum_g t_gj x_gj for a flow from i to j, C_j <= T, sum_j t_gj x_gj <= m_g T for the m_g devices of a group,
-// and, since devices hold what runs on them, sum_j mb_j x_gj <= the group's memory. The groups that are at least as fast
-// as the slowest one with which they have half of an op together may run it; of these it gets the one of the greatest
-// speed in all. Then ops run as in ETF, each on the devices of its group. The program sees no flows: GETF's bound has them
-// as a sum on one chain.
+// C_j >= C_i + sum_g t_gj x_gj for a flow from i to j, C_j <= T, sum_j t_gj x_gj <= m_g T for the m_g devices of a
+// group, and, since devices hold what runs on them, sum_j mb_j x_gj <= the group's memory. The groups that are at least
+// as fast as the slowest one with which they have half of an op together may run it; of these it gets the one of the
+// greatest speed in all. Then ops run as in ETF, each on the devices of its group. The program sees no flows: GETF's
+// bound has them as a sum on one chain.
 //
-// The paper's ratio, log m / log log m of m devices, is meant for many; for the few of a cluster it is Chudak and Shmoys's.
+// The paper's ratio, log m / log log m of m devices, is meant for many; for the few of a cluster it is Chudak and
+// Shmoys's.
 #include <algorithm>
 #include <cmath>
 #include <map>

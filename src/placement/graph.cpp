@@ -128,7 +128,7 @@ class GraphMaker {
   const Cluster& cluster_;
   const Task task_;
   ModelGraph graph_;
-  std::vector<int> op_of_;                    // by instruction; -1: left out
+  std::vector<int> op_of_;                   // by instruction; -1: left out
   std::vector<std::size_t> instruction_of_;  // by op
   std::map<std::string, int> named_;
 };

@@ -51,7 +51,8 @@ Result<std::vector<double>> solve(const LinearProgram& program) {
 }
 #else
 Result<std::vector<double>> solve(const LinearProgram&) {
-  return config_error("expected a build with CBC (package coinor-libcbc-dev), whose linear programs it needs, found none");
+  return config_error(
+      "expected a build with CBC (package coinor-libcbc-dev), whose linear programs it needs, found none");
 }
 #endif
 

@@ -1,15 +1,15 @@
 // The search for a placement by moves.
 //
-// A candidate is a device for each unit and an order of the ops; the timetable of the two is its makespan. It begins with
-// the best of the list schedulers, of all ops on one device, and of units packed into the devices one after the other. A
-// move gives a unit, two units or a run of neighbouring units other devices, shifts a border between two devices, or
-// shifts an op in the order. After a change of devices the order is that of the longest chains under the new devices, or
-// the old one, whichever is shorter.
+// A candidate is a device for each unit and an order of the ops; the timetable of the two is its makespan. It begins
+// with the best of the list schedulers, of all ops on one device, and of units packed into the devices one after the
+// other. A move gives a unit, two units or a run of neighbouring units other devices, shifts a border between two
+// devices, or shifts an op in the order. After a change of devices the order is that of the longest chains under the
+// new devices, or the old one, whichever is shorter.
 //
-// Late acceptance (Burke and Bykov, 2017) decides which moves stay: those no worse than the candidate of `history` moves
-// ago. It needs no scale of the makespan and no plan for its time. The best candidate is kept, and the search returns to
-// it when it has found nothing better for `patience` moves. Random numbers depend on the seed alone, so a search that ends
-// by its number of moves gives the same answer in every run.
+// Late acceptance (Burke and Bykov, 2017) decides which moves stay: those no worse than the candidate of `history`
+// moves ago. It needs no scale of the makespan and no plan for its time. The best candidate is kept, and the search
+// returns to it when it has found nothing better for `patience` moves. Random numbers depend on the seed alone, so a
+// search that ends by its number of moves gives the same answer in every run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,17 +47,18 @@ class ListSearch {
         table_(problem),
         random_(options.seed, stream_of("placement")),
         device_of_op_(problem.ops.size()),
-        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))) {
-  }
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))) {}
 
   Result<Placement> operator()() {
     for (const Solver& solver : list_solvers())
       if (const auto placement = solver.solve(problem_); placement.ok()) start_from(*placement);
     start_from_packings();
     if (best_.makespan == never)
-      return config_error(fmt::format("search: expected a placement of {} ops that fits the memory of {} devices, found "
-                                      "none",
-                                      problem_.op_count(), problem_.device_count()));
+      return config_error(
+          fmt::format("search: expected a placement of {} ops that fits the memory of {} devices, found "
+                      "none",
+                      problem_.op_count(), problem_.device_count()));
     if (problem_.device_count() > 1) improve();
     if (start_ && start_->makespan_ms <= best_.makespan) return *std::move(start_);
     spread(best_.device);
@@ -67,7 +68,9 @@ class ListSearch {
  private:
   int below(std::int64_t bound) { return int(random_.below(drawn_++, std::uint64_t(bound))); }
   // Uniform in the logarithm, from 1 to `most`.
-  int length_up_to(int most) { return int(std::exp(double(random_.uniform(drawn_++)) * std::log(double(most) + 0.99))); }
+  int length_up_to(int most) {
+    return int(std::exp(double(random_.uniform(drawn_++)) * std::log(double(most) + 0.99)));
+  }
 
   void spread(const std::vector<int>& device_of_unit) {
     for (std::size_t op = 0; op < device_of_op_.size(); ++op)
@@ -130,7 +133,8 @@ class ListSearch {
     for (const Device& device : problem_.devices) left.push_back(device.memory_mb);
     for (const int unit : order)
       for (const int device : devices) {
-        if (units_.mb[std::size_t(unit)] > left[std::size_t(device)] || !can_hold(problem_, units_, unit, device)) continue;
+        if (units_.mb[std::size_t(unit)] > left[std::size_t(device)] || !can_hold(problem_, units_, unit, device))
+          continue;
         left[std::size_t(device)] -= units_.mb[std::size_t(unit)];
         device_of_unit[std::size_t(unit)] = device;
         break;

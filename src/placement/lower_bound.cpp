@@ -1,7 +1,7 @@
 // Two lower bounds. The chain: the longest path of ops, each on its fastest device. The load: for any weights w of the
 // devices, not negative and of sum 1, a placement of makespan T spends at most T on each device, so
-// T >= sum_k w_k load_k >= sum over ops of min_k w_k ms_k. The best weights are the dual of the linear program that splits
-// ops among devices at will; multiplicative updates approach them, and any weights give a bound.
+// T >= sum_k w_k load_k >= sum over ops of min_k w_k ms_k. The best weights are the dual of the linear program that
+// splits ops among devices at will; multiplicative updates approach them, and any weights give a bound.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,14 +79,14 @@ Status check_problem(const Problem& problem) {
     for (int device = 0; device < problem.device_count(); ++device) held |= can_hold(problem, units, unit, device);
     if (held) continue;
     const std::string& name = problem.ops[std::size_t(units.ops[std::size_t(unit)].front())].name;
-    return config_error(fmt::format("expected a device that holds {}{}, {:.1f} MB, found none: the largest has {:.1f} MB",
-                                    shown(name), units.ops[std::size_t(unit)].size() > 1 ? " and the ops beside it" : "",
-                                    mb, largest));
+    return config_error(
+        fmt::format("expected a device that holds {}{}, {:.1f} MB, found none: the largest has {:.1f} MB", shown(name),
+                    units.ops[std::size_t(unit)].size() > 1 ? " and the ops beside it" : "", mb, largest));
   }
   if (needed > there)
-    return config_error(
-        fmt::format("expected at least {:.1f} MB of memory in all devices together, which all ops need, found {:.1f} MB",
-                    needed, there));
+    return config_error(fmt::format(
+        "expected at least {:.1f} MB of memory in all devices together, which all ops need, found {:.1f} MB", needed,
+        there));
   return {};
 }
 

@@ -1,12 +1,12 @@
 // m-SCT: ETF with favourite children (Hanen and Munier, 1995; with memory: Baechi, Jeon et al., 2020, section 3.2).
 //
 // The linear program has an e in [0, 1] for each flow, 0 where its reader is its maker's favourite child and begins
-// without communication: min w, s_i + p_i + c_ij e_ij <= s_j, s_i + p_i <= w, and of the flows that leave or enter an op
-// at most one has e = 0. Times are means over devices and pairs. Flows of e <= 0.5 are taken in rising order of e, and
-// only if maker and reader have no favourite yet: at exactly 0.5 two children could be favourites at once.
+// without communication: min w, s_i + p_i + c_ij e_ij <= s_j, s_i + p_i <= w, and of the flows that leave or enter an
+// op at most one has e = 0. Times are means over devices and pairs. Flows of e <= 0.5 are taken in rising order of e,
+// and only if maker and reader have no favourite yet: at exactly 0.5 two children could be favourites at once.
 //
-// Then ops run as in ETF, but a device waits for the favourite child of the op that it ran last: another op may run there
-// only if its operands have arrived by the time the device is idle, or if no other pair is left.
+// Then ops run as in ETF, but a device waits for the favourite child of the op that it ran last: another op may run
+// there only if its operands have arrived by the time the device is idle, or if no other pair is left.
 #include <algorithm>
 #include <numeric>
 
@@ -19,25 +19,6 @@ namespace {
 
 constexpr double rounding = 0.5, tolerance = 1e-6;
 
-// The mean over pairs of devices with a path; 0 without one.
-double mean_flow_ms(const Problem& problem, const Flow& flow) {
-  double sum = 0;
-  int pairs = 0;
-  for (int from = 0; from < problem.device_count(); ++from)
-    for (int to = 0; to < problem.device_count(); ++to)
-      if (const double ms = problem.flow_ms(flow, from, to); from != to && ms < never) sum += ms, ++pairs;
-  return pairs > 0 ? sum / pairs : 0;
-}
-
-// Over the devices on which it runs.
-double mean_op_ms(const Op& op) {
-  double sum = 0;
-  int count = 0;
-  for (const double ms : op.ms)
-    if (ms < never) sum += ms, ++count;
-  return count > 0 ? sum / count : 0;
-}
-
 LinearProgram favourites_program(const Problem& problem, const FlowsOfOps& flows) {
   LinearProgram program;
   const int flow_count = int(problem.flows.size());
@@ -47,11 +28,11 @@ LinearProgram favourites_program(const Problem& problem, const FlowsOfOps& flows
   const auto start = [&](int op) { return flow_count + op; };
   for (int flow = 0; flow < flow_count; ++flow) {
     const Flow& of = problem.flows[std::size_t(flow)];
-    program.add_row(mean_op_ms(problem.ops[std::size_t(of.from)]), unbounded,
+    program.add_row(mean_ms(problem.ops[std::size_t(of.from)]), unbounded,
                     {{start(of.to), 1}, {start(of.from), -1}, {flow, -mean_flow_ms(problem, of)}});
   }
   for (int op = 0; op < problem.op_count(); ++op) {
-    program.add_row(mean_op_ms(problem.ops[std::size_t(op)]), unbounded, {{makespan, 1}, {start(op), -1}});
+    program.add_row(mean_ms(problem.ops[std::size_t(op)]), unbounded, {{makespan, 1}, {start(op), -1}});
     for (const auto* ends : {&flows.in, &flows.out}) {
       const std::vector<int>& of = (*ends)[std::size_t(op)];
       std::vector<std::pair<int, double>> terms;
@@ -94,9 +75,8 @@ Result<Placement> msct(const Problem& problem) {
                        partial.admits(awaited, device) && start > partial.table().end(before);
     return {start, waits};
   };
-  return earliest_first("msct", problem, start_on, [&](const Partial& partial, int op) {
-    last[std::size_t(partial.table().device(op))] = op;
-  });
+  return earliest_first("msct", problem, start_on,
+                        [&](const Partial& partial, int op) { last[std::size_t(partial.table().device(op))] = op; });
 }
 
 }  // namespace lancet::placement

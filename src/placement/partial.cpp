@@ -49,9 +49,10 @@ bool Partial::is_ready(int op) const {
 
 Error no_device_left(std::string_view solver, const Problem& problem, int op) {
   const Op& of = problem.ops[std::size_t(op)];
-  return config_error(fmt::format("{}: expected a device with memory left and a path for {}, found none; other solvers "
-                                  "may find a placement",
-                                  solver, shown(of.name)));
+  return config_error(
+      fmt::format("{}: expected a device with memory left and a path for {}, found none; other solvers "
+                  "may find a placement",
+                  solver, shown(of.name)));
 }
 
 }  // namespace lancet::placement

@@ -15,28 +15,11 @@ bool is_before(const Interval& a, const Interval& b) {
   return a.start < b.start || (a.start == b.start && a.end < b.end);
 }
 
-// The mean over pairs of unlike devices; 0 with one device.
-double mean_of_pairs(const std::vector<std::vector<double>>& values) {
-  double sum = 0;
-  int count = 0;
-  for (std::size_t from = 0; from < values.size(); ++from)
-    for (std::size_t to = 0; to < values.size(); ++to)
-      if (from != to && std::isfinite(values[from][to])) sum += values[from][to], ++count;
-  return count > 0 ? sum / count : 0;
-}
-
-double mean_ms(const Op& op) {
-  double sum = 0;
-  int count = 0;
-  for (const double ms : op.ms)
-    if (std::isfinite(ms)) sum += ms, ++count;
-  return count > 0 ? sum / count : 0;
-}
-
 }  // namespace
 
 FlowsOfOps flows_of_ops(const Problem& problem) {
-  FlowsOfOps flows{std::vector<std::vector<int>>(problem.ops.size()), std::vector<std::vector<int>>(problem.ops.size())};
+  FlowsOfOps flows{std::vector<std::vector<int>>(problem.ops.size()),
+                   std::vector<std::vector<int>>(problem.ops.size())};
   for (std::size_t i = 0; i < problem.flows.size(); ++i) {
     flows.in[at(problem.flows[i].to)].push_back(int(i));
     flows.out[at(problem.flows[i].from)].push_back(int(i));
@@ -167,9 +150,8 @@ double Timetable::run(int op, int on) {
     else
       entering_.push_back(flow);
   }
-  std::stable_sort(entering_.begin(), entering_.end(), [&](int a, int b) {
-    return end(problem_.flows[at(a)].from) < end(problem_.flows[at(b)].from);
-  });
+  std::stable_sort(entering_.begin(), entering_.end(),
+                   [&](int a, int b) { return end(problem_.flows[at(a)].from) < end(problem_.flows[at(b)].from); });
   for (const int flow : entering_) {
     const Interval interval = place_flow(flow, on);
     if (!std::isfinite(interval.end)) {
@@ -230,8 +212,8 @@ Placement timetable(const Problem& problem, const std::vector<int>& device, cons
   for (const int task : order) {
     const bool is_op = task < problem.op_count();
     const int flow = task - problem.op_count();
-    const double end = is_op ? table.run(task, device[at(task)])
-                             : table.run_flow(flow, device[at(problem.flows[at(flow)].to)]);
+    const double end =
+        is_op ? table.run(task, device[at(task)]) : table.run_flow(flow, device[at(problem.flows[at(flow)].to)]);
     LANCET_CHECK(std::isfinite(end), "{} {} has no path or no device", is_op ? "op" : "flow", is_op ? task : flow);
   }
   return table.placement();
@@ -260,17 +242,32 @@ std::vector<int> order_of(const Problem& problem, const Placement& placement) {
   return order;
 }
 
+double mean_ms(const Op& op) {
+  double sum = 0;
+  int count = 0;
+  for (const double ms : op.ms)
+    if (std::isfinite(ms)) sum += ms, ++count;
+  return count > 0 ? sum / count : 0;
+}
+
+double mean_flow_ms(const Problem& problem, const Flow& flow) {
+  double sum = 0;
+  int pairs = 0;
+  for (int from = 0; from < problem.device_count(); ++from)
+    for (int to = 0; to < problem.device_count(); ++to)
+      if (const double ms = problem.flow_ms(flow, from, to); from != to && std::isfinite(ms)) sum += ms, ++pairs;
+  return pairs > 0 ? sum / pairs : 0;
+}
+
 std::vector<double> upward_ranks(const Problem& problem, const FlowsOfOps& flows, const std::vector<int>& device) {
   std::vector<double> ranks(problem.ops.size(), 0);
   const bool means = device.empty();
-  const double per_mb = means ? mean_of_pairs(problem.ms_per_mb) : 0;
-  const double latency = means ? mean_of_pairs(problem.latency_ms) : 0;
   for (int op = problem.op_count() - 1; op >= 0; --op) {
     double longest = 0;
     for (const int index : flows.out[at(op)]) {
       const Flow& flow = problem.flows[at(index)];
       const double ms =
-          means ? latency + flow.mb * per_mb : problem.flow_ms(flow, device[at(op)], device[at(flow.to)]);
+          means ? mean_flow_ms(problem, flow) : problem.flow_ms(flow, device[at(op)], device[at(flow.to)]);
       longest = std::max(longest, ms + ranks[at(flow.to)]);
     }
     ranks[at(op)] = longest + (means ? mean_ms(problem.ops[at(op)]) : problem.ops[at(op)].ms[at(device[at(op)])]);

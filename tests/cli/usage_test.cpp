@@ -25,6 +25,7 @@ struct Command {
 const std::vector<Command> commands = {
     {"train", Command::one, "config", "", ""},
     {"plan", Command::one, "config", "--ranks", "a whole number from 1 to 65536"},
+    {"place", Command::one, "config", "", ""},
     {"profile", Command::one, "config", "--seconds", "a number from 0 to 3600"},
     {"report", Command::several, "runs", "", ""},
     {"eval", Command::none, "--from", "--threads", "a whole number from 0 to 1024"},

@@ -11,11 +11,11 @@
 //   }
 //
 // hardware: a name or a file as for --on (cost/hardware.h), relative to the current folder; its section `device` gives
-// the times of ops. memory_mb: MB (10^6 bytes) that the ops of the device may hold; left out: the hardware's memory less
-// what it reserves. up, down and latency: the device's link to the network that joins all devices with such a link; a
-// flow passes the sender's uplink and the receiver's downlink and has the latency of both. A link goes one way. A pair
-// without a link of its own takes the path whose least bandwidth is greatest, as in Moirai, section III-C; the devices
-// on the way are not delayed.
+// the times of ops. memory_mb: MB (10^6 bytes) that the ops of the device may hold; left out: the hardware's memory
+// less what it reserves. up, down and latency: the device's link to the network that joins all devices with such a
+// link; a flow passes the sender's uplink and the receiver's downlink and has the latency of both. A link goes one way.
+// A pair without a link of its own takes the path whose least bandwidth is greatest, as in Moirai, section III-C; the
+// devices on the way are not delayed.
 #pragma once
 #include <string>
 #include <string_view>

@@ -23,9 +23,9 @@ struct Coarse {
 };
 
 // Fuses every chain that a rule matches. An edge joins two ops of a chain if it is a direct connection or one of
-// several inputs of its reader, never if its maker has several outputs: all that the maker's results enter is one unit
-// besides its own (problem.h), and the reader is the first op of it. An op is in one chain at most. Groups of members
-// become one group.
+// several inputs of its reader, never if its maker has several outputs. Of an op in a group, readers in its own group
+// do not count, and those of one other group count as one, of which the first is joined: with the backward pass in the
+// graph, every activation has readers there. An op is in one chain at most. Groups of members become one group.
 Coarse coarsen(const ModelGraph& graph, std::span<const FusionRule> rules = fusion_rules());
 
 // The same placement of the fine graph: each op is where its chain is, and runs in the chain's turn.

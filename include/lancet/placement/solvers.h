@@ -20,8 +20,8 @@ Result<Placement> heft(const Problem& problem);
 // op of the greatest upward rank, then the device on which it ends first.
 Result<Placement> etf(const Problem& problem);
 // Small Communication Time with memory (Hanen and Munier, 1995; Baechi: Jeon et al., 2020): a linear program gives each
-// op at most one favourite child and each op at most one favourite parent; then ETF, in which a device that has just run
-// an op waits for its favourite child, unless another op could start on it at once wherever its operands were made.
+// op at most one favourite child and each op at most one favourite parent; then ETF, in which a device that has just
+// run an op waits for its favourite child, unless another op could start on it at once wherever its operands were made.
 // Config error, besides those above: the program has no solver of linear programs.
 Result<Placement> msct(const Problem& problem);
 // Generalized Earliest Time First (Su et al., 2020): a linear program gives each op a group of devices of like speed;
@@ -29,7 +29,7 @@ Result<Placement> msct(const Problem& problem);
 Result<Placement> getf(const Problem& problem);
 
 struct SearchOptions {
-  double seconds = 2;  // at most, but the solvers that it starts from always end
+  double seconds = 2;            // at most, but the solvers that it starts from always end
   std::int64_t moves = 100'000;  // at most; a search that ends by them gives the same answer in every run
   std::uint64_t seed = 1;
 };

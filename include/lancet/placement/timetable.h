@@ -45,9 +45,9 @@ class Timetable {
  public:
   explicit Timetable(const Problem& problem);  // which outlives it
   void clear();
-  // Runs an op whose predecessors have all run: first the flows that enter it and did not run yet, those of the earliest
-  // makers first, then the op. Returns its end; `never` if a flow has no path or the op does not run on the device, and
-  // then nothing has changed.
+  // Runs an op whose predecessors have all run: first the flows that enter it and did not run yet, those of the
+  // earliest makers first, then the op. Returns its end; `never` if a flow has no path or the op does not run on the
+  // device, and then nothing has changed.
   double run(int op, int device);
   // Runs a flow to a device ahead of its reader, which must then run there. Its maker has run. Returns its end.
   double run_flow(int flow, int to_device);
@@ -60,7 +60,7 @@ class Timetable {
   double start(int op) const { return answer_.ops[static_cast<std::size_t>(op)].start; }
   int device(int op) const { return answer_.device[static_cast<std::size_t>(op)]; }
   bool has_run(int op) const { return device(op) >= 0; }
-  double makespan() const;     // of what has run
+  double makespan() const;      // of what has run
   Placement placement() const;  // of all ops
 
  private:
@@ -89,9 +89,11 @@ Placement timetable(const Problem& problem, const std::vector<int>& device, cons
 // Ops and flows by their start, as timetable() takes them; equal starts keep precedence.
 std::vector<int> order_of(const Problem& problem, const Placement& placement);
 
+double mean_ms(const Op& op);                                   // over the devices on which it runs
+double mean_flow_ms(const Problem& problem, const Flow& flow);  // over pairs of devices with a path; 0 without one
+
 // By op: the longest chain of ops and flows from its start to the end of the graph. device: of each op; empty: with
-// means over the devices on which an op runs, and over pairs of devices. Descending, it is an order of precedence,
-// equal ones by their index.
+// those means. order_by() lists the ops by it, descending, equal ones by their index: an order of precedence.
 std::vector<double> upward_ranks(const Problem& problem, const FlowsOfOps& flows, const std::vector<int>& device = {});
 std::vector<int> order_by(const std::vector<double>& ranks);
 
