@@ -10,13 +10,15 @@
 //
 // The paper's ratio, log m / log log m of m devices, is meant for many; for the few of a cluster it is Chudak and
 // Shmoys's.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "earliest_first.h"
 #include "lancet/placement/solvers.h"
-#include "linear_program.h"
+#include "linear_optimum.h"
 
 namespace lancet::placement {
 namespace {
@@ -68,50 +70,53 @@ double ms_in_group(const Op& op, const SpeedGroup& group) {
 }
 
 // Columns: x of op j and group g at j * groups + g, then the end of each op, then T.
-LinearProgram groups_program(const Problem& problem, const std::vector<SpeedGroup>& groups) {
-  LinearProgram program;
+LinearModel groups_model(const Problem& problem, const std::vector<SpeedGroup>& groups) {
+  LinearModel model;
   const int count = int(groups.size()), ops = problem.op_count();
   const auto ms = [&](int op, int group) {
     return ms_in_group(problem.ops[std::size_t(op)], groups[std::size_t(group)]);
   };
   for (int op = 0; op < ops; ++op)
-    for (int group = 0; group < count; ++group) program.add_column(0, std::isfinite(ms(op, group)) ? 1 : 0);
-  for (int op = 0; op < ops; ++op) program.add_column(0, unbounded);
-  const int makespan = program.add_column(0, unbounded, 1);
+    for (int group = 0; group < count; ++group)
+      model.add_column({.name = fmt::format("x{}_{}", op, group), .upper = std::isfinite(ms(op, group)) ? 1.0 : 0.0});
+  for (int op = 0; op < ops; ++op) model.add_column({.name = fmt::format("c{}", op)});
+  const int makespan = model.add_column({.name = "t", .cost = 1});
   const auto share = [&](int op, int group) { return op * count + group; };
   const auto end = [&](int op) { return ops * count + op; };
-  std::vector<std::vector<std::pair<int, double>>> load(groups.size()), memory(groups.size());
-  for (int op = 0; op < ops; ++op) {
-    std::vector<std::pair<int, double>> shares, duration{{end(op), 1}};
-    for (int group = 0; group < count; ++group) {
-      shares.emplace_back(share(op, group), 1);
-      if (!std::isfinite(ms(op, group))) continue;
-      duration.emplace_back(share(op, group), -ms(op, group));
-      load[std::size_t(group)].emplace_back(share(op, group), -ms(op, group));
-      memory[std::size_t(group)].emplace_back(share(op, group), problem.ops[std::size_t(op)].mb);
-    }
-    program.add_row(1, 1, shares);
-    program.add_row(0, unbounded, duration);
-    program.add_row(0, unbounded, {{makespan, 1}, {end(op), -1}});
-  }
-  for (const Flow& flow : problem.flows) {
-    std::vector<std::pair<int, double>> terms{{end(flow.to), 1}, {end(flow.from), -1}};
+  // The end of an op less its time: not before the end of another.
+  const auto add_chain = [&](std::string name, int op, std::vector<Term> terms) {
+    terms.push_back({end(op), 1});
     for (int group = 0; group < count; ++group)
-      if (std::isfinite(ms(flow.to, group))) terms.emplace_back(share(flow.to, group), -ms(flow.to, group));
-    program.add_row(0, unbounded, terms);
+      if (std::isfinite(ms(op, group))) terms.push_back({share(op, group), -ms(op, group)});
+    model.add_row(std::move(name), 0, unbounded, std::move(terms));
+  };
+  std::vector<std::vector<Term>> load(groups.size()), memory(groups.size());
+  for (int op = 0; op < ops; ++op) {
+    std::vector<Term> shares;
+    for (int group = 0; group < count; ++group) {
+      shares.push_back({share(op, group), 1});
+      if (!std::isfinite(ms(op, group))) continue;
+      load[std::size_t(group)].push_back({share(op, group), -ms(op, group)});
+      memory[std::size_t(group)].push_back({share(op, group), problem.ops[std::size_t(op)].mb});
+    }
+    model.add_row(fmt::format("whole{}", op), 1, 1, shares);
+    model.add_row(fmt::format("last{}", op), 0, unbounded, {{makespan, 1}, {end(op), -1}});
+    add_chain(fmt::format("first{}", op), op, {});
   }
+  for (std::size_t flow = 0; flow < problem.flows.size(); ++flow)
+    add_chain(fmt::format("flow{}", flow), problem.flows[flow].to, {{end(problem.flows[flow].from), -1}});
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    load[group].emplace_back(makespan, double(groups[group].devices.size()));
-    program.add_row(0, unbounded, load[group]);
-    program.add_row(-unbounded, groups[group].memory_mb, memory[group]);
+    load[group].push_back({makespan, double(groups[group].devices.size())});
+    model.add_row(fmt::format("load{}", group), 0, unbounded, load[group]);
+    model.add_row(fmt::format("memory{}", group), -unbounded, groups[group].memory_mb, memory[group]);
   }
-  return program;
+  return model;
 }
 
 // By op: the group that runs it.
 Result<std::vector<int>> groups_of_ops(const Problem& problem, const std::vector<SpeedGroup>& groups) {
   if (groups.size() == 1) return std::vector<int>(problem.ops.size(), 0);
-  LANCET_ASSIGN(const std::vector<double> x, solve(groups_program(problem, groups)));
+  LANCET_ASSIGN(const std::vector<double> x, linear_optimum(groups_model(problem, groups)));
   std::vector<int> chosen;
   for (std::size_t op = 0; op < problem.ops.size(); ++op) {
     double shares = 0;

@@ -28,7 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t history = 64;
-constexpr std::int64_t patience = 4000;
 constexpr int most_permuted = 4;  // devices, of whose orders all are tried as a start
 
 struct Candidate {
@@ -167,10 +166,11 @@ class ListSearch {
   void improve() {
     Candidate current = best_;
     std::vector<double> late(history, current.makespan);
+    const std::int64_t patience = 100 + 10 * units_.count();
     for (move_ = 0, best_at_ = 0; move_ < options_.moves && Clock::now() < end_; ++move_) {
       if (move_ - best_at_ > patience) {
-        current = best_;
-        std::fill(late.begin(), late.end(), best_.makespan);
+        current = kicked();
+        std::fill(late.begin(), late.end(), current.makespan);
         best_at_ = move_;
       }
       double& before = late[std::size_t(move_) % history];
@@ -182,6 +182,15 @@ class ListSearch {
       }
       before = current.makespan;
     }
+  }
+
+  Candidate kicked() {
+    Candidate candidate = best_;
+    const int units = length_up_to(units_.count());
+    for (int i = 0; i < units; ++i) move_unit(candidate.device);
+    if (!fits(candidate.device)) return best_;
+    evaluate(candidate, never);
+    return candidate.makespan < never ? candidate : best_;
   }
 
   // Changes the candidate by one move and evaluates it; false if there is no such move or it does not fit.

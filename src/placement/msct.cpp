@@ -7,46 +7,50 @@
 //
 // Then ops run as in ETF, but a device waits for the favourite child of the op that it ran last: another op may run
 // there only if its operands have arrived by the time the device is idle, or if no other pair is left.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "earliest_first.h"
 #include "lancet/placement/solvers.h"
-#include "linear_program.h"
+#include "linear_optimum.h"
 
 namespace lancet::placement {
 namespace {
 
 constexpr double rounding = 0.5, tolerance = 1e-6;
 
-LinearProgram favourites_program(const Problem& problem, const FlowsOfOps& flows) {
-  LinearProgram program;
+// Columns: e of each flow, then the start of each op, then the makespan.
+LinearModel favourites_model(const Problem& problem) {
+  const FlowsOfOps flows = flows_of_ops(problem);
+  LinearModel model;
   const int flow_count = int(problem.flows.size());
-  for (int flow = 0; flow < flow_count; ++flow) program.add_column(0, 1);
-  for (int op = 0; op < problem.op_count(); ++op) program.add_column(0, unbounded);
-  const int makespan = program.add_column(0, unbounded, 1);
+  for (int flow = 0; flow < flow_count; ++flow) model.add_column({.name = fmt::format("e{}", flow), .upper = 1});
+  for (int op = 0; op < problem.op_count(); ++op) model.add_column({.name = fmt::format("s{}", op)});
+  const int makespan = model.add_column({.name = "w", .cost = 1});
   const auto start = [&](int op) { return flow_count + op; };
   for (int flow = 0; flow < flow_count; ++flow) {
     const Flow& of = problem.flows[std::size_t(flow)];
-    program.add_row(mean_ms(problem.ops[std::size_t(of.from)]), unbounded,
-                    {{start(of.to), 1}, {start(of.from), -1}, {flow, -mean_flow_ms(problem, of)}});
+    model.add_row(fmt::format("flow{}", flow), mean_ms(problem.ops[std::size_t(of.from)]), unbounded,
+                  {{start(of.to), 1}, {start(of.from), -1}, {flow, mean_flow_ms(problem, of) * -1}});
   }
   for (int op = 0; op < problem.op_count(); ++op) {
-    program.add_row(mean_ms(problem.ops[std::size_t(op)]), unbounded, {{makespan, 1}, {start(op), -1}});
-    for (const auto* ends : {&flows.in, &flows.out}) {
+    model.add_row(fmt::format("end{}", op), mean_ms(problem.ops[std::size_t(op)]), unbounded,
+                  {{makespan, 1}, {start(op), -1}});
+    for (const auto& [name, ends] : {std::pair("in", &flows.in), {"out", &flows.out}}) {
       const std::vector<int>& of = (*ends)[std::size_t(op)];
-      std::vector<std::pair<int, double>> terms;
-      for (const int flow : of) terms.emplace_back(flow, 1);
-      if (of.size() > 1) program.add_row(double(of.size()) - 1, unbounded, terms);
+      std::vector<Term> terms;
+      for (const int flow : of) terms.push_back({flow, 1});
+      if (of.size() > 1) model.add_row(fmt::format("{}{}", name, op), double(of.size()) - 1, unbounded, terms);
     }
   }
-  return program;
+  return model;
 }
 
 // By op: its favourite child, or -1.
 Result<std::vector<int>> favourite_children(const Problem& problem) {
-  const FlowsOfOps flows = flows_of_ops(problem);
-  LANCET_ASSIGN(const std::vector<double> e, solve(favourites_program(problem, flows)));
+  LANCET_ASSIGN(const std::vector<double> e, linear_optimum(favourites_model(problem)));
   std::vector<int> order(problem.flows.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return e[std::size_t(a)] < e[std::size_t(b)]; });
