@@ -3,6 +3,7 @@
 #ifdef LANCET_HAVE_CBC
 #include <Cbc_C_Interface.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -27,8 +28,8 @@ namespace {
 using CbcModel = std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)>;
 
 double cbc_bound(double bound) {
-  if (bound == unbounded) return COIN_DBL_MAX;
-  return bound == -unbounded ? -COIN_DBL_MAX : bound;
+  constexpr double most = std::numeric_limits<double>::max();  // CBC's infinity
+  return std::clamp(bound, -most, most);
 }
 
 CbcModel load(const LinearModel& model) {

@@ -14,7 +14,7 @@
 namespace lancet::placement {
 namespace {
 
-constexpr double tolerance = 1e-5;  // relative: what the solver's own tolerances allow
+constexpr double proof_tolerance = 1e-5;  // relative: what the solver's own tolerances allow
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -57,7 +57,7 @@ Result<MilpAnswer> solve_milp(const Problem& problem, const MilpOptions& options
     answer.placement = *options.start;
   answer.bound_ms = std::min(answer.placement.makespan_ms,
                              std::max({model.bound_ms, solved.bound * model.scale, lower_bound_ms(problem)}));
-  answer.proven = answer.gap() <= std::max(options.gap, tolerance);
+  answer.proven = answer.gap() <= std::max(options.gap, proof_tolerance);
   answer.columns = static_cast<int>(model.linear.columns.size());
   answer.integers = model.linear.integer_count();
   answer.rows = static_cast<int>(model.linear.rows.size());

@@ -28,8 +28,6 @@
 namespace lancet::placement {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 constexpr double horizon_units = 100;
 constexpr double horizon_slack = 1e-6;     // the solver's tolerance must not cut the start off
 constexpr std::size_t most_load_rows = 20;  // of a device: those that bind first
@@ -69,17 +67,17 @@ class Builder {
  private:
   int flow_count() const { return static_cast<int>(problem_.flows.size()); }
   int task_of(int flow) const { return problem_.op_count() + flow; }
-  int unit(int op) const { return model_.units.of[at(op)]; }
-  double ms(int op, int k) const { return problem_.ops[at(op)].ms[at(k)]; }
-  bool may(int op, int k) const { return windows_.may[at(unit(op))][at(k)]; }
-  double head(int op, int k) const { return windows_.head[at(op)][at(k)]; }
-  double tail(int op, int k) const { return windows_.tail[at(op)][at(k)]; }
-  int x(int op, int k) const { return model_.on[at(unit(op))][at(k)]; }
+  int unit(int op) const { return model_.units.of[slot(op)]; }
+  double ms(int op, int k) const { return problem_.ops[slot(op)].ms[slot(k)]; }
+  bool may(int op, int k) const { return windows_.may[slot(unit(op))][slot(k)]; }
+  double head(int op, int k) const { return windows_.head[slot(op)][slot(k)]; }
+  double tail(int op, int k) const { return windows_.tail[slot(op)][slot(k)]; }
+  int x(int op, int k) const { return model_.on[slot(unit(op))][slot(k)]; }
   bool ordered(int task, int other) const { return reach_.precedes(task, other) || reach_.precedes(other, task); }
   // A flow within a unit stays on its device.
-  bool moves(int flow) const { return unit(problem_.flows[at(flow)].from) != unit(problem_.flows[at(flow)].to); }
+  bool moves(int flow) const { return unit(problem_.flows[slot(flow)].from) != unit(problem_.flows[slot(flow)].to); }
   double units(double milliseconds) const { return milliseconds / model_.scale; }
-  int start(int task) const { return model_.start[at(task)]; }
+  int start(int task) const { return model_.start[slot(task)]; }
 
   void row(std::string name, double lower, double upper, Terms terms) {
     model_.linear.add_row(std::move(name), lower, upper, std::move(terms));
@@ -95,7 +93,7 @@ class Builder {
       model_.on.emplace_back();
       Terms one;
       for (int k = 0; k < problem_.device_count(); ++k) {
-        const double upper = windows_.may[at(u)][at(k)] ? 1 : 0;
+        const double upper = windows_.may[slot(u)][slot(k)] ? 1 : 0;
         model_.on.back().push_back(linear.add_column({fmt::format("x_{}_{}", u, k), 0, upper, 0, true}));
         one.push_back({model_.on.back().back(), 1});
       }
@@ -105,23 +103,23 @@ class Builder {
       Terms held;
       double all = 0;
       for (int u = 0; u < model_.units.count(); ++u) {
-        held.push_back({model_.on[at(u)][at(k)], model_.units.mb[at(u)]});
-        all += model_.units.mb[at(u)];
+        held.push_back({model_.on[slot(u)][slot(k)], model_.units.mb[slot(u)]});
+        all += model_.units.mb[slot(u)];
       }
-      const double limit = problem_.devices[at(k)].memory_mb;
+      const double limit = problem_.devices[slot(k)].memory_mb;
       if (all > limit) row(fmt::format("memory_{}", k), -unbounded, limit, held);
     }
   }
 
   bool equal(int k, int l) const {
-    if (problem_.devices[at(k)].memory_mb != problem_.devices[at(l)].memory_mb) return false;
+    if (problem_.devices[slot(k)].memory_mb != problem_.devices[slot(l)].memory_mb) return false;
     for (int op = 0; op < problem_.op_count(); ++op)
       if (ms(op, k) != ms(op, l)) return false;
     for (const auto* rates : {&problem_.ms_per_mb, &problem_.latency_ms}) {
-      if ((*rates)[at(k)][at(l)] != (*rates)[at(l)][at(k)]) return false;
+      if ((*rates)[slot(k)][slot(l)] != (*rates)[slot(l)][slot(k)]) return false;
       for (std::size_t other = 0; other < rates->size(); ++other)
-        if (other != at(k) && other != at(l) &&
-            ((*rates)[at(k)][other] != (*rates)[at(l)][other] || (*rates)[other][at(k)] != (*rates)[other][at(l)]))
+        if (other != slot(k) && other != slot(l) &&
+            ((*rates)[slot(k)][other] != (*rates)[slot(l)][other] || (*rates)[other][slot(k)] != (*rates)[other][slot(l)]))
           return false;
     }
     return true;
@@ -137,9 +135,9 @@ class Builder {
       Terms earlier;
       for (int u = 0; u < model_.units.count(); ++u) {
         Terms terms = earlier;
-        terms.push_back({model_.on[at(u)][at(k)], -1});
+        terms.push_back({model_.on[slot(u)][slot(k)], -1});
         row(fmt::format("twin_{}_{}", u, k), 0, unbounded, terms);
-        earlier.push_back({model_.on[at(u)][at(twin)], 1});
+        earlier.push_back({model_.on[slot(u)][slot(twin)], 1});
       }
     }
   }
@@ -151,10 +149,10 @@ class Builder {
   void add_paths(int index) {
     paths_.push_back({});
     if (!moves(index)) return;
-    const Flow& flow = problem_.flows[at(index)];
+    const Flow& flow = problem_.flows[slot(index)];
     const auto units = std::pair(unit(flow.from), unit(flow.to));
     if (const auto known = paths_of_units_.find(units); known != paths_of_units_.end()) {
-      paths_.back() = paths_[at(known->second)];
+      paths_.back() = paths_[slot(known->second)];
       return;
     }
     paths_of_units_.emplace(units, index);
@@ -164,14 +162,14 @@ class Builder {
         if (!may(flow.from, k) || !may(flow.to, l) || !std::isfinite(problem_.flow_ms(flow, k, l))) continue;
         const int column = model_.linear.add_column({fmt::format("u_{}_{}_{}", index, k, l), 0, 1, 0, false});
         paths_.back().push_back({k, l, column});
-        leaves[at(k)].push_back({column, 1});
-        enters[at(l)].push_back({column, 1});
+        leaves[slot(k)].push_back({column, 1});
+        enters[slot(l)].push_back({column, 1});
       }
     for (int k = 0; k < problem_.device_count(); ++k) {
-      leaves[at(k)].push_back({x(flow.from, k), -1});
-      enters[at(k)].push_back({x(flow.to, k), -1});
-      row(fmt::format("leaves_{}_{}", index, k), 0, 0, leaves[at(k)]);
-      row(fmt::format("enters_{}_{}", index, k), 0, 0, enters[at(k)]);
+      leaves[slot(k)].push_back({x(flow.from, k), -1});
+      enters[slot(k)].push_back({x(flow.to, k), -1});
+      row(fmt::format("leaves_{}_{}", index, k), 0, 0, leaves[slot(k)]);
+      row(fmt::format("enters_{}_{}", index, k), 0, 0, enters[slot(k)]);
     }
   }
 
@@ -179,10 +177,10 @@ class Builder {
     for (int op = 0; op < problem_.op_count(); ++op) {
       double least_tail = never;
       for (int k = 0; k < problem_.device_count(); ++k) least_tail = std::min(least_tail, tail(op, k));
-      add_start(fmt::format("S_{}", op), windows_.earliest[at(op)], horizon_ms_ - least_tail);
+      add_start(fmt::format("S_{}", op), windows_.earliest[slot(op)], horizon_ms_ - least_tail);
     }
     for (int flow = 0; flow < flow_count(); ++flow) {
-      const auto task = at(task_of(flow));
+      const auto task = slot(task_of(flow));
       if (moves(flow))
         add_start(fmt::format("S_f{}", flow), windows_.earliest[task], horizon_ms_ - windows_.after[task]);
       else
@@ -203,8 +201,8 @@ class Builder {
         if (may(task, k)) terms.push_back({x(task, k), units(ms(task, k))});
     } else {
       const int flow = task - problem_.op_count();
-      for (const Path& path : paths_[at(flow)])
-        terms.push_back({path.column, units(problem_.flow_ms(problem_.flows[at(flow)], path.from, path.to))});
+      for (const Path& path : paths_[slot(flow)])
+        terms.push_back({path.column, units(problem_.flow_ms(problem_.flows[slot(flow)], path.from, path.to))});
     }
     return terms;
   }
@@ -218,7 +216,7 @@ class Builder {
 
   void add_precedence() {
     for (int flow = 0; flow < flow_count(); ++flow) {
-      const Flow& of = problem_.flows[at(flow)];
+      const Flow& of = problem_.flows[slot(flow)];
       if (moves(flow)) {
         follows(fmt::format("made_{}", flow), of.from, task_of(flow));
         follows(fmt::format("read_{}", flow), task_of(flow), of.to);
@@ -240,7 +238,7 @@ class Builder {
 
   // start(second) >= end(first) - M (1 - column)
   void add_order(int first, int second, int column) {
-    const double big_m = units(horizon_ms_ - windows_.after[at(first)] - windows_.earliest[at(second)]);
+    const double big_m = units(horizon_ms_ - windows_.after[slot(first)] - windows_.earliest[slot(second)]);
     if (big_m <= 0) return;
     Terms terms{{start(second), 1}, {start(first), -1}, {column, -big_m}};
     append(terms, duration(first), -1);
@@ -290,15 +288,15 @@ class Builder {
 
   Terms crossing(int flow, int k, bool leaves) const {
     Terms terms;
-    for (const Path& path : paths_[at(flow)])
+    for (const Path& path : paths_[slot(flow)])
       if (path.from != path.to && (leaves ? path.from : path.to) == k) terms.push_back({path.column, 1});
     return terms;
   }
 
   void add_pair_of_flows(int q, int r) {
     const int first = task_of(q), second = task_of(r);
-    const double end_q = horizon_ms_ - windows_.after[at(first)], end_r = horizon_ms_ - windows_.after[at(second)];
-    const double start_q = windows_.earliest[at(first)], start_r = windows_.earliest[at(second)];
+    const double end_q = horizon_ms_ - windows_.after[slot(first)], end_r = horizon_ms_ - windows_.after[slot(second)];
+    const double start_q = windows_.earliest[slot(first)], start_r = windows_.earliest[slot(second)];
     if (end_q <= start_r || end_r <= start_q) return;
     std::vector<Terms> both;
     for (const bool leaves : {true, false})
@@ -347,11 +345,11 @@ class Builder {
       for (int flow = 0; flow < flow_count(); ++flow) {
         const Terms used = crossing(flow, k, leaves);
         if (used.empty()) continue;
-        head = std::min(head, windows_.earliest[at(task_of(flow))]);
-        tail = std::min(tail, windows_.after[at(task_of(flow))]);
-        for (const Path& path : paths_[at(flow)])
+        head = std::min(head, windows_.earliest[slot(task_of(flow))]);
+        tail = std::min(tail, windows_.after[slot(task_of(flow))]);
+        for (const Path& path : paths_[slot(flow)])
           if (path.from != path.to && (leaves ? path.from : path.to) == k)
-            terms.push_back({path.column, -units(problem_.flow_ms(problem_.flows[at(flow)], path.from, path.to))});
+            terms.push_back({path.column, -units(problem_.flow_ms(problem_.flows[slot(flow)], path.from, path.to))});
       }
       if (terms.size() > 1) row(fmt::format("{}_{}", leaves ? "up" : "down", k), units(head + tail), unbounded, terms);
     }
@@ -369,17 +367,17 @@ class Builder {
 // Equal devices in the order in which the units use them first.
 void order_twins(const MilpModel& model, Placement& placement) {
   std::vector<int> root(model.twin.size()), renamed(model.twin.size(), -1), used(model.twin.size(), -1);
-  for (std::size_t k = 0; k < root.size(); ++k) root[k] = model.twin[k] < 0 ? int(k) : root[at(model.twin[k])];
+  for (std::size_t k = 0; k < root.size(); ++k) root[k] = model.twin[k] < 0 ? int(k) : root[slot(model.twin[k])];
   const auto next_of = [&](int class_root) {
-    int device = used[at(class_root)] + 1;
-    while (root[at(device)] != class_root) ++device;
-    return used[at(class_root)] = device;
+    int device = used[slot(class_root)] + 1;
+    while (root[slot(device)] != class_root) ++device;
+    return used[slot(class_root)] = device;
   };
   for (const auto& ops : model.units.ops) {
-    const int device = placement.device[at(ops.front())];
-    if (renamed[at(device)] < 0) renamed[at(device)] = next_of(root[at(device)]);
+    const int device = placement.device[slot(ops.front())];
+    if (renamed[slot(device)] < 0) renamed[slot(device)] = next_of(root[slot(device)]);
   }
-  for (int& device : placement.device) device = renamed[at(device)];
+  for (int& device : placement.device) device = renamed[slot(device)];
 }
 
 }  // namespace
@@ -407,42 +405,42 @@ std::vector<double> milp_start(const MilpModel& model, const Problem& problem, P
   order_twins(model, placement);
   std::vector<double> values(model.linear.columns.size(), 0);
   for (std::size_t u = 0; u < model.on.size(); ++u)
-    values[at(model.on[u][at(placement.device[at(model.units.ops[u].front())])])] = 1;
+    values[slot(model.on[u][slot(placement.device[slot(model.units.ops[u].front())])])] = 1;
   const int ops = problem.op_count();
-  const auto interval = [&](int task) { return task < ops ? placement.ops[at(task)] : placement.flows[at(task - ops)]; };
+  const auto interval = [&](int task) { return task < ops ? placement.ops[slot(task)] : placement.flows[slot(task - ops)]; };
   const auto meet = [&](int task, int other) {
-    const auto device = [&](int op) { return placement.device[at(op)]; };
+    const auto device = [&](int op) { return placement.device[slot(op)]; };
     if (task < ops) return device(task) == device(other);
-    const Flow &q = problem.flows[at(task - ops)], &r = problem.flows[at(other - ops)];
+    const Flow &q = problem.flows[slot(task - ops)], &r = problem.flows[slot(other - ops)];
     if (device(q.from) == device(q.to) || device(r.from) == device(r.to)) return false;
     return device(q.from) == device(r.from) || device(q.to) == device(r.to);
   };
   for (const MilpPair& pair : model.pairs)
     if (pair.before >= 0 && meet(pair.first, pair.second) && interval(pair.first).end <= interval(pair.second).start)
-      values[at(pair.before)] = 1;
+      values[slot(pair.before)] = 1;
   return values;
 }
 
 Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
   const int ops = problem.op_count();
-  std::vector<int> device(at(ops), 0);
+  std::vector<int> device(slot(ops), 0);
   for (int op = 0; op < ops; ++op) {
-    const auto& on = model.on[at(model.units.of[at(op)])];
+    const auto& on = model.on[slot(model.units.of[slot(op)])];
     for (int k = 0; k < problem.device_count(); ++k)
-      if (values[at(on[at(k)])] > 0.5) device[at(op)] = k;
+      if (values[slot(on[slot(k)])] > 0.5) device[slot(op)] = k;
   }
   // Of what may run, what starts first: starts may precede their predecessors' ends by the solver's tolerance.
   const FlowsOfOps flows = flows_of_ops(problem);
   using Entry = std::pair<double, int>;  // start, task
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-  std::vector<std::size_t> waits(at(ops));
-  const auto push = [&](int task) { ready.emplace(values[at(model.start[at(task)])], task); };
+  std::vector<std::size_t> waits(slot(ops));
+  const auto push = [&](int task) { ready.emplace(values[slot(model.start[slot(task)])], task); };
   const auto arrived = [&](int op) {
-    if (--waits[at(op)] == 0) push(op);
+    if (--waits[slot(op)] == 0) push(op);
   };
   for (int op = 0; op < ops; ++op) {
-    waits[at(op)] = flows.in[at(op)].size();
-    if (waits[at(op)] == 0) push(op);
+    waits[slot(op)] = flows.in[slot(op)].size();
+    if (waits[slot(op)] == 0) push(op);
   }
   std::vector<int> order;
   while (!ready.empty()) {
@@ -450,12 +448,12 @@ Placement milp_placement(const MilpModel& model, const Problem& problem, const s
     ready.pop();
     order.push_back(task);
     if (task >= ops) {
-      arrived(problem.flows[at(task - ops)].to);
+      arrived(problem.flows[slot(task - ops)].to);
       continue;
     }
-    for (const int flow : flows.out[at(task)]) {
-      const int reader = problem.flows[at(flow)].to;
-      if (device[at(reader)] == device[at(task)]) arrived(reader);
+    for (const int flow : flows.out[slot(task)]) {
+      const int reader = problem.flows[slot(flow)].to;
+      if (device[slot(reader)] == device[slot(task)]) arrived(reader);
       else push(ops + flow);
     }
   }

@@ -10,8 +10,6 @@
 namespace lancet::placement {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 class Paths {
  public:
   Paths(const Problem& problem, const Units& units)
@@ -20,27 +18,27 @@ class Paths {
   void heads(Windows& windows) const {
     windows.head.assign(problem_.ops.size(), std::vector<double>(devices_, 0));
     for (int op = 0; op < problem_.op_count(); ++op)
-      for (std::size_t k = 0; k < devices_; ++k) windows.head[at(op)][k] = head(windows, op, k);
+      for (std::size_t k = 0; k < devices_; ++k) windows.head[slot(op)][k] = head(windows, op, k);
   }
   void tails(Windows& windows) const {
     windows.tail.assign(problem_.ops.size(), std::vector<double>(devices_, 0));
     for (int op = problem_.op_count() - 1; op >= 0; --op)
-      for (std::size_t k = 0; k < devices_; ++k) windows.tail[at(op)][k] = tail(windows, op, k);
+      for (std::size_t k = 0; k < devices_; ++k) windows.tail[slot(op)][k] = tail(windows, op, k);
   }
 
  private:
-  bool may(const Windows& windows, int op, std::size_t k) const { return windows.may[at(units_.of[at(op)])][k]; }
-  bool together(int a, int b) const { return units_.of[at(a)] == units_.of[at(b)]; }
+  bool may(const Windows& windows, int op, std::size_t k) const { return windows.may[slot(units_.of[slot(op)])][k]; }
+  bool together(int a, int b) const { return units_.of[slot(a)] == units_.of[slot(b)]; }
 
   double head(const Windows& windows, int op, std::size_t k) const {
     if (!may(windows, op, k)) return never;
     double latest = 0;
-    for (const int index : flows_.in[at(op)]) {
-      const Flow& flow = problem_.flows[at(index)];
+    for (const int index : flows_.in[slot(op)]) {
+      const Flow& flow = problem_.flows[slot(index)];
       double least = never;
       for (std::size_t l = 0; l < devices_; ++l) {
         if (!may(windows, flow.from, l) || (together(flow.from, op) && l != k)) continue;
-        const double end = windows.head[at(flow.from)][l] + problem_.ops[at(flow.from)].ms[l];
+        const double end = windows.head[slot(flow.from)][l] + problem_.ops[slot(flow.from)].ms[l];
         least = std::min(least, end + problem_.flow_ms(flow, int(l), int(k)));
       }
       latest = std::max(latest, least);
@@ -50,16 +48,16 @@ class Paths {
   double tail(const Windows& windows, int op, std::size_t k) const {
     if (!may(windows, op, k)) return never;
     double longest = 0;
-    for (const int index : flows_.out[at(op)]) {
-      const Flow& flow = problem_.flows[at(index)];
+    for (const int index : flows_.out[slot(op)]) {
+      const Flow& flow = problem_.flows[slot(index)];
       double least = never;
       for (std::size_t l = 0; l < devices_; ++l) {
         if (!may(windows, flow.to, l) || (together(op, flow.to) && l != k)) continue;
-        least = std::min(least, problem_.flow_ms(flow, int(k), int(l)) + windows.tail[at(flow.to)][l]);
+        least = std::min(least, problem_.flow_ms(flow, int(k), int(l)) + windows.tail[slot(flow.to)][l]);
       }
       longest = std::max(longest, least);
     }
-    return longest + problem_.ops[at(op)].ms[k];
+    return longest + problem_.ops[slot(op)].ms[k];
   }
 
   const Problem& problem_;
@@ -73,8 +71,8 @@ bool narrow(const Problem& problem, const Units& units, double horizon_ms, Windo
   bool changed = false;
   for (int op = 0; op < problem.op_count(); ++op)
     for (std::size_t k = 0; k < problem.devices.size(); ++k) {
-      auto allowed = windows.may[at(units.of[at(op)])].begin() + std::ptrdiff_t(k);
-      if (!*allowed || windows.head[at(op)][k] + windows.tail[at(op)][k] <= horizon_ms) continue;
+      auto allowed = windows.may[slot(units.of[slot(op)])].begin() + std::ptrdiff_t(k);
+      if (!*allowed || windows.head[slot(op)][k] + windows.tail[slot(op)][k] <= horizon_ms) continue;
       *allowed = false;
       changed = true;
     }
@@ -96,25 +94,25 @@ Windows windows(const Problem& problem, const Units& units, double horizon_ms) {
   } while (narrow(problem, units, horizon_ms, found));
 
   const int ops = problem.op_count();
-  found.earliest.assign(at(ops) + problem.flows.size(), never);
+  found.earliest.assign(slot(ops) + problem.flows.size(), never);
   found.after = found.earliest;
-  std::vector<double> first_end(at(ops), never), least_tail(at(ops), never);
+  std::vector<double> first_end(slot(ops), never), least_tail(slot(ops), never);
   for (int op = 0; op < ops; ++op) {
     double bound = never;
     for (std::size_t k = 0; k < problem.devices.size(); ++k) {
-      const double head = found.head[at(op)][k], tail = found.tail[at(op)][k], ms = problem.ops[at(op)].ms[k];
+      const double head = found.head[slot(op)][k], tail = found.tail[slot(op)][k], ms = problem.ops[slot(op)].ms[k];
       if (!std::isfinite(head)) continue;
-      found.earliest[at(op)] = std::min(found.earliest[at(op)], head);
-      first_end[at(op)] = std::min(first_end[at(op)], head + ms);
-      least_tail[at(op)] = std::min(least_tail[at(op)], tail);
-      found.after[at(op)] = std::min(found.after[at(op)], tail - ms);
+      found.earliest[slot(op)] = std::min(found.earliest[slot(op)], head);
+      first_end[slot(op)] = std::min(first_end[slot(op)], head + ms);
+      least_tail[slot(op)] = std::min(least_tail[slot(op)], tail);
+      found.after[slot(op)] = std::min(found.after[slot(op)], tail - ms);
       bound = std::min(bound, head + tail);
     }
     found.bound_ms = std::max(found.bound_ms, bound);
   }
   for (std::size_t i = 0; i < problem.flows.size(); ++i) {
-    found.earliest[at(ops) + i] = first_end[at(problem.flows[i].from)];
-    found.after[at(ops) + i] = least_tail[at(problem.flows[i].to)];
+    found.earliest[slot(ops) + i] = first_end[slot(problem.flows[i].from)];
+    found.after[slot(ops) + i] = least_tail[slot(problem.flows[i].to)];
   }
   return found;
 }
@@ -128,10 +126,10 @@ Reachability::Reachability(const Problem& problem) {
     for (std::size_t word = 0; word < bits_[task].size(); ++word) bits_[task][word] |= bits_[next][word];
   };
   for (int op = problem.op_count() - 1; op >= 0; --op)
-    for (const int flow : flows.out[at(op)]) {
-      const std::size_t task = problem.ops.size() + at(flow);
-      add(task, at(problem.flows[at(flow)].to));
-      add(at(op), task);
+    for (const int flow : flows.out[slot(op)]) {
+      const std::size_t task = problem.ops.size() + slot(flow);
+      add(task, slot(problem.flows[slot(flow)].to));
+      add(slot(op), task);
     }
 }
 

@@ -8,6 +8,8 @@
 
 namespace lancet::placement {
 
+inline std::size_t slot(int index) { return static_cast<std::size_t>(index); }
+
 struct Windows {
   // [op][device]: the earliest start there, and the least time from its start there to the end of the last op.
   // Infinite where the op cannot be.
