@@ -44,8 +44,8 @@ CbcModel load(const LinearModel& model) {
     indices.clear();
     factors.clear();
     for (const Term& term : row.terms) indices.push_back(term.column), factors.push_back(term.factor);
-    // CBC's interface takes one bound and a sense; the second bound of a row follows by its index.
-    Cbc_addRow(cbc.get(), row.name.c_str(), static_cast<int>(indices.size()), indices.data(), factors.data(), 'N', 0);
+    // An equation for now: this call takes one bound of a row.
+    Cbc_addRow(cbc.get(), row.name.c_str(), static_cast<int>(indices.size()), indices.data(), factors.data(), 'E', 0);
   }
   for (std::size_t i = 0; i < model.rows.size(); ++i) {
     Cbc_setRowLower(cbc.get(), static_cast<int>(i), cbc_bound(model.rows[i].lower));
