@@ -310,7 +310,8 @@ class Builder {
     add_pair(first, second, true, true, both);
   }
 
-  // Ops that cannot start before one op's head and have at least its tail share the time between.
+  // Ops that cannot start before one op's head and have at least its tail share the time between, if one of them is on
+  // the device: surely if that op is, and otherwise the time before and after is within the bound.
   void add_load(int k) {
     struct Set {
       double bound = 0;
@@ -333,8 +334,9 @@ class Builder {
       Terms terms{{model_.makespan, 1}};
       for (int op = 0; op < problem_.op_count(); ++op)
         if (in_set(op, set.op)) terms.push_back({x(op, k), -units(ms(op, k))});
-      row(fmt::format("load_{}_{}", k, set.op), units(head(set.op, k) + tail(set.op, k) - ms(set.op, k)), unbounded,
-          terms);
+      const double around = head(set.op, k) + tail(set.op, k) - ms(set.op, k), least = std::min(around, model_.bound_ms);
+      terms.push_back({x(set.op, k), -units(around - least)});
+      row(fmt::format("load_{}_{}", k, set.op), units(least), unbounded, terms);
     }
   }
 

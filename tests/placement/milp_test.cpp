@@ -38,7 +38,7 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
     const auto t0 = std::chrono::steady_clock::now();
     const auto best = brute_force_ms(problem);
     const auto t1 = std::chrono::steady_clock::now();
-    const auto start = etf(problem);
+    const auto start = list_search(problem, {.seconds = 60, .moves = 300});
     MilpOptions options;
     if (start.ok()) options.start = &*start;
     const auto found = solve_milp(problem, options);
@@ -56,3 +56,21 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
 }
 
 }  // namespace lancet::placement::test
+#include <fstream>
+#include "placement/milp_model.h"
+namespace lancet::placement::test {
+TEST_CASE("dump", "[.]") {
+  const Problem problem = small_problem(7);
+  const auto start = etf(problem);
+  for (const double h : {start->makespan_ms, 9.0, 7.46, 6.5}) {
+  const MilpModel model = milp_model(problem, h);
+  std::ofstream(fmt::format("/tmp/milp_{:.3f}.lp", h)) << model.linear.text();
+  LinearOptions o;
+  for (int s = 0; s < 2; ++s) {
+    if (s && h == start->makespan_ms) o.start = milp_start(model, problem, *start);
+    const auto a = solve_linear(model.linear, o);
+    fmt::print("{} start {}: status {} obj {} bound {} s {}\n", h, !o.start.empty(), int(a->status), a->objective * model.scale, a->bound * model.scale, a->seconds);
+  }
+  }
+}
+}
