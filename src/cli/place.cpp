@@ -35,7 +35,8 @@ struct Answer {
 
 Result<Placement> solved(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
   bound_ms = placement::lower_bound_ms(problem);
-  const placement::SearchOptions options{.seconds = arguments.seconds.value_or(2), .seed = arguments.seed};
+  placement::SearchOptions options{.seed = arguments.seed};
+  if (arguments.seconds) options.seconds = *arguments.seconds, options.moves = std::numeric_limits<std::int64_t>::max();
   if (arguments.solver == "search") return placement::list_search(problem, options);
   for (const placement::Solver& solver : placement::list_solvers())
     if (solver.name == arguments.solver) return solver.solve(problem);
@@ -174,7 +175,9 @@ void add_place(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
-  command->add_option("--time-limit", arguments->seconds, "Seconds of the solver; left out: 2 for search")
+  command
+      ->add_option("--time-limit", arguments->seconds,
+                   "Seconds of search; left out: 2, or 100000 moves if they take less")
       ->check(between(0.001, 86400));
   add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");

@@ -15,12 +15,15 @@ struct PlaceFiles {
   explicit PlaceFiles(const std::string& memory_mb = "100") {
     std::ofstream(config) << test::small_config_text;
     std::ofstream(cluster) << R"({"what": "two", "devices": [
-      {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" + memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
+      {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" +
+                                  memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
        "latency_us": 1, "source": "test"},
       {"name": "slow", "hardware": "tesla-p4", "memory_mb": 100, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
        "latency_us": 1, "source": "test"}]})";
   }
-  std::string command(const std::string& options) const { return "place " + config + " --on " + cluster + " " + options; }
+  std::string command(const std::string& options) const {
+    return "place " + config + " --on " + cluster + " " + options;
+  }
 };
 
 }  // namespace
@@ -78,9 +81,10 @@ TEST_CASE("a solver that finds nothing says what the search finds") {
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("") == 1);
-  CHECK(test::matches(outcome.output,
-                      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
-                      "may find a placement; --solver search finds one of [0-9.]+ ms"));
+  CHECK(test::matches(
+      outcome.output,
+      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
+      "may find a placement; --solver search finds one of [0-9.]+ ms"));
 }
 
 }  // namespace lancet

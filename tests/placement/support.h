@@ -11,11 +11,12 @@
 namespace lancet::placement::test {
 
 // ms: by op, of each device. All pairs of devices have one rate and one latency.
-inline Problem problem_of(const std::vector<std::vector<double>>& ms, const std::vector<Flow>& flows, double ms_per_mb = 1,
-                          double latency_ms = 0) {
+inline Problem problem_of(const std::vector<std::vector<double>>& ms, const std::vector<Flow>& flows,
+                          double ms_per_mb = 1, double latency_ms = 0) {
   Problem problem;
   const std::size_t devices = ms.front().size();
-  for (std::size_t i = 0; i < ms.size(); ++i) problem.ops.push_back({.name = "op" + std::to_string(i), .ms = ms[i], .mb = 1});
+  for (std::size_t i = 0; i < ms.size(); ++i)
+    problem.ops.push_back({.name = "op" + std::to_string(i), .ms = ms[i], .mb = 1});
   problem.flows = flows;
   problem.ms_per_mb.assign(devices, std::vector<double>(devices, ms_per_mb));
   problem.latency_ms.assign(devices, std::vector<double>(devices, latency_ms));
@@ -33,8 +34,8 @@ inline std::vector<Flow> chain(int ops) {
   return flows;
 }
 
-// Unlike devices and links; each op has some of the ops before it as predecessors; some ops are in groups. The memory of
-// all devices together is twice what the ops need.
+// Unlike devices and links; each op has some of the ops before it as predecessors; some ops are in groups. The memory
+// of all devices together is twice what the ops need.
 inline Problem random_problem(std::uint32_t seed, int ops, int devices, double edges, bool groups = true) {
   std::mt19937 random(seed);
   const auto uniform = [&](double least, double most) {
