@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "lancet/base/json.h"
 #include "lancet/placement/coarsen.h"
+#include "lancet/placement/milp.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
 #include "load_config.h"
@@ -33,9 +34,21 @@ struct Answer {
   double gap() const { return coarse.makespan_ms > 0 ? 1 - bound_ms / coarse.makespan_ms : 0; }
 };
 
+// The integer program begins with what the search finds.
+Result<Placement> solved_by_milp(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
+  const auto start = placement::list_search(problem, {.seed = arguments.seed});
+  const placement::MilpOptions options{.seconds = arguments.seconds.value_or(60),
+                                       .start = start.ok() ? &*start : nullptr};
+  LANCET_ASSIGN(placement::MilpAnswer answer, placement::solve_milp(problem, options));
+  bound_ms = std::max(bound_ms, answer.bound_ms);
+  return std::move(answer.placement);
+}
+
 Result<Placement> solved(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
   bound_ms = placement::lower_bound_ms(problem);
-  const placement::SearchOptions options{.seconds = arguments.seconds.value_or(2), .seed = arguments.seed};
+  if (arguments.solver == "milp") return solved_by_milp(problem, arguments, bound_ms);
+  placement::SearchOptions options{.seed = arguments.seed};
+  if (arguments.seconds) options.seconds = *arguments.seconds, options.moves = std::numeric_limits<std::int64_t>::max();
   if (arguments.solver == "search") return placement::list_search(problem, options);
   for (const placement::Solver& solver : placement::list_solvers())
     if (solver.name == arguments.solver) return solver.solve(problem);
@@ -158,8 +171,10 @@ void add_place(CLI::App& app, Selection& selection) {
                                          "configs/gpt2-s-moe.json --on moirai-inter");
   auto config_arguments = add_config_arguments(*command);
   auto arguments = std::make_shared<PlaceArguments>();
-  std::vector<std::string> names{"search"};
-  std::string solvers = "Solvers (--solver):\n  search     moves from the best of those below\n";
+  std::vector<std::string> names{"milp", "search"};
+  std::string solvers =
+      "Solvers (--solver):\n  milp       the mixed-integer program, from what search finds; its bound is proven\n"
+      "  search     moves from the best of those below\n";
   for (const placement::Solver& solver : placement::list_solvers()) {
     names.emplace_back(solver.name);
     solvers += fmt::format("  {:<10} {}\n", solver.name, solver.what);
@@ -174,7 +189,7 @@ void add_place(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
-  command->add_option("--time-limit", arguments->seconds, "Seconds of the solver; left out: 2 for search")
+  command->add_option("--time-limit", arguments->seconds, "Seconds of milp or search; left out: 60 and 2")
       ->check(between(0.001, 86400));
   add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");

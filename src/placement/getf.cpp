@@ -31,18 +31,13 @@ struct SpeedGroup {
   double memory_mb = 0;
 };
 
-// Ops per time of each device, relative to the mean over devices.
+// The inverse of the time that each device takes for all ops; one that it cannot run counts with its mean.
 std::vector<double> speeds(const Problem& problem) {
-  const auto count = double(problem.devices.size());
-  std::vector<double> relative(problem.devices.size(), 0);
-  for (const Op& op : problem.ops) {
-    double mean = 0;
-    for (const double ms : op.ms) mean += std::isfinite(ms) ? ms / count : 0;
-    for (std::size_t k = 0; k < relative.size(); ++k)
-      if (mean > 0) relative[k] += std::isfinite(op.ms[k]) ? op.ms[k] / mean : 1;
-  }
-  for (double& time : relative) time = time > 0 ? 1 / time : 1;
-  return relative;
+  std::vector<double> total(problem.devices.size(), 0);
+  for (const Op& op : problem.ops)
+    for (std::size_t k = 0; k < total.size(); ++k) total[k] += std::isfinite(op.ms[k]) ? op.ms[k] : mean_ms(op);
+  for (double& time : total) time = time > 0 ? 1 / time : 1;
+  return total;
 }
 
 std::vector<SpeedGroup> speed_groups(const Problem& problem) {  // the fastest first

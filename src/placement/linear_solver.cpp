@@ -67,8 +67,7 @@ void set_options(Cbc_Model* cbc, const LinearModel& model, const LinearOptions& 
   std::vector<double> values;
   for (std::size_t i = 0; i < model.columns.size(); ++i)
     if (model.columns[i].integer) columns.push_back(static_cast<int>(i)), values.push_back(options.start[i]);
-  if (!columns.empty())
-    Cbc_setMIPStartI(cbc, static_cast<int>(columns.size()), columns.data(), values.data());
+  if (!columns.empty()) Cbc_setMIPStartI(cbc, static_cast<int>(columns.size()), columns.data(), values.data());
 }
 
 LinearAnswer::Status status_of(Cbc_Model* cbc, bool has_integers) {

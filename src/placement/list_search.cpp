@@ -167,7 +167,8 @@ class ListSearch {
     Candidate current = best_;
     std::vector<double> late(history, current.makespan);
     const std::int64_t patience = 100 + 10 * units_.count();
-    for (move_ = 0, best_at_ = 0; move_ < options_.moves && Clock::now() < end_; ++move_) {
+    const double proven = lower_bound_ms(problem_) * (1 + 1e-9);
+    for (move_ = best_at_ = 0; move_ < options_.moves && best_.makespan > proven && Clock::now() < end_; ++move_) {
       if (move_ - best_at_ > patience) {
         current = kicked();
         std::fill(late.begin(), late.end(), current.makespan);

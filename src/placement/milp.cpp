@@ -30,9 +30,10 @@ bool has_values(const LinearAnswer& answer) {
 
 Error no_answer(const Problem& problem, const LinearAnswer& answer, double seconds) {
   if (answer.status == LinearAnswer::Status::infeasible)
-    return config_error(fmt::format("no placement of {} ops on {} devices has enough memory and paths: expected one, "
-                                    "found a proof that there is none",
-                                    problem.op_count(), problem.device_count()));
+    return config_error(
+        fmt::format("no placement of {} ops on {} devices has enough memory and paths: expected one, "
+                    "found a proof that there is none",
+                    problem.op_count(), problem.device_count()));
   return config_error(fmt::format("the integer program: expected a placement within {} s, found none", seconds));
 }
 

@@ -1,15 +1,17 @@
 // How the program is built. Moirai's equations are in parentheses; x, S, T and d are its letters.
 //
 // - x(unit, device) binary, one device for a unit (4c), memory by device (5).
-// - u(flow, k, l) >= 0: the flow goes from device k to l. Moirai's rows (7) for z and u follow from sum_l u(k, l) = x of the
-//   maker on k and sum_k u(k, l) = x of the reader on l, z = sum of u with k != l; this form makes the linear relaxation
-//   of a chain of ops exact. Flows between the same two units have the same u.
+// - u(flow, k, l) >= 0: the flow goes from device k to l. Moirai's rows (7) for z and u follow from sum_l u(k, l) = x
+// of the
+//   maker on k and sum_k u(k, l) = x of the reader on l, z = sum of u with k != l; this form makes the linear
+//   relaxation of a chain of ops exact. Flows between the same two units have the same u.
 // - Durations (4b) are sums over x and u, so that ends need no columns. Starts: reader >= flow's end >= flow's start >=
 //   maker's end (4a).
 // - Two ops without precedence (6) have one binary `before` and a bounded column `after` with
 //   before + after >= x(i, k) + x(j, k) - 1 for each device k, and start(j) >= end(i) - M (1 - before), and the reverse
 //   with `after`. Two flows likewise (8), with what leaves or enters device k in place of x: sums of u.
-// - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon; where these
+// - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon; where
+// these
 //   leave one order, or none, the other has no column.
 // - Beyond Moirai: heads and tails by device, T >= head + load + tail of ops that share a device and of all flows of a
 //   link, and devices that are equal in all things are used in the order of their numbers.
@@ -29,7 +31,7 @@ namespace lancet::placement {
 namespace {
 
 constexpr double horizon_units = 100;
-constexpr double horizon_slack = 1e-6;     // the solver's tolerance must not cut the start off
+constexpr double horizon_slack = 1e-6;      // the solver's tolerance must not cut the start off
 constexpr std::size_t most_load_rows = 20;  // of a device: those that bind first
 
 using Terms = std::vector<Term>;
@@ -119,7 +121,8 @@ class Builder {
       if ((*rates)[slot(k)][slot(l)] != (*rates)[slot(l)][slot(k)]) return false;
       for (std::size_t other = 0; other < rates->size(); ++other)
         if (other != slot(k) && other != slot(l) &&
-            ((*rates)[slot(k)][other] != (*rates)[slot(l)][other] || (*rates)[other][slot(k)] != (*rates)[other][slot(l)]))
+            ((*rates)[slot(k)][other] != (*rates)[slot(l)][other] ||
+             (*rates)[other][slot(k)] != (*rates)[other][slot(l)]))
           return false;
     }
     return true;
@@ -189,8 +192,8 @@ class Builder {
   }
   void add_start(std::string name, double earliest, double latest) {
     if (!std::isfinite(earliest)) earliest = 0, latest = 0;  // no device: x has no value either
-    model_.start.push_back(
-        model_.linear.add_column({std::move(name), units(earliest), std::max(units(earliest), units(latest)), 0, false}));
+    model_.start.push_back(model_.linear.add_column(
+        {std::move(name), units(earliest), std::max(units(earliest), units(latest)), 0, false}));
   }
 
   // The duration of an op or a flow, as a sum over x or u.
@@ -251,8 +254,7 @@ class Builder {
     MilpPair pair{first, second, -1, -1};
     Terms orders;
     const auto add = [&](const char* name, bool integer) {
-      const int column =
-          model_.linear.add_column({fmt::format("{}_{}_{}", name, first, second), 0, 1, 0, integer});
+      const int column = model_.linear.add_column({fmt::format("{}_{}_{}", name, first, second), 0, 1, 0, integer});
       orders.push_back({column, 1});
       return column;
     };
@@ -275,8 +277,10 @@ class Builder {
       if (end_i <= head(j, k) || end_j <= head(i, k)) continue;  // apart in any case
       forward |= head(i, k) + ms(i, k) <= horizon_ms_ - tail(j, k);
       backward |= head(j, k) + ms(j, k) <= horizon_ms_ - tail(i, k);
-      if (unit(i) != unit(j)) both.push_back({{x(i, k), 1}, {x(j, k), 1}});
-      else if (both.empty()) both.push_back(on_some_device(i));
+      if (unit(i) != unit(j))
+        both.push_back({{x(i, k), 1}, {x(j, k), 1}});
+      else if (both.empty())
+        both.push_back(on_some_device(i));
     }
     add_pair(i, j, forward, backward, both);
   }
@@ -362,7 +366,7 @@ class Builder {
   const Reachability reach_;
   Windows windows_;
   MilpModel model_;
-  std::vector<std::vector<Path>> paths_;                   // by flow
+  std::vector<std::vector<Path>> paths_;               // by flow
   std::map<std::pair<int, int>, int> paths_of_units_;  // the first flow between two units
 };
 
@@ -409,7 +413,9 @@ std::vector<double> milp_start(const MilpModel& model, const Problem& problem, P
   for (std::size_t u = 0; u < model.on.size(); ++u)
     values[slot(model.on[u][slot(placement.device[slot(model.units.ops[u].front())])])] = 1;
   const int ops = problem.op_count();
-  const auto interval = [&](int task) { return task < ops ? placement.ops[slot(task)] : placement.flows[slot(task - ops)]; };
+  const auto interval = [&](int task) {
+    return task < ops ? placement.ops[slot(task)] : placement.flows[slot(task - ops)];
+  };
   const auto meet = [&](int task, int other) {
     const auto device = [&](int op) { return placement.device[slot(op)]; };
     if (task < ops) return device(task) == device(other);
@@ -455,8 +461,10 @@ Placement milp_placement(const MilpModel& model, const Problem& problem, const s
     }
     for (const int flow : flows.out[slot(task)]) {
       const int reader = problem.flows[slot(flow)].to;
-      if (device[slot(reader)] == device[slot(task)]) arrived(reader);
-      else push(ops + flow);
+      if (device[slot(reader)] == device[slot(task)])
+        arrived(reader);
+      else
+        push(ops + flow);
     }
   }
   return timetable(problem, device, order);

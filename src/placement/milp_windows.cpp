@@ -1,7 +1,7 @@
 // Heads and tails are longest paths in which each op may take its best device for each of its own devices: for op j on
 // device k, head(j, k) = max over flows i -> j of min over devices l of head(i, l) + ms(i, l) + flow(l, k). Ops of one
-// unit share a device, so that l = k there. A unit whose head and tail on a device are longer than the horizon together is
-// elsewhere, which makes the heads and tails of others longer: until nothing changes.
+// unit share a device, so that l = k there. A unit whose head and tail on a device are longer than the horizon together
+// is elsewhere, which makes the heads and tails of others longer: until nothing changes.
 #include "milp_windows.h"
 
 #include <algorithm>

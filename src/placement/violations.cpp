@@ -152,7 +152,8 @@ class Check {
     for (int i = 0; i < problem_.op_count(); ++i) held[at(device(i))] += op(i).mb;
     for (int k = 0; k < problem_.device_count(); ++k) {
       const double limit = problem_.devices[at(k)].memory_mb;
-      if (held[at(k)] > limit * (1 + 1e-9)) found("{} holds {} MB, expected {} MB at most", name_of_device(k), held[at(k)], limit);
+      if (held[at(k)] > limit * (1 + 1e-9))
+        found("{} holds {} MB, expected {} MB at most", name_of_device(k), held[at(k)], limit);
     }
   }
 

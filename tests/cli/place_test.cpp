@@ -15,12 +15,15 @@ struct PlaceFiles {
   explicit PlaceFiles(const std::string& memory_mb = "100") {
     std::ofstream(config) << test::small_config_text;
     std::ofstream(cluster) << R"({"what": "two", "devices": [
-      {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" + memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
+      {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" +
+                                  memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
        "latency_us": 1, "source": "test"},
       {"name": "slow", "hardware": "tesla-p4", "memory_mb": 100, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
        "latency_us": 1, "source": "test"}]})";
   }
-  std::string command(const std::string& options) const { return "place " + config + " --on " + cluster + " " + options; }
+  std::string command(const std::string& options) const {
+    return "place " + config + " --on " + cluster + " " + options;
+  }
 };
 
 }  // namespace
@@ -60,9 +63,28 @@ TEST_CASE("place --json is one object") {
   CHECK(fine["op_by_op_ms"] == fine["makespan_ms"]);
 }
 
+TEST_CASE("place by the integer program is no longer than by the search") {
+  const PlaceFiles files("0.3");
+  const std::string options = "--json --set model.n_layer=1 --time-limit 20 --solver ";
+  const auto outcome = lancet(files.command(options + "milp"));
+  INFO(outcome.output);
+  if (outcome.lines_with("without CBC") == 1) {
+    WARN("SKIPPED: expected a build with CBC, found none");
+    return;
+  }
+  REQUIRE(outcome.code == 0);
+  const nlohmann::json milp = test::json_in(outcome.output);
+  const nlohmann::json search =
+      test::json_in(lancet(files.command("--json --set model.n_layer=1 --solver search")).output);
+  CHECK(milp["makespan_ms"].get<double>() <= search["makespan_ms"].get<double>());
+  CHECK(milp["bound_ms"].get<double>() <= milp["makespan_ms"].get<double>() * (1 + 1e-9));
+  CHECK(milp["bound_ms"].get<double>() >= search["bound_ms"].get<double>());
+}
+
 TEST_CASE("what place cannot do is one line and exit code 2") {
   const PlaceFiles files;
-  test::check_said(lancet(files.command("--solver best")), 2, {"error: lancet place: --solver: best not in {search,"});
+  test::check_said(lancet(files.command("--solver best")), 2,
+                   {"error: lancet place: --solver: best not in {milp,search,"});
   test::check_said(lancet(files.command("--time-limit 0")), 2, {"--time-limit: expected a number from 0.001 to 86400"});
   test::check_said(lancet("place " + files.config), 2, {"error: lancet place: --on is required"});
   test::check_said(lancet("place " + files.config + " --on vax"), 2, {"error: cluster: expected a file or one of "});
@@ -78,9 +100,10 @@ TEST_CASE("a solver that finds nothing says what the search finds") {
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("") == 1);
-  CHECK(test::matches(outcome.output,
-                      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
-                      "may find a placement; --solver search finds one of [0-9.]+ ms"));
+  CHECK(test::matches(
+      outcome.output,
+      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
+      "may find a placement; --solver search finds one of [0-9.]+ ms"));
 }
 
 }  // namespace lancet

@@ -14,7 +14,8 @@ constexpr double far = std::numeric_limits<double>::infinity();
 class Orders {
  public:
   Orders(const Problem& problem, const std::vector<int>& device, double best) : best_(best) {
-    for (std::size_t op = 0; op < problem.ops.size(); ++op) add(problem.ops[op].ms[std::size_t(device[op])], {device[op]});
+    for (std::size_t op = 0; op < problem.ops.size(); ++op)
+      add(problem.ops[op].ms[std::size_t(device[op])], {device[op]});
     const int devices = problem.device_count();
     for (const Flow& flow : problem.flows) {
       const int from = device[std::size_t(flow.from)], to = device[std::size_t(flow.to)];

@@ -37,13 +37,14 @@ TEST_CASE("a cluster file gives devices, memories and paths") {
   REQUIRE(cluster->devices.size() == 3);
   CHECK(cluster->devices[0].memory_mb == Approx(30 * 1073.741824));  // 32 GiB, 2 of them reserved
   CHECK(cluster->devices[1].memory_mb == 100);
-  CHECK(cluster->devices[1].hardware.device.fp32_tflops == Approx(0.5 * cluster->devices[0].hardware.device.fp32_tflops));
+  CHECK(cluster->devices[1].hardware.device.fp32_tflops ==
+        Approx(0.5 * cluster->devices[0].hardware.device.fp32_tflops));
   const auto gbit = [&](int from, int to) { return 8 / cluster->ms_per_mb[std::size_t(from)][std::size_t(to)]; };
   CHECK(gbit(0, 1) == Approx(2));   // its own link, though the network carries 4
   CHECK(gbit(1, 0) == Approx(20));  // up 40, down 20
   CHECK(gbit(1, 2) == Approx(8));
-  CHECK(gbit(0, 2) == Approx(4));   // a, network, b, c: the least of 10, 4 and 8
-  CHECK(gbit(2, 1) == Approx(4));   // c, a, network, b: the least of 16, 10 and 4
+  CHECK(gbit(0, 2) == Approx(4));  // a, network, b, c: the least of 10, 4 and 8
+  CHECK(gbit(2, 1) == Approx(4));  // c, a, network, b: the least of 16, 10 and 4
   CHECK(cluster->latency_ms[0][1] == Approx(1e-3));
   CHECK(cluster->latency_ms[1][0] == Approx(8e-3));
   CHECK(cluster->latency_ms[0][2] == Approx(15e-3));
@@ -55,15 +56,17 @@ TEST_CASE("a wrong cluster file is an error of one line") {
   check_refused("\"what\": \"three\",", "", "what: expected a text, found none");
   check_refused("\"what\": \"three\"", "\"whta\": \"three\"",
                 "the file: expected the fields what, devices, links, found 'whta'");
-  check_refused("\"memory_mb\": 100", "\"memory\": 100",
-                "devices[1]: expected the fields name, hardware, memory_mb, up_gbit_per_s, down_gbit_per_s, latency_us, "
-                "source, found 'memory'");
+  check_refused(
+      "\"memory_mb\": 100", "\"memory\": 100",
+      "devices[1]: expected the fields name, hardware, memory_mb, up_gbit_per_s, down_gbit_per_s, latency_us, "
+      "source, found 'memory'");
   check_refused("\"memory_mb\": 100", "\"memory_mb\": -1",
                 "devices[1].memory_mb: expected a number from 0 to 1000000000000, found -1");
   check_refused("\"name\": \"b\"", "\"name\": \"a\"", "devices[1].name: expected a name of its own, found 'a' again");
   check_refused("\"down_gbit_per_s\": 4, ", "",
                 "devices[1].down_gbit_per_s: expected a number from 1e-06 to 1000000, found none");
-  check_refused("\"latency_us\": 5, \"source\": \"t\"", "\"latency_us\": 5", "devices[1].source: expected a text, found none");
+  check_refused("\"latency_us\": 5, \"source\": \"t\"", "\"latency_us\": 5",
+                "devices[1].source: expected a text, found none");
   check_refused("\"to\": \"b\"", "\"to\": \"d\"", "links[0].to: expected one of the devices a, b, c, found 'd'");
   check_refused("\"to\": \"b\"", "\"to\": \"a\"", "links[0].to: expected another device than from, found 'a'");
   check_refused("\"from\": \"c\", \"to\": \"a\"", "\"from\": \"a\", \"to\": \"b\"",
@@ -77,8 +80,8 @@ TEST_CASE("a wrong cluster file is an error of one line") {
 }
 
 TEST_CASE("hardware of a cluster that cannot be read is named with its place") {
-  const auto cluster = parse_cluster(lancet::test::replaced(three_devices, "\"hardware\": \"p3dn-v100\"", "\"hardware\": \"pdp-11\""),
-                                     "three.json");
+  const auto cluster = parse_cluster(
+      lancet::test::replaced(three_devices, "\"hardware\": \"p3dn-v100\"", "\"hardware\": \"pdp-11\""), "three.json");
   REQUIRE(!cluster.ok());
   CHECK(cluster.error().message.starts_with("three.json: devices[0].hardware: hardware: expected a file or one of "));
 }

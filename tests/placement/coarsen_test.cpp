@@ -35,7 +35,8 @@ TEST_CASE("a chain that matches a rule becomes one op, the first rule first") {
 
 // Moirai, Figure 7: add feeds relu and conv; the edges that leave it are of the kind multi-outputs.
 TEST_CASE("several inputs are fused, several outputs never") {
-  const std::vector<FusionRule> rules = {{"", {"conv", "bn", "add", "relu"}}, {"", {"add", "relu"}}, {"", {"conv", "bn"}}};
+  const std::vector<FusionRule> rules = {
+      {"", {"conv", "bn", "add", "relu"}}, {"", {"add", "relu"}}, {"", {"conv", "bn"}}};
   //   add0 -> relu1 ---------------> add6 -> relu7
   //   add0 -> conv2 -> bn3 -> conv4 -> bn5 -> add6
   const ModelGraph graph =
@@ -47,14 +48,16 @@ TEST_CASE("several inputs are fused, several outputs never") {
 
 TEST_CASE("a partial match is released") {
   // conv bn add is no rule: conv bn is fused by the second one, and add starts a match of its own.
-  const std::vector<FusionRule> rules = {{"", {"conv", "bn", "add", "relu"}}, {"", {"conv", "bn"}}, {"", {"add", "tanh"}}};
+  const std::vector<FusionRule> rules = {
+      {"", {"conv", "bn", "add", "relu"}}, {"", {"conv", "bn"}}, {"", {"add", "tanh"}}};
   const Coarse coarse = coarsen(graph_of_types({"conv", "bn", "add", "tanh"}, chain(4)), rules);
   CHECK(coarse.members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
 }
 
 TEST_CASE("groups of fused ops become one") {
   ModelGraph graph = graph_of_types({"conv", "bn", "bn_dx", "conv_dx"}, {{0, 1, 1}, {1, 2, 1}, {0, 2, 1}, {2, 3, 1}});
-  for (const auto& [op, group] : {std::pair(0, 4), {3, 4}, {1, 7}, {2, 7}}) graph.problem.ops[std::size_t(op)].group = group;
+  for (const auto& [op, group] : {std::pair(0, 4), {3, 4}, {1, 7}, {2, 7}})
+    graph.problem.ops[std::size_t(op)].group = group;
   const Coarse coarse = coarsen(graph, conv_rules);
   // conv has two readers, both in the unit of bn.
   CHECK(coarse.members == std::vector<std::vector<int>>{{0, 1}, {2}, {3}});

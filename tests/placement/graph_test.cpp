@@ -11,10 +11,11 @@ namespace lancet::placement {
 namespace {
 
 config::Config small_config(const std::vector<std::string>& overrides = {}) {
-  auto config = config::parse(R"({"model": {"n_layer": 4, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300,
+  auto config =
+      config::parse(R"({"model": {"n_layer": 4, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300,
       "moe_layer_freq": 2, "num_local_experts": 4}, "data": {"synthetic": true},
       "train": {"steps": 1, "seq_len": 16, "micro_batch_size": 4, "lr": 1e-3, "clip_grad": 1.0}})",
-                              "test", overrides);
+                    "test", overrides);
   REQUIRE(config.ok());
   return *config;
 }
@@ -40,7 +41,8 @@ int op_named(const Problem& problem, const std::string& name) {
 
 double parameter_mb(const config::Config& config) {
   double bytes = 0;
-  for (const model::Parameter& parameter : model::parameters(config.model)) bytes += 4.0 * double(parameter.shape.elements());
+  for (const model::Parameter& parameter : model::parameters(config.model))
+    bytes += 4.0 * double(parameter.shape.elements());
   return bytes * 1e-6;
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 // 5 to 9 ops on 2 or 3 unlike devices; every third problem has groups, every fifth equal devices.
 Problem small_problem(std::uint32_t seed) {
-  Problem problem = random_problem(seed, 5 + int(seed % 5), 2 + int(seed % 2), 1.0 + double(seed % 4) / 2, seed % 3 == 0);
+  Problem problem =
+      random_problem(seed, 5 + int(seed % 5), 2 + int(seed % 2), 1.0 + double(seed % 4) / 2, seed % 3 == 0);
   if (seed % 5 == 0) {
     for (Op& op : problem.ops) op.ms.assign(op.ms.size(), op.ms.front());
     for (auto& row : problem.ms_per_mb)
@@ -42,10 +43,15 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
     MilpOptions options;
     if (start.ok()) options.start = &*start;
     const auto found = solve_milp(problem, options);
-    fmt::print("{} ops {} dev {}: brute {:.2f}s milp {:.2f}s ", seed, problem.op_count(), problem.device_count(), std::chrono::duration<double>(t1-t0).count(), std::chrono::duration<double>(std::chrono::steady_clock::now()-t1).count());
+    fmt::print("{} ops {} dev {}: brute {:.2f}s milp {:.2f}s ", seed, problem.op_count(), problem.device_count(),
+               std::chrono::duration<double>(t1 - t0).count(),
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - t1).count());
     fmt::print("best {} etf {} ", best.value_or(-1), start.ok() ? start->makespan_ms : -1);
-    if (found.ok()) fmt::print("milp {} bound {} proven {} ({} cols {} int {} rows)\n", found->placement.makespan_ms, found->bound_ms, found->proven, found->columns, found->integers, found->rows);
-    else fmt::print("{}\n", found.error().message);
+    if (found.ok())
+      fmt::print("milp {} bound {} proven {} ({} cols {} int {} rows)\n", found->placement.makespan_ms, found->bound_ms,
+                 found->proven, found->columns, found->integers, found->rows);
+    else
+      fmt::print("{}\n", found.error().message);
     CHECK(best.has_value() == found.ok());
     if (!best.has_value() || !found.ok()) continue;
     CHECK(violations(problem, found->placement).empty());

@@ -66,12 +66,14 @@ TEST_CASE("list schedulers on graphs whose answer is known") {
   for (const char* solver : {"heft", "etf", "msct", "getf"}) check_answer(solver, fork, 4);
   // The same with flows that cost little: one of the two in the middle leaves, and the last op joins it:
   // 1 + 0.1 + 3 + 1.
-  const Problem cheap = problem_of({{1, 1}, {3, 3}, {3, 3}, {1, 1}}, {{0, 1, 0.1}, {0, 2, 0.1}, {1, 3, 0.1}, {2, 3, 0.1}});
+  const Problem cheap =
+      problem_of({{1, 1}, {3, 3}, {3, 3}, {1, 1}}, {{0, 1, 0.1}, {0, 2, 0.1}, {1, 3, 0.1}, {2, 3, 0.1}});
   for (const char* solver : {"heft", "etf", "msct", "getf"}) check_answer(solver, cheap, 5.1);
 }
 
 TEST_CASE("HEFT takes the device on which an op ends first, ETF the one on which it starts first") {
-  // Both devices are idle; op0 runs on either, but ends first on the second one. ETF's rule for equal starts is its end.
+  // Both devices are idle; op0 runs on either, but ends first on the second one. ETF's rule for equal starts is its
+  // end.
   const Problem one = problem_of({{5, 2}}, {});
   check_answer("heft", one, 2, {1});
   check_answer("etf", one, 2, {1});
@@ -83,8 +85,7 @@ TEST_CASE("HEFT takes the device on which an op ends first, ETF the one on which
 
 // op0 ends at 1 on the first device and has two children. The longer chain starts with its favourite child, op1.
 TEST_CASE("m-SCT keeps a device for the favourite child") {
-  const Problem problem =
-      problem_of({{1, 1}, {5, 5}, {1, 1}, {1, 1}}, {{0, 1, 2}, {0, 2, 2}, {1, 3, 2}});
+  const Problem problem = problem_of({{1, 1}, {5, 5}, {1, 1}, {1, 1}}, {{0, 1, 2}, {0, 2, 2}, {1, 3, 2}});
   check_answer("msct", problem, 7, {0, 0, 1, 0});
 }
 
@@ -108,7 +109,8 @@ TEST_CASE("memory forces a split") {
 }
 
 TEST_CASE("the search leaves slow links alone") {
-  const Problem problem = problem_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}, {{0, 1, 9}, {0, 2, 9}, {1, 3, 9}, {2, 4, 9}});
+  const Problem problem =
+      problem_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}, {{0, 1, 9}, {0, 2, 9}, {1, 3, 9}, {2, 4, 9}});
   const auto found = list_search(problem, {.moves = 1000});
   REQUIRE(found.ok());
   CHECK(found->makespan_ms == Approx(5));

@@ -1,4 +1,4 @@
-// Problems of tests, and a check of their answers.
+// Problems of tests.
 #pragma once
 #include <catch2/catch.hpp>
 #include <random>
@@ -7,15 +7,17 @@
 
 #include "lancet/placement/problem.h"
 #include "lancet/placement/timetable.h"
+#include "lancet/placement/violations.h"
 
 namespace lancet::placement::test {
 
 // ms: by op, of each device. All pairs of devices have one rate and one latency.
-inline Problem problem_of(const std::vector<std::vector<double>>& ms, const std::vector<Flow>& flows, double ms_per_mb = 1,
-                          double latency_ms = 0) {
+inline Problem problem_of(const std::vector<std::vector<double>>& ms, const std::vector<Flow>& flows,
+                          double ms_per_mb = 1, double latency_ms = 0) {
   Problem problem;
   const std::size_t devices = ms.front().size();
-  for (std::size_t i = 0; i < ms.size(); ++i) problem.ops.push_back({.name = "op" + std::to_string(i), .ms = ms[i], .mb = 1});
+  for (std::size_t i = 0; i < ms.size(); ++i)
+    problem.ops.push_back({.name = "op" + std::to_string(i), .ms = ms[i], .mb = 1});
   problem.flows = flows;
   problem.ms_per_mb.assign(devices, std::vector<double>(devices, ms_per_mb));
   problem.latency_ms.assign(devices, std::vector<double>(devices, latency_ms));
@@ -33,8 +35,8 @@ inline std::vector<Flow> chain(int ops) {
   return flows;
 }
 
-// Unlike devices and links; each op has some of the ops before it as predecessors; some ops are in groups. The memory of
-// all devices together is twice what the ops need.
+// Unlike devices and links; each op has some of the ops before it as predecessors; some ops are in groups. The memory
+// of all devices together is twice what the ops need.
 inline Problem random_problem(std::uint32_t seed, int ops, int devices, double edges, bool groups = true) {
   std::mt19937 random(seed);
   const auto uniform = [&](double least, double most) {
@@ -68,48 +70,8 @@ inline Problem random_problem(std::uint32_t seed, int ops, int devices, double e
   return problem;
 }
 
-inline bool are_apart(const std::vector<Interval>& intervals) {
-  for (std::size_t i = 0; i < intervals.size(); ++i)
-    for (std::size_t j = i + 1; j < intervals.size(); ++j)
-      if (intervals[i].start < intervals[j].end && intervals[j].start < intervals[i].end) return false;
-  return true;
-}
-
-// Checks durations, precedence, one op at a time on a device and one flow on a link, memory, groups and the makespan.
 inline void check_sound(const Problem& problem, const Placement& placement) {
-  REQUIRE(placement.device.size() == problem.ops.size());
-  REQUIRE(placement.flows.size() == problem.flows.size());
-  std::vector<std::vector<Interval>> ops(problem.devices.size()), up = ops, down = ops;
-  std::vector<double> mb(problem.devices.size(), 0);
-  double latest = 0;
-  for (std::size_t i = 0; i < problem.ops.size(); ++i) {
-    const std::size_t k = std::size_t(placement.device[i]);
-    REQUIRE(placement.ops[i].end - placement.ops[i].start == Approx(problem.ops[i].ms[k]).margin(1e-9));
-    ops[k].push_back(placement.ops[i]);
-    mb[k] += problem.ops[i].mb;
-    latest = std::max(latest, placement.ops[i].end);
-    for (std::size_t j = 0; j < i; ++j)
-      if (problem.ops[i].group >= 0 && problem.ops[j].group == problem.ops[i].group)
-        REQUIRE(placement.device[j] == placement.device[i]);
-  }
-  REQUIRE(placement.makespan_ms == latest);
-  for (std::size_t i = 0; i < problem.flows.size(); ++i) {
-    const Flow& flow = problem.flows[i];
-    const int from = placement.device[std::size_t(flow.from)], to = placement.device[std::size_t(flow.to)];
-    const Interval interval = placement.flows[i];
-    REQUIRE(interval.end - interval.start == Approx(problem.flow_ms(flow, from, to)).margin(1e-9));
-    REQUIRE(interval.start >= placement.ops[std::size_t(flow.from)].end);
-    REQUIRE(interval.end <= placement.ops[std::size_t(flow.to)].start);
-    if (from == to) continue;
-    up[std::size_t(from)].push_back(interval);
-    down[std::size_t(to)].push_back(interval);
-  }
-  for (std::size_t k = 0; k < problem.devices.size(); ++k) {
-    REQUIRE(mb[k] <= problem.devices[k].memory_mb + 1e-9);
-    REQUIRE(are_apart(ops[k]));
-    REQUIRE(are_apart(up[k]));
-    REQUIRE(are_apart(down[k]));
-  }
+  REQUIRE(violations(problem, placement) == std::vector<std::string>());
 }
 
 }  // namespace lancet::placement::test

@@ -95,7 +95,8 @@ TEST_CASE("a timetable's own order gives it back or a shorter one") {
     for (std::size_t op = 0; op < problem.ops.size(); ++op) CHECK(same.ops[op].start <= late.ops[op].start);
     // Delays take nothing away from the order.
     for (auto* tasks : {&late.ops, &late.flows})
-      for (Interval& interval : *tasks) interval = {interval.start * 2, interval.start * 2 + interval.end - interval.start};
+      for (Interval& interval : *tasks)
+        interval = {interval.start * 2, interval.start * 2 + interval.end - interval.start};
     const Placement again = timetable(problem, device, order_of(problem, late));
     for (std::size_t op = 0; op < problem.ops.size(); ++op) CHECK(again.ops[op].start <= late.ops[op].start + 1e-9);
   }
@@ -117,10 +118,30 @@ TEST_CASE("ops of a group are one unit") {
 
 // Topcuoglu, Hariri and Wu (2002), Figure 2 and Table 3.
 TEST_CASE("upward ranks are those of HEFT's paper") {
-  const Problem problem = problem_of({{14, 16, 9}, {13, 19, 18}, {11, 13, 19}, {13, 8, 17}, {12, 13, 10}, {13, 16, 9},
-                                      {7, 15, 11}, {5, 11, 14}, {18, 12, 20}, {21, 7, 16}},
-                                     {{0, 1, 18}, {0, 2, 12}, {0, 3, 9}, {0, 4, 11}, {0, 5, 14}, {1, 7, 19}, {1, 8, 16},
-                                      {2, 6, 23}, {3, 7, 27}, {3, 8, 23}, {4, 8, 13}, {5, 7, 15}, {6, 9, 17}, {7, 9, 11},
+  const Problem problem = problem_of({{14, 16, 9},
+                                      {13, 19, 18},
+                                      {11, 13, 19},
+                                      {13, 8, 17},
+                                      {12, 13, 10},
+                                      {13, 16, 9},
+                                      {7, 15, 11},
+                                      {5, 11, 14},
+                                      {18, 12, 20},
+                                      {21, 7, 16}},
+                                     {{0, 1, 18},
+                                      {0, 2, 12},
+                                      {0, 3, 9},
+                                      {0, 4, 11},
+                                      {0, 5, 14},
+                                      {1, 7, 19},
+                                      {1, 8, 16},
+                                      {2, 6, 23},
+                                      {3, 7, 27},
+                                      {3, 8, 23},
+                                      {4, 8, 13},
+                                      {5, 7, 15},
+                                      {6, 9, 17},
+                                      {7, 9, 11},
                                       {8, 9, 13}});
   const std::vector<double> ranks = upward_ranks(problem, flows_of_ops(problem));
   const std::vector<double> published = {108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667};
