@@ -338,7 +338,8 @@ class Builder {
       Terms terms{{model_.makespan, 1}};
       for (int op = 0; op < problem_.op_count(); ++op)
         if (in_set(op, set.op)) terms.push_back({x(op, k), -units(ms(op, k))});
-      const double around = head(set.op, k) + tail(set.op, k) - ms(set.op, k), least = std::min(around, model_.bound_ms);
+      const double around = head(set.op, k) + tail(set.op, k) - ms(set.op, k),
+                   least = std::min(around, model_.bound_ms);
       terms.push_back({x(set.op, k), -units(around - least)});
       row(fmt::format("load_{}_{}", k, set.op), units(least), unbounded, terms);
     }
