@@ -69,14 +69,15 @@ TEST_CASE("dump", "[.]") {
   const Problem problem = small_problem(7);
   const auto start = etf(problem);
   for (const double h : {start->makespan_ms, 9.0, 7.46, 6.5}) {
-  const MilpModel model = milp_model(problem, h);
-  std::ofstream(fmt::format("/tmp/milp_{:.3f}.lp", h)) << model.linear.text();
-  LinearOptions o;
-  for (int s = 0; s < 2; ++s) {
-    if (s && h == start->makespan_ms) o.start = milp_start(model, problem, *start);
-    const auto a = solve_linear(model.linear, o);
-    fmt::print("{} start {}: status {} obj {} bound {} s {}\n", h, !o.start.empty(), int(a->status), a->objective * model.scale, a->bound * model.scale, a->seconds);
-  }
+    const MilpModel model = milp_model(problem, h);
+    std::ofstream(fmt::format("/tmp/milp_{:.3f}.lp", h)) << model.linear.text();
+    LinearOptions o;
+    for (int s = 0; s < 2; ++s) {
+      if (s && h == start->makespan_ms) o.start = milp_start(model, problem, *start);
+      const auto a = solve_linear(model.linear, o);
+      fmt::print("{} start {}: status {} obj {} bound {} s {}\n", h, !o.start.empty(), int(a->status),
+                 a->objective * model.scale, a->bound * model.scale, a->seconds);
+    }
   }
 }
-}
+}  // namespace lancet::placement::test
