@@ -98,8 +98,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "lancet " LANCET_VERSION);
   app.require_subcommand(1);
   Selection selection;
-  for (const auto add : {add_train, add_data, add_bench, add_plan, add_profile, add_report, add_eval, add_generate,
-                         add_export, add_import})
+  for (const auto add : {add_train, add_data, add_bench, add_plan, add_place, add_profile, add_report, add_eval,
+                         add_generate, add_export, add_import})
     add(app, selection);
   refuse_empty_words(app);
   try {

@@ -20,6 +20,7 @@ void add_train(CLI::App& app, Selection& selection);
 void add_data(CLI::App& app, Selection& selection);
 void add_bench(CLI::App& app, Selection& selection);
 void add_plan(CLI::App& app, Selection& selection);
+void add_place(CLI::App& app, Selection& selection);
 void add_profile(CLI::App& app, Selection& selection);
 void add_report(CLI::App& app, Selection& selection);
 void add_eval(CLI::App& app, Selection& selection);

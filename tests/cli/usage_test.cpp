@@ -25,6 +25,7 @@ struct Command {
 const std::vector<Command> commands = {
     {"train", Command::one, "config", "", ""},
     {"plan", Command::one, "config", "--ranks", "a whole number from 1 to 65536"},
+    {"place", Command::one, "config", "--time-limit", "a number from 0.001 to 86400"},
     {"profile", Command::one, "config", "--seconds", "a number from 0 to 3600"},
     {"report", Command::several, "runs", "", ""},
     {"eval", Command::none, "--from", "--threads", "a whole number from 0 to 1024"},
@@ -51,7 +52,7 @@ TEST_CASE("wrong command lines of every command") {
     check_usage(name + " --qqqqqqqqqq=3 x", where, "expected one of its options, found '--qqqqqqqqqq=3'; see " + where);
     if (!required.empty()) check_usage(name, where, required + " is required; see " + where + " --help");
     // Required options are checked first.
-    const std::string rest = name == "bench checkpoint" ? " --dir ." : "";
+    const std::string rest = name == "bench checkpoint" ? " --dir ." : name == "place" ? " --on x" : "";
     if (words == Command::one)
       check_usage(name + rest + " a 'b c'", where, "The following argument was not expected: b c; see");
     if (number.empty()) continue;

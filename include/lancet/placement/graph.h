@@ -1,0 +1,37 @@
+// A model as a placement problem: the instructions of its Program are the ops, what they make for each other are the
+// flows.
+//
+// Time of an op: cost::op_ms under the device's hardware file. A flow carries the bytes of all tensors that one op
+// makes for another; a tensor with readers on several devices travels to each. Memory of an op: the results that it
+// makes in memory of their own, and the parameters and states that it touches, summed over the graph as in Moirai (5),
+// whether they exist at the same time or not.
+//
+// Forward: evaluation of one micro batch. Each op is in no group; an op that reads a parameter of another one (the head
+// reads the embedding's) holds a copy.
+// Training: one micro batch with its backward pass and the optimizer's updates. All instructions of a module of the
+// model (their label), and all that touch the same parameter or state, are one group. The norm of all gradients is left
+// out: its parts are sums of a device, and what travels for it is some bytes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "lancet/config/config.h"
+#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
+
+namespace lancet::placement {
+
+enum class Task { forward, training };
+
+struct ModelGraph {
+  Problem problem;
+  std::vector<std::string> types;  // by op: the name of its op in the catalogue
+};
+
+// config: one that check() accepts for one rank; its micro batch is what passes the devices. Config errors: those of
+// the passes that make its Program.
+Result<ModelGraph> model_graph(const config::Config& config, const Cluster& cluster, Task task);
+// The same of a Program of one rank: its instructions and, for training, their groups.
+ModelGraph program_graph(const ir::Program& program, const Cluster& cluster, Task task);
+
+}  // namespace lancet::placement

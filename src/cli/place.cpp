@@ -1,0 +1,204 @@
+// lancet place: chooses a device for each op of a model, on a cluster of unlike devices.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "commands.h"
+#include "lancet/base/json.h"
+#include "lancet/placement/coarsen.h"
+#include "lancet/placement/milp.h"
+#include "lancet/placement/solvers.h"
+#include "lancet/placement/timetable.h"
+#include "load_config.h"
+#include "numbers.h"
+
+namespace lancet::cli {
+namespace {
+
+using placement::Placement;
+using placement::Problem;
+
+struct PlaceArguments {
+  std::string cluster, solver = "search";
+  bool training = false, fine = false, json = false;
+  std::optional<double> seconds;
+  std::uint64_t seed = 1;
+};
+
+// An answer to the graph that was solved, and the same placement of the model's own ops.
+struct Answer {
+  Placement coarse, fine;
+  double bound_ms = 0, seconds = 0;
+  double gap() const { return coarse.makespan_ms > 0 ? 1 - bound_ms / coarse.makespan_ms : 0; }
+};
+
+// The integer program begins with what the search finds.
+Result<Placement> solved_by_milp(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
+  const auto start = placement::list_search(problem, {.seed = arguments.seed});
+  const placement::MilpOptions options{.seconds = arguments.seconds.value_or(60),
+                                       .start = start.ok() ? &*start : nullptr};
+  LANCET_ASSIGN(placement::MilpAnswer answer, placement::solve_milp(problem, options));
+  bound_ms = std::max(bound_ms, answer.bound_ms);
+  return std::move(answer.placement);
+}
+
+Result<Placement> solved(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
+  bound_ms = placement::lower_bound_ms(problem);
+  if (arguments.solver == "milp") return solved_by_milp(problem, arguments, bound_ms);
+  placement::SearchOptions options{.seed = arguments.seed};
+  if (arguments.seconds) options.seconds = *arguments.seconds, options.moves = std::numeric_limits<std::int64_t>::max();
+  if (arguments.solver == "search") return placement::list_search(problem, options);
+  for (const placement::Solver& solver : placement::list_solvers())
+    if (solver.name == arguments.solver) return solver.solve(problem);
+  return internal_error("no solver " + arguments.solver);
+}
+
+// The error of a solver that found nothing, with what the search finds in its place.
+Error with_best(const Error& error, const Problem& problem) {
+  Error with = error;
+  if (const auto found = placement::list_search(problem, {.seconds = 1}); found.ok())
+    with.message += fmt::format("; --solver search finds one of {:.3f} ms", found->makespan_ms);
+  return with;
+}
+
+Result<Answer> answer_of(const placement::ModelGraph& graph, const placement::Coarse& coarse,
+                         const PlaceArguments& arguments) {
+  Answer answer;
+  LANCET_TRY(placement::check_problem(coarse.problem));
+  const auto start = std::chrono::steady_clock::now();
+  auto found = solved(coarse.problem, arguments, answer.bound_ms);
+  if (!found.ok()) return arguments.solver == "search" ? found.error() : with_best(found.error(), coarse.problem);
+  answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  answer.coarse = std::move(*found);
+  answer.fine = placement::refine(graph.problem, coarse, answer.coarse);
+  return answer;
+}
+
+struct DeviceUse {
+  int ops = 0;
+  double busy_ms = 0, mb = 0;
+};
+
+std::vector<DeviceUse> use_of_devices(const Problem& problem, const Placement& placement) {
+  std::vector<DeviceUse> uses(problem.devices.size());
+  for (std::size_t op = 0; op < problem.ops.size(); ++op) {
+    DeviceUse& use = uses[std::size_t(placement.device[op])];
+    ++use.ops;
+    use.busy_ms += placement.ops[op].end - placement.ops[op].start;
+    use.mb += problem.ops[op].mb;
+  }
+  return uses;
+}
+
+std::string json_of_answer(const placement::ModelGraph& graph, const placement::Coarse& coarse, const Answer& answer,
+                           const PlaceArguments& arguments) {
+  using nlohmann::ordered_json;
+  const Problem& problem = graph.problem;
+  ordered_json out{{"solver", arguments.solver},
+                   {"task", arguments.training ? "training" : "forward"},
+                   {"makespan_ms", answer.coarse.makespan_ms},
+                   {"bound_ms", answer.bound_ms},
+                   {"seconds", answer.seconds},
+                   {"op_by_op_ms", answer.fine.makespan_ms},
+                   {"ops", problem.op_count()},
+                   {"solved_ops", coarse.problem.op_count()}};
+  const auto uses = use_of_devices(problem, answer.fine);
+  for (std::size_t k = 0; k < uses.size(); ++k)
+    out["devices"].push_back({{"name", problem.devices[k].name},
+                              {"ops", uses[k].ops},
+                              {"busy_ms", uses[k].busy_ms},
+                              {"memory_mb", uses[k].mb},
+                              {"of_mb", problem.devices[k].memory_mb}});
+  for (std::size_t op = 0; op < problem.ops.size(); ++op)
+    out["assignment"].push_back({{"op", problem.ops[op].name},
+                                 {"device", problem.devices[std::size_t(answer.fine.device[op])].name},
+                                 {"start_ms", answer.fine.ops[op].start},
+                                 {"end_ms", answer.fine.ops[op].end}});
+  return json_text(out) + "\n";
+}
+
+// Neighbouring ops on one device as one line, in the order of the graph.
+std::string table_of_runs(const Problem& problem, const Placement& placement) {
+  std::string text = fmt::format("{:<12} {:>5}  {}\n", "device", "ops", "from, to");
+  for (std::size_t first = 0; first < problem.ops.size();) {
+    std::size_t next = first;
+    while (next < problem.ops.size() && placement.device[next] == placement.device[first]) ++next;
+    const std::string to = next - first > 1 ? ", " + problem.ops[next - 1].name : "";
+    text += fmt::format("{:<12} {:>5}  {}{}\n", problem.devices[std::size_t(placement.device[first])].name,
+                        next - first, problem.ops[first].name, to);
+    first = next;
+  }
+  return text;
+}
+
+std::string text_of_answer(const placement::ModelGraph& graph, const placement::Coarse& coarse, const Answer& answer,
+                           const PlaceArguments& arguments) {
+  const Problem& problem = graph.problem;
+  std::string text =
+      fmt::format("graph: {}, {} ops{}\n", arguments.training ? "training" : "forward", problem.op_count(),
+                  arguments.fine ? "" : fmt::format(", {} after coarsening", coarse.problem.op_count()));
+  text += fmt::format("{}: {:.3f} ms, at least {:.3f} ms (gap {:.1f}%), in {:.2f} s\n", arguments.solver,
+                      answer.coarse.makespan_ms, answer.bound_ms, 100 * answer.gap(), answer.seconds);
+  if (!arguments.fine) text += fmt::format("op by op: {:.3f} ms\n", answer.fine.makespan_ms);
+  text += fmt::format("\n{:<12} {:>5} {:>10} {:>12} {:>12}\n", "device", "ops", "busy ms", "memory MB", "of MB");
+  const auto uses = use_of_devices(problem, answer.fine);
+  for (std::size_t k = 0; k < uses.size(); ++k)
+    text += fmt::format("{:<12} {:>5} {:>10.3f} {:>12.1f} {:>12.1f}\n", problem.devices[k].name, uses[k].ops,
+                        uses[k].busy_ms, uses[k].mb, problem.devices[k].memory_mb);
+  return text + "\n" + table_of_runs(problem, answer.fine);
+}
+
+Status place(const config::Config& config, const PlaceArguments& arguments) {
+  LANCET_TRY(config::check(config, 1));
+  LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
+  const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
+  LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
+  const placement::Coarse coarse = arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);
+  auto answer = answer_of(graph, coarse, arguments);
+  if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
+  if (arguments.json) return print(json_of_answer(graph, coarse, *answer, arguments));
+  return print(fmt::format("cluster: {}, {}\n", cluster.name, cluster.what) +
+               text_of_answer(graph, coarse, *answer, arguments));
+}
+
+}  // namespace
+
+void add_place(CLI::App& app, Selection& selection) {
+  CLI::App* command = app.add_subcommand("place",
+                                         "Choose a device for each op of a model on unlike devices: lancet place "
+                                         "configs/gpt2-s-moe.json --on moirai-inter");
+  auto config_arguments = add_config_arguments(*command);
+  auto arguments = std::make_shared<PlaceArguments>();
+  std::vector<std::string> names{"milp", "search"};
+  std::string solvers =
+      "Solvers (--solver):\n  milp       the mixed-integer program, from what search finds; its bound is proven\n"
+      "  search     moves from the best of those below\n";
+  for (const placement::Solver& solver : placement::list_solvers()) {
+    names.emplace_back(solver.name);
+    solvers += fmt::format("  {:<10} {}\n", solver.name, solver.what);
+  }
+  command->footer(solvers + "\n" + command->get_footer());
+  command
+      ->add_option("--on", arguments->cluster, "The cluster: a name in configs/clusters, or a file (docs/placement.md)")
+      ->required()
+      ->type_name("CLUSTER");
+  command->add_option("--solver", arguments->solver, "How to choose")
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
+  command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
+  command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
+  command->add_option("--time-limit", arguments->seconds, "Seconds of milp or search; left out: 60 and 2")
+      ->check(between(0.001, 86400));
+  add_seed_option(*command, arguments->seed, "Of the random numbers of search");
+  command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");
+  command->callback([config_arguments, arguments, &selection] {
+    selection.local = [config_arguments, arguments]() -> Status {
+      LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
+      return place(config, *arguments);
+    };
+  });
+}
+
+}  // namespace lancet::cli

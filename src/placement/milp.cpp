@@ -1,0 +1,69 @@
+#include "lancet/placement/milp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lancet/base/check.h"
+#include "lancet/placement/linear_solver.h"
+#include "lancet/placement/solvers.h"
+#include "lancet/placement/violations.h"
+#include "milp_model.h"
+
+namespace lancet::placement {
+namespace {
+
+constexpr double proof_tolerance = 1e-5;  // relative: what the solver's own tolerances allow
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void check_valid(const Problem& problem, const Placement& placement, const char* what) {
+  const auto broken = violations(problem, placement);
+  LANCET_CHECK(broken.empty(), "{} breaks {} rules, the first: {}", what, broken.size(), broken.front());
+}
+
+bool has_values(const LinearAnswer& answer) {
+  return answer.status == LinearAnswer::Status::optimal || answer.status == LinearAnswer::Status::feasible;
+}
+
+Error no_answer(const Problem& problem, const LinearAnswer& answer, double seconds) {
+  if (answer.status == LinearAnswer::Status::infeasible)
+    return config_error(
+        fmt::format("no placement of {} ops on {} devices has enough memory and paths: expected one, "
+                    "found a proof that there is none",
+                    problem.op_count(), problem.device_count()));
+  return config_error(fmt::format("the integer program: expected a placement within {} s, found none", seconds));
+}
+
+}  // namespace
+
+Result<MilpAnswer> solve_milp(const Problem& problem, const MilpOptions& options) {
+  const auto before = Clock::now();
+  if (linear_solver().empty()) return solve_linear({}).error();
+  LANCET_TRY(check_problem(problem));
+  if (options.start) check_valid(problem, *options.start, "the start of the integer program");
+
+  const MilpModel model = milp_model(problem, options.start ? options.start->makespan_ms : serial_ms(problem));
+  LinearOptions linear{.seconds = std::max(0.01, options.seconds - seconds_since(before)), .gap = options.gap};
+  if (options.start) linear.start = milp_start(model, problem, *options.start);
+  LANCET_ASSIGN(const LinearAnswer solved, solve_linear(model.linear, linear));
+  if (!has_values(solved) && !options.start) return no_answer(problem, solved, options.seconds);
+
+  MilpAnswer answer;
+  if (has_values(solved)) answer.placement = milp_placement(model, problem, solved.values);
+  if (has_values(solved)) check_valid(problem, answer.placement, "the integer program's placement");
+  if (options.start && (!has_values(solved) || options.start->makespan_ms <= answer.placement.makespan_ms))
+    answer.placement = *options.start;
+  answer.bound_ms = std::min(answer.placement.makespan_ms,
+                             std::max({model.bound_ms, solved.bound * model.scale, lower_bound_ms(problem)}));
+  answer.proven = answer.gap() <= std::max(options.gap, proof_tolerance);
+  answer.columns = static_cast<int>(model.linear.columns.size());
+  answer.integers = model.linear.integer_count();
+  answer.rows = static_cast<int>(model.linear.rows.size());
+  answer.seconds = seconds_since(before);
+  return answer;
+}
+
+}  // namespace lancet::placement

@@ -1,0 +1,44 @@
+// Moirai's mixed-integer program as rows and columns.
+#pragma once
+#include <vector>
+
+#include "lancet/placement/linear_model.h"
+#include "lancet/placement/problem.h"
+#include "lancet/placement/timetable.h"
+
+namespace lancet::placement {
+
+// Two ops, or two flows, of which neither precedes the other. Column `before` says that the first one, where both take
+// one device or link, ends before the second one starts, column `after` the reverse; -1 if that order is too late.
+struct MilpPair {
+  int first = 0, second = 0;  // ops; a flow is op_count() + its index
+  int before = -1, after = -1;
+};
+
+struct MilpModel {
+  LinearModel linear;
+  Units units;
+  std::vector<std::vector<int>> on;  // [unit][device]: column x, 1 if the unit is on the device
+  std::vector<int> start;            // by op, then by flow: column of its start; -1: a flow within a unit
+  std::vector<MilpPair> pairs;
+  std::vector<int> twin;  // by device: the previous device that is its equal in all things, or -1
+  int makespan = -1;      // column
+  double scale = 1;       // milliseconds of one unit of the model's time; the horizon is 100 units
+  double bound_ms = 0;    // no placement is shorter, known without solving
+};
+
+// horizon_ms: the makespan of a known placement, or of any placement whatever (serial_ms()). The program has every
+// placement that is not longer, up to the numbers of equal devices.
+MilpModel milp_model(const Problem& problem, double horizon_ms);
+
+// The time of all ops, each on its slowest device, and of all flows, each on its slowest path, one after another. If a
+// placement exists, one that is not longer does.
+double serial_ms(const Problem& problem);
+
+// The integer columns' values of a placement, for LinearOptions::start.
+std::vector<double> milp_start(const MilpModel& model, const Problem& problem, Placement placement);
+
+// The placement of a solution: its assignment and its order, by our own timetable.
+Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values);
+
+}  // namespace lancet::placement

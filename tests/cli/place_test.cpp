@@ -1,0 +1,109 @@
+// lancet place, as a user calls it.
+#include <catch2/catch.hpp>
+
+#include "support.h"
+
+namespace lancet {
+namespace {
+
+using test::lancet;
+
+// The small config and a cluster of two devices, in a folder of their own.
+struct PlaceFiles {
+  test::TemporaryFolder folder;
+  std::string config = folder / "small.json", cluster = folder / "two.json";
+  explicit PlaceFiles(const std::string& memory_mb = "100") {
+    std::ofstream(config) << test::small_config_text;
+    std::ofstream(cluster) << R"({"what": "two", "devices": [
+      {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" +
+                                  memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
+       "latency_us": 1, "source": "test"},
+      {"name": "slow", "hardware": "tesla-p4", "memory_mb": 100, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
+       "latency_us": 1, "source": "test"}]})";
+  }
+  std::string command(const std::string& options) const {
+    return "place " + config + " --on " + cluster + " " + options;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("place says where each op goes and how long it takes") {
+  const PlaceFiles files;
+  const auto outcome = lancet(files.command("--time-limit 0.2"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("cluster: two, two") == 1);
+  CHECK(outcome.lines_with("graph: forward, ") == 1);
+  CHECK(outcome.lines_with(" after coarsening") == 1);
+  CHECK(test::matches(outcome.output, "search: [0-9.]+ ms, at least [0-9.]+ ms \\(gap [0-9.]+%\\), in [0-9.]+ s"));
+  CHECK(outcome.lines_with("op by op: ") == 1);
+  CHECK(outcome.lines_with("wte embedding, lm_head.loss cross_entropy") == 1);  // all on one device
+}
+
+TEST_CASE("place --json is one object") {
+  const PlaceFiles files;
+  for (const char* solver : {"even", "heft", "etf", "search"}) {
+    const auto outcome = lancet(files.command(std::string("--json --training --time-limit 0.2 --solver ") + solver));
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    const nlohmann::json answer = test::json_in(outcome.output);
+    CHECK(answer["solver"] == solver);
+    CHECK(answer["task"] == "training");
+    CHECK(answer["bound_ms"].get<double>() <= answer["makespan_ms"].get<double>());
+    CHECK(answer["seconds"].get<double>() >= 0);
+    CHECK(answer["solved_ops"].get<int>() < answer["ops"].get<int>());
+    CHECK(answer["assignment"].size() == answer["ops"].get<std::size_t>());
+    CHECK(answer["assignment"][0]["op"] == "wte embedding");
+    CHECK(answer["assignment"][0]["start_ms"] == 0.0);
+    CHECK(answer["devices"][0]["ops"].get<int>() + answer["devices"][1]["ops"].get<int>() == answer["ops"].get<int>());
+  }
+  const auto fine = test::json_in(lancet(files.command("--json --no-coarsen --solver etf")).output);
+  CHECK(fine["solved_ops"] == fine["ops"]);
+  CHECK(fine["op_by_op_ms"] == fine["makespan_ms"]);
+}
+
+TEST_CASE("place by the integer program is no longer than by the search") {
+  const PlaceFiles files("0.3");
+  const std::string options = "--json --set model.n_layer=1 --time-limit 20 --solver ";
+  const auto outcome = lancet(files.command(options + "milp"));
+  INFO(outcome.output);
+  if (outcome.lines_with("without CBC") == 1) {
+    WARN("SKIPPED: expected a build with CBC, found none");
+    return;
+  }
+  REQUIRE(outcome.code == 0);
+  const nlohmann::json milp = test::json_in(outcome.output);
+  const nlohmann::json search =
+      test::json_in(lancet(files.command("--json --set model.n_layer=1 --solver search")).output);
+  CHECK(milp["makespan_ms"].get<double>() <= search["makespan_ms"].get<double>());
+  CHECK(milp["bound_ms"].get<double>() <= milp["makespan_ms"].get<double>() * (1 + 1e-9));
+  CHECK(milp["bound_ms"].get<double>() >= search["bound_ms"].get<double>());
+}
+
+TEST_CASE("what place cannot do is one line and exit code 2") {
+  const PlaceFiles files;
+  test::check_said(lancet(files.command("--solver best")), 2,
+                   {"error: lancet place: --solver: best not in {milp,search,"});
+  test::check_said(lancet(files.command("--time-limit 0")), 2, {"--time-limit: expected a number from 0.001 to 86400"});
+  test::check_said(lancet("place " + files.config), 2, {"error: lancet place: --on is required"});
+  test::check_said(lancet("place " + files.config + " --on vax"), 2, {"error: cluster: expected a file or one of "});
+  test::check_said(lancet(files.command("--set model.n_embd=4096 --set model.vocab_size=8000")), 2,
+                   {"error: two: expected a device that holds 'wte embedding'"});
+  test::check_said(lancet(files.command("--set model.n_layer=64 --set model.n_embd=192")), 2,
+                   {"error: two: expected at least "});
+}
+
+TEST_CASE("a solver that finds nothing says what the search finds") {
+  const PlaceFiles files("0.05");  // less than the first op's share
+  const auto outcome = lancet(files.command("--solver even"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 2);
+  CHECK(outcome.lines_with("") == 1);
+  CHECK(test::matches(
+      outcome.output,
+      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
+      "may find a placement; --solver search finds one of [0-9.]+ ms"));
+}
+
+}  // namespace lancet
