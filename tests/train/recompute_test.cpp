@@ -18,7 +18,7 @@ config::Config activations_config() {
   config.model.n_layer = 3;
   config.model.n_positions = 64;
   config.train.seq_len = 64;
-  config.train.micro_batch_size = 4;
+  config.train.micro_batch_size = 16;
   config.model.capacity_factor = 0.75;
   config.model.router_aux_loss_coef = 0.02;
   config.train.clip_grad = 0;
@@ -108,6 +108,8 @@ TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bi
   config::Config config = activations_config();
   SECTION("one rank") { check_same_bits(config, 1, 0.7); }
   SECTION("as little as possible") {
+    const test::TemporaryFolder folder;
+    config.log.run_dir = folder / "run";
     config.train.memory_limit_mb = 1;
     const Error refused = test::train_run(config, 1);
     CHECK(refused.code == ExitCode::config);
@@ -122,7 +124,7 @@ TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bi
   }
   SECTION("bf16") {
     config.train.dtype = DType::bf16;
-    config.train.micro_batch_size = 8;
+    config.train.micro_batch_size = 24;
     check_same_bits(config, 2, 0.75);
   }
   SECTION("micro batches") {
@@ -136,6 +138,7 @@ TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bi
   }
   SECTION("jitter and two experts a token") {
     config.model.router_jitter_noise = 0.1;
+    config.model.router = config::Router::top_k;
     config.model.num_experts_per_tok = 2;
     check_same_bits(config, 2, 0.75);
   }
@@ -155,9 +158,10 @@ TEST_CASE("memory limit: tensor parallelism keeps its bits") {
 }
 
 TEST_CASE("memory limit: a run resumes bit for bit, with the limit or without") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   config::Config config = test::config_in(folder / "whole");
   config.model.n_positions = config.train.seq_len = 64;
+  config.train.micro_batch_size = 16;
   REQUIRE(test::train_run(config, 2).code == ExitCode::done);
   config = limited(config, 2, 0.75, nullptr);
   config.log.run_dir = folder / "stopped";
