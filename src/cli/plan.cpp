@@ -144,8 +144,10 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
-  fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(communications),
-             timeline_chart(planned.plan));
+  std::string memory = memory_text(planned);
+  if (!memory.empty()) memory += "\n";
+  fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
+             cover_table(communications), timeline_chart(planned.plan));
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
                communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));

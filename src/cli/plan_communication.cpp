@@ -8,7 +8,6 @@
 #include <map>
 #include <ranges>
 #include <set>
-#include <sstream>
 #include <tuple>
 
 #include "lancet/cost/costs.h"
@@ -165,17 +164,6 @@ class Reasons {
   std::vector<bool> is_share_;               // by tensor: an output that is a sum over ranks
 };
 
-// The label with * for the numbers of block and bucket: "h.*.attn.c_proj.sum_shards".
-std::string without_numbers(const std::string& label) {
-  std::string text;
-  std::istringstream words(label);
-  for (std::string word; std::getline(words, word, '.');) {
-    const bool number = word.find_first_not_of("0123456789") == word.npos;
-    text += (text.empty() ? "" : ".") + (number ? std::string("*") : word);
-  }
-  return text;
-}
-
 // The bytes that a rank sends. An all-reduce is a reduce-scatter and an all-gather of the vector.
 double bytes_of_rank(const ir::Program& program, const Instruction& at, std::int64_t ranks) {
   const double bytes = cost::bytes_sent(program, at);
@@ -211,7 +199,7 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
     // Helpers of parts may be on a stream of communications without sending anything.
     if (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::part_helper) continue;
     const mesh::Axes axes = ir::group_of(at, mesh);
-    Row row{reasons.of(i), &at, without_numbers(schedule::site_of(at)), mesh::to_string(axes), ""};
+    Row row{reasons.of(i), &at, schedule::place_of_all(schedule::site_of(at)), mesh::to_string(axes), ""};
     const auto [it, is_new] =
         index.emplace(std::tuple(row.reason, row.what, row.over, reasons.words(row.reason, at, 0)), rows.size());
     if (is_new) rows.push_back(std::move(row));

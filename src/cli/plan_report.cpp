@@ -24,6 +24,7 @@ char letter(const ir::Instruction& instruction) {
   if (instruction.stream == ir::Stream::reduce) return 'r';
   if (instruction.role == ir::Role::forward) return 'f';
   if (instruction.role == ir::Role::dx) return 'x';
+  if (instruction.role == ir::Role::recompute) return 'c';
   return instruction.role == ir::Role::dw ? 'w' : 'u';
 }
 
@@ -99,6 +100,32 @@ std::string schedule_text(const planning::PlannedStep& planned) {
   return text;
 }
 
+std::string memory_text(const planning::PlannedStep& planned) {
+  std::string text;
+  if (const auto& memory = planned.report.memory)
+    text += fmt::format(
+        "limit: {} MB a rank of {} MB; the sequential step that keeps all activations needs {} MB\n"
+        "kept for the backward pass: {} of {} MB of activations\n",
+        in_megabytes(memory->bytes), in_megabytes(memory->limit), in_megabytes(memory->all_kept),
+        in_megabytes(memory->activations), in_megabytes(memory->all_activations));
+  const auto sites = schedule::recomputed_sites(planned.plan.program, planned.plan.predicted);
+  if (sites.empty()) return text;
+  double ms = 0, beside_ms = 0;
+  std::string rows;
+  for (const schedule::RecomputedSite& site : sites) {
+    ms += site.ms;
+    beside_ms += site.beside_ms;
+    rows +=
+        fmt::format("{:>5} {:<20} {:>8.2f} {:>8.2f}  {}\n", site.count, site.op, site.ms, site.beside_ms, site.place);
+  }
+  return text +
+         fmt::format(
+             "computed again in the backward pass: {:.2f} ms, of which {:.2f} ms are beside communication\n"
+             "{:>5} {:<20} {:>8} {:>8}  what\n",
+             ms, beside_ms, "count", "op", "ms", "beside") +
+         rows;
+}
+
 std::string cover_table(const std::vector<report::Communication>& communications) {
   if (communications.empty()) return "no communication takes time\n";
   std::size_t width = std::string_view("communication").size();
@@ -123,8 +150,12 @@ std::string timeline_chart(const ir::Plan& plan) {
   if (end <= 0) return "";
   std::string text = fmt::format(
       "predicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
-      "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half{}\n",
-      end / columns, ir::crosses_steps(plan.program) ? "; v updates and s all-reduces of the step before" : "");
+      "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half{}{}\n",
+      end / columns,
+      std::ranges::any_of(plan.program.instructions, [](const auto& at) { return at.role == ir::Role::recompute; })
+          ? "; c computed again"
+          : "",
+      ir::crosses_steps(plan.program) ? "; v updates and s all-reduces of the step before" : "");
   for (ir::Stream stream : {ir::Stream::compute, ir::Stream::expert, ir::Stream::reduce})
     text += fmt::format("{:<8}|{}|\n", ir::name(stream), stream_row(plan, stream, end));
   return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);

@@ -13,6 +13,8 @@ std::string policy_table(const planner::PlanReport& report);  // a row for each 
 // A row for each way to overlap: the ideal step under it, from the whole step and from the plan. The report has bounds.
 std::string bounds_table(const planner::PlanReport& report);
 std::string schedule_text(const planning::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
+// What fits the memory limit, what the backward pass makes again and what that costs; empty if there is neither.
+std::string memory_text(const planning::PlannedStep& planned);
 // The computation that hides each communication, predicted and, in a line below, measured.
 std::string cover_table(const std::vector<report::Communication>& communications);
 std::string timeline_chart(const ir::Plan& plan);               // the predicted step, a row for each stream

@@ -155,6 +155,9 @@ constexpr Field table[] = {
     ROW(train.micro_batch_size, between(1, most_width),
         "sequences per micro batch and rank that the batch is split over (mesh.data x mesh.expert)"),
     ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches per step"),
+    ROW(train.memory_limit_mb, between(0, 1e9),
+        "MB for a rank's parameters, optimizer state and arena: activations that do not fit are computed again in the "
+        "backward pass; 0: no limit"),
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),

@@ -14,6 +14,7 @@
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/schedule/candidate.h"
+#include "lancet/schedule/plan_memory.h"
 #include "machine.h"
 
 namespace lancet::experiment {
@@ -93,7 +94,7 @@ Result<Outcome> simulate(const Experiment& experiment, const Point& point) {
   const double planning_ms = processor_ms() - start;
   read_schedule(plan, outcome);
   if (point.measured) outcome.profile = measured_in(plan, *point.measured);
-  const std::int64_t memory = planning::resident_tensor_bytes(plan.program) + plan.arena_bytes;
+  const std::int64_t memory = schedule::plan_bytes(plan);
   outcome.memory_gib = double(memory) / (1 << 30);
   if (!costs.fits(memory)) outcome.status = "out of memory";
   if (experiment.time_planning) {

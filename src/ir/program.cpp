@@ -9,7 +9,7 @@ namespace lancet::ir {
 namespace {
 
 constexpr std::array<std::string_view, 3> streams{"compute", "expert", "reduce"};
-constexpr std::array<std::string_view, 5> roles{"forward", "dx", "dw", "sync", "update"};
+constexpr std::array<std::string_view, 6> roles{"forward", "dx", "dw", "sync", "update", "recompute"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
 constexpr std::array<std::string_view, 7> state_words{"", "m", "v", "master", "grad", "keys", "values"};
 constexpr std::array<std::string_view, 9> output_words{"",       "loss", "aux",    "load",     "grad",

@@ -453,7 +453,7 @@ Status ProgramParser::instruction(LineReader& line, std::vector<Instruction>& in
   if (!stream) return before.error("a stream");
   before = line;
   const auto role = parse_role(line.word());
-  if (!role) return before.error("forward, dx, dw, sync or update");
+  if (!role) return before.error("forward, dx, dw, sync, update or recompute");
   instruction.stream = *stream;
   instruction.role = *role;
   const OfMicroBatch place = parse_micro_batch(line.word());

@@ -1,8 +1,9 @@
-// A plan is made in four steps. The step passes turn the logical Program into a rank's training step of one micro
-// batch. The passes of the requested policy schedule it, as do those of the policies that it starts from or is compared
-// with. The pass micro_batches repeats the schedule for all micro batches of the plan, so that the time of a search
-// does not depend on their number; policies are compared by the time of all of them. The last pass, plan_memory, gives
-// every value its offset in memory. All passes run in one Pipeline.
+// A plan is made in four steps, several times where a memory limit is given (within_memory.h). The step passes turn the
+// logical Program into a rank's training step of one micro batch. The passes of the requested policy schedule it, as do
+// those of the policies that it starts from or is compared with. The pass micro_batches repeats the schedule for all
+// micro batches of the plan, so that the time of a search does not depend on their number; policies are compared by the
+// time of all of them. The last pass, plan_memory, gives every value its offset in memory. All passes run in one
+// Pipeline.
 #include "lancet/planner/planner.h"
 
 #include <fmt/format.h>
@@ -17,20 +18,20 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
+#include "lancet/passes/recompute.h"
 #include "lancet/schedule/micro_batches.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "lancet/schedule/turns.h"
 #include "pipeline.h"
 #include "policies.h"
+#include "within_memory.h"
 
 namespace lancet::planner {
 namespace {
 
 using schedule::Candidate;
 using schedule::Step;
-
-constexpr std::string_view sequential = "sequential";
 
 // Policies that were not asked for are planned up to this number of instructions, which takes some seconds.
 constexpr std::size_t compared_step = 2000;
@@ -77,8 +78,8 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
 }
 
 // The passes that a plan cannot do without.
-constexpr std::string_view required[] = {"autodiff", "shard",        "partition_spmd", "sync",
-                                         "optimize", "fold_repeats", "micro_batches",  "plan_memory"};
+constexpr std::string_view required[] = {"autodiff",     "shard",     "partition_spmd", "sync",       "optimize",
+                                         "fold_repeats", "recompute", "micro_batches",  "plan_memory"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
@@ -325,6 +326,16 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   return plan;
 }
 
+// A rank's step by the policy of the request.
+Result<ir::Plan> schedule_step(const ir::Program& logical, ir::Program program, const PlanRequest& request,
+                               Pipeline pipeline, PlanReport* report) {
+  if (!request.costs) return make_unpredicted_plan(logical, std::move(program), request, std::move(pipeline), report);
+  auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
+  if (step.ok()) return make_predicted_plan(logical, *step, request, pipeline, report);
+  if (!request.costs_may_lack_ops) return step.error();
+  return make_unpredicted_plan(logical, std::move(program), request, std::move(pipeline), report);
+}
+
 }  // namespace
 
 std::string why_not_across_steps(const PlanRequest& request) {
@@ -375,7 +386,12 @@ Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& 
 
 Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
   LANCET_ASSIGN(const ir::Program step, step_program(logical, request));
-  return schedule::variants(step, request.overlap);
+  std::vector<ir::Program> programs = schedule::variants(step, request.overlap);
+  if (request.memory_limit == 0) return programs;
+  const passes::Recomputation values(step);
+  for (ir::Program& variant : schedule::variants(values.run(values.candidates()), request.overlap))
+    programs.push_back(std::move(variant));
+  return programs;
 }
 
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report) {
@@ -383,11 +399,11 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
   LANCET_TRY(check_skip(request.skip));
   Pipeline pipeline(request.skip, request.keep_texts);
   LANCET_ASSIGN(ir::Program program, step_of(logical, request, pipeline));
-  if (!request.costs) return make_unpredicted_plan(logical, std::move(program), request, pipeline, report);
-  auto step = Step::make(program, *request.costs, schedule::part_counts(request.overlap));
-  if (step.ok()) return make_predicted_plan(logical, *step, request, pipeline, report);
-  if (!request.costs_may_lack_ops) return step.error();
-  return make_unpredicted_plan(logical, std::move(program), request, pipeline, report);
+  const PlanMaker make = [&](ir::Program whole, const PlanRequest& wanted, Pipeline passes, PlanReport* to) {
+    return schedule_step(logical, std::move(whole), wanted, std::move(passes), to);
+  };
+  if (request.memory_limit > 0) return plan_within_memory(program, request, pipeline, make, report);
+  return make(std::move(program), request, std::move(pipeline), report);
 }
 
 Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh) {

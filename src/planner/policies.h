@@ -25,6 +25,8 @@ struct Policy {
   std::vector<SchedulePass> border = {};  // on that schedule, where the end of a step may run in the next one
 };
 
+inline constexpr std::string_view sequential = "sequential";
+
 std::span<const Policy> policy_table();  // sequential first
 
 }  // namespace lancet::planner

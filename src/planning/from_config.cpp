@@ -57,6 +57,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks) {
   request.mesh = config::mesh_of(config, ranks);
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.micro_batches = micro_batches_in_plan(config);
+  request.memory_limit = train.memory_limit_mb * 1'000'000;
   request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
   request.gradient_sums = {.shards = train.zero > 0, .message = train.reduce_dtype};
   using Kind = passes::OptimizeOptions::Kind;

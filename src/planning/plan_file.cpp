@@ -2,14 +2,15 @@
 // this build makes of the config: the header names the same model, optimizer, ranks and build; the Program passes the
 // checks of ops (shapes, types) and of plans (order, streams, memory); offsets are aligned; predictions are times; and
 // it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step
-// before, and sums as many gradients. Which tensors an instruction reads is the editor's responsibility. With several
-// ranks, all must read the same text.
+// before, and sums as many gradients; besides, it may make values of the forward pass again. Which tensors an
+// instruction reads is the editor's responsibility. With several ranks, all must read the same text.
 #include "lancet/planning/plan_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/micro_batches.h"
@@ -20,6 +21,7 @@
 #include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/schedule_report.h"
 #include "lancet/world/agree.h"
 
@@ -138,12 +140,26 @@ std::int64_t reduced_bytes(const ir::Program& program) {
   return std::int64_t(bytes);
 }
 
+// What the backward pass of a step may make again: the lines of these instructions, by micro batch.
+std::set<std::string> repeatable_content(const ir::Program& step) {
+  std::set<std::string> lines;
+  for (ir::Instruction at : step.instructions) {
+    const auto& again = ops::op(at.op).again;
+    if (!again || at.role != ir::Role::forward) continue;
+    if (!again->op.empty()) at.op = again->op;
+    at.role = ir::Role::recompute;
+    lines.insert(description_of(at));
+  }
+  return lines;
+}
+
 Status same_content(const ir::Program& found, const ir::Program& expected) {
-  const auto theirs = content_of(found), mine = content_of(expected);
+  const auto theirs = content_of(found), mine = content_of(expected), repeatable = repeatable_content(expected);
   for (const std::string& line : mine)
     if (!theirs.contains(line)) return config_error(fmt::format("expected the model's \"{}\", found none", line));
   for (const std::string& line : theirs)
-    if (!mine.contains(line)) return config_error(fmt::format("expected what the model has, found \"{}\"", line));
+    if (!mine.contains(line) && !repeatable.contains(line))
+      return config_error(fmt::format("expected what the model has, found \"{}\"", line));
   if (const auto bytes = reduced_bytes(found); bytes != reduced_bytes(expected))
     return config_error(
         fmt::format("expected all-reduces of {} bytes in all, found {}", reduced_bytes(expected), bytes));
@@ -158,8 +174,17 @@ Status check_border(const ir::Program& program, const config::Config& config, in
                                   before - program.instructions.begin(), why_not, ir::print(program, *before)));
 }
 
+Status check_limit(const ir::Plan& plan, std::int64_t limit_mb) {
+  constexpr std::int64_t mb = 1'000'000;
+  const std::int64_t bytes = schedule::plan_bytes(plan);
+  if (limit_mb == 0 || bytes <= limit_mb * mb) return {};
+  return config_error(fmt::format("expected a plan within train.memory_limit_mb, {} MB a rank, found one of {} MB",
+                                  limit_mb, (bytes + mb - 1) / mb));
+}
+
 Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int ranks) {
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
+  const std::int64_t limit_mb = std::exchange(config.train.memory_limit_mb, 0);
   config.overlap.policy = "sequential";
   LANCET_ASSIGN(const ir::Plan expected, plan_step(config, ranks, {}));
   LANCET_TRY(same_header(plan, expected));
@@ -167,6 +192,7 @@ Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int 
   LANCET_TRY(ir::verify(plan));
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
+  LANCET_TRY(check_limit(plan, limit_mb));
   LANCET_TRY(check_border(plan.program, config, ranks));
   LANCET_TRY(same_content(plan.program, expected.program));
   return plan;

@@ -10,6 +10,7 @@
 #include "lancet/planning/step_costs.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/candidate.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/world/open_emulated_device.h"
 
 namespace lancet::planning {
@@ -77,7 +78,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
                             const std::string& origin) {
   if (!target.plan_file.empty()) {
     LANCET_ASSIGN(PlannedStep result, given(config, target, costs));
-    result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
+    result.memory = schedule::plan_bytes(result.plan);
     return result;
   }
   PlannedStep result;
@@ -92,7 +93,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
                         &result.report);
   if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
   result.plan = *std::move(plan);
-  result.memory = resident_tensor_bytes(result.plan.program) + result.plan.arena_bytes;
+  result.memory = schedule::plan_bytes(result.plan);
   return result;
 }
 
@@ -153,13 +154,6 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
 }
 
 }  // namespace
-
-std::int64_t resident_tensor_bytes(const ir::Program& program) {
-  std::int64_t bytes = 0;
-  for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.number < 0) bytes += ir::bytes(tensor.type);
-  return bytes;
-}
 
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target) {
   LANCET_TRY(config::check(config, target.ranks));

@@ -5,6 +5,8 @@
 // checks it.
 #include "lancet/planning/run_plans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -15,7 +17,9 @@
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/planning/step_costs.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate.h"
+#include "lancet/world/agree.h"
 #include "lancet/world/turns.h"
 
 namespace lancet::planning {
@@ -88,6 +92,22 @@ class Planning {
 
 }  // namespace
 
+namespace {
+
+// The plans share an arena. An evaluation makes nothing again.
+Status check_evaluation(const config::Config& config, const StepPlans& plans) {
+  constexpr std::int64_t mb = 1'000'000;
+  const std::int64_t limit = config.train.memory_limit_mb * mb;
+  const std::int64_t bytes = schedule::resident_bytes(plans.step.program) + plans.evaluate->arena_bytes;
+  if (limit == 0 || bytes <= limit) return {};
+  return config_error(
+      fmt::format("train.memory_limit_mb: expected at least {}, which a rank needs for an evaluation, "
+                  "found {}",
+                  (bytes + mb - 1) / mb, config.train.memory_limit_mb));
+}
+
+}  // namespace
+
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates) {
   StepPlans plans;
@@ -104,6 +124,7 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
     const int ranks = world.size();
     LANCET_ASSIGN(plans.evaluate,
                   share_plan(world, plan_forward(config, build_options(config, model::Mode::evaluate, ranks), ranks)));
+    LANCET_TRY(world::agree(world, check_evaluation(config, plans)));
   }
   return plans;
 }

@@ -96,10 +96,10 @@ class DwSchedule {
     }
   }
 
-  // Finds the computation that is independent of some all-to-all: dWs, updates that wait for no all-reduce, and
-  // computation beside an MoE layer, such as the gate's gradient. Of the forward pass it takes only instructions that
-  // no computation needs: the parts of a partitioned range are independent of each other's all-to-alls too, but the
-  // partition decides their order.
+  // Finds the computation that is independent of some all-to-all: dWs, updates that wait for no all-reduce, what is
+  // made again, and computation beside an MoE layer, such as the gate's gradient. Of the forward pass it takes only
+  // instructions that no computation needs: the parts of a partitioned range are independent of each other's
+  // all-to-alls too, but the partition decides their order.
   void find_movable() {
     if (all_to_alls_.empty()) return;
     const Labels labels(dependencies_, all_to_alls_);
@@ -111,17 +111,25 @@ class DwSchedule {
                    std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return reduced[before.index()]; });
       if (instruction.stream != Stream::compute || op_costs_[i].ms <= 0 || reduced[i]) continue;
       if (instruction.role == Role::forward && !only_reduced(id_of(i))) continue;
+      const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
       Movable movable;
       movable.ms = op_costs_[i].ms;
-      for (std::size_t a = 0; a < all_to_alls_.size(); ++a) movable.allowed.push_back(labels.overlappable(id_of(i), a));
+      for (std::size_t a = 0; a < all_to_alls_.size(); ++a)
+        movable.allowed.push_back(labels.overlappable(id_of(i), a) &&
+                                  (instruction.role != Role::recompute || is_right_before(a, later)));
       if (std::find(movable.allowed.begin(), movable.allowed.end(), true) == movable.allowed.end()) continue;
-      const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
       movable.default_position = 2 * int(later - all_to_alls_.begin()) - 1;
       movable_at_[i] = int(movable_.size());
       movable_.push_back(id_of(i));
       problem_.items.push_back(std::move(movable));
     }
     for (std::size_t m = 0; m < movable_.size(); ++m) tie_to_neighbours(m);
+  }
+
+  // True if all-to-all `a` is the last one before `later`. What is made again is moved no further: it would keep the
+  // memory that it is to free.
+  bool is_right_before(std::size_t a, std::vector<InstructionId>::const_iterator later) const {
+    return all_to_alls_.begin() + std::ptrdiff_t(a) + 1 == later;
   }
 
   // True if only all-reduces depend on it, as on the auxiliary loss.

@@ -33,6 +33,29 @@ void hold_messages_for_fillers(std::vector<Job>& jobs) {
   }
 }
 
+// What is made again could run as soon as the forward pass has made what it reads, and would then keep memory that it
+// is to free. It waits for the computation before the last message of the backward pass that precedes it, so that it
+// may run beside that message, or, before the first message, for the computation right before it. jobs: of the
+// program's instructions from `begin` on.
+void hold_recomputation(std::vector<Job>& jobs, const ir::Program& program, std::size_t begin) {
+  std::vector<std::int32_t> after;  // jobs
+  bool after_message = false;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const ir::Instruction& at = program.instructions[begin + i];
+    if (at.role == Role::forward) {
+      after_message = false;
+    } else if (at.role == Role::dx && at.stream == ir::Stream::expert) {
+      after = jobs[i].needs;
+      after_message = true;
+    } else if (at.role == Role::recompute) {
+      for (const std::int32_t need : after)
+        if (std::ranges::count(jobs[i].needs, need) == 0) jobs[i].needs.push_back(need);
+    }
+    const bool in_layers = at.role == Role::forward || at.role == Role::dx;
+    if (in_layers && at.stream == ir::Stream::compute && !after_message) after = {std::int32_t(i)};
+  }
+}
+
 }  // namespace
 
 Blocks::Blocks(const ir::Program& program) : of(program.instructions.size()) {
@@ -94,6 +117,7 @@ Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks, const Dep
     made.jobs.push_back(std::move(job));
   }
   hold_messages_for_fillers(made.jobs);
+  hold_recomputation(made.jobs, program_, begin);
   std::vector<std::size_t> first(blocks.bytes.size(), blocks.of.size()), last(blocks.bytes.size());
   for (std::size_t i = 0; i < blocks.of.size(); ++i)
     for (std::int32_t block : blocks.of[i]) {

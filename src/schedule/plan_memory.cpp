@@ -197,4 +197,13 @@ ir::Plan plan_memory_sequentially(const ir::Program& program) {
   return plan_memory(program, turns(program, ir::dependencies(program)));
 }
 
+std::int64_t resident_bytes(const ir::Program& program) {
+  std::int64_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number < 0) bytes += ir::bytes(tensor.type);
+  return bytes;
+}
+
+std::int64_t plan_bytes(const ir::Plan& plan) { return resident_bytes(plan.program) + plan.arena_bytes; }
+
 }  // namespace lancet::schedule

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "lancet/cost/costs.h"
 #include "lancet/ops/catalogue.h"
@@ -114,6 +115,64 @@ std::vector<CommunicationSite> communication_sites(const ir::Program& program, s
   return sites;
 }
 
+namespace {
+
+// The intervals in which a communication stream is busy, disjoint and in order.
+std::vector<ir::Interval> busy_network(const ir::Program& program, std::span<const ir::Interval> when) {
+  std::vector<ir::Interval> all, joined;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    if (program.instructions[i].stream != Stream::compute && takes_time(when[i])) all.push_back(when[i]);
+  std::ranges::sort(all, {}, &ir::Interval::start);
+  for (const ir::Interval& next : all) {
+    if (!joined.empty() && next.start <= joined.back().end)
+      joined.back().end = std::max(joined.back().end, next.end);
+    else
+      joined.push_back(next);
+  }
+  return joined;
+}
+
+double overlap_of(const ir::Interval& span, const std::vector<ir::Interval>& busy) {
+  double ms = 0;
+  for (auto at = std::ranges::lower_bound(busy, span.start, {}, &ir::Interval::end);
+       at != busy.end() && at->start < span.end; ++at)
+    ms += std::min(span.end, at->end) - std::max(span.start, at->start);
+  return ms;
+}
+
+}  // namespace
+
+std::vector<RecomputedSite> recomputed_sites(const ir::Program& program, std::span<const ir::Interval> when) {
+  const std::vector<ir::Interval> busy = busy_network(program, when);
+  std::vector<RecomputedSite> sites;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    if (at.role != Role::recompute) continue;
+    const std::string place = place_of_all(site_of(at));
+    auto site = std::ranges::find_if(
+        sites, [&](const RecomputedSite& known) { return known.op == at.op && known.place == place; });
+    if (site == sites.end()) site = sites.insert(site, {.op = at.op, .place = place});
+    ++site->count;
+    site->ms += when[i].end - when[i].start;
+    site->beside_ms += overlap_of(when[i], busy);
+  }
+  return sites;
+}
+
+std::int64_t kept_bytes(const ir::Program& program) {
+  std::vector<bool> forward(program.tensors.size()), backward(program.tensors.size());
+  for (const ir::Instruction& at : program.instructions) {
+    if (at.micro_batch != 0 || at.role == Role::sync || at.role == Role::update) continue;
+    std::vector<bool>& touched = at.role == Role::forward ? forward : backward;
+    for (const auto* list : {&at.operands, &at.results})
+      for (const ir::TensorId id : *list) touched[program.root(id).index()] = true;
+  }
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < program.tensors.size(); ++i)
+    if (forward[i] && backward[i] && program.tensors[i].number >= 0) bytes += ir::bytes(program.tensors[i].type);
+  return bytes;
+}
+
 std::string longest_first(std::span<const std::pair<std::string, double>> under) {
   constexpr std::size_t shown = 3;
   std::vector<std::string> items;
@@ -126,6 +185,16 @@ std::string longest_first(std::span<const std::pair<std::string, double>> under)
   }
   if (under.size() > shown) items.push_back(fmt::format("{} more {:.2f}", under.size() - shown, rest));
   return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
+}
+
+std::string place_of_all(const std::string& label) {
+  std::string text;
+  std::istringstream words(label);
+  for (std::string word; std::getline(words, word, '.');) {
+    const bool number = word.find_first_not_of("0123456789") == word.npos;
+    text += (text.empty() ? "" : ".") + (number ? std::string("*") : word);
+  }
+  return text;
 }
 
 std::string_view pass_of(Role role) { return role == Role::dx || role == Role::dw ? "backward" : ir::name(role); }

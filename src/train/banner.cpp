@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lancet/model/gpt2_moe.h"
 
 namespace lancet::train {
@@ -72,6 +74,8 @@ std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& repor
   std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
   if (!report.why_not_across_steps.empty())
     why += "\nborder     each step ends before the next one begins: " + report.why_not_across_steps;
+  if (const auto again = std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role))
+    why += fmt::format("\nrecompute  {} instructions run again in the backward pass", again);
   if (!plan.header.has("predicted_ms")) return text + "; predicted step time n/a (no costs measured)" + why;
   text += fmt::format("; predicted {} {:.1f} ms, exposed {:.1f} ms", runs > 1 ? "run" : "step",
                       plan.header.real("predicted_ms"), plan.header.real("exposed_ms", 0));

@@ -16,6 +16,7 @@ ProductFlops product_flops(const ir::Program& program) {
   for (const ir::Instruction& instruction : program.instructions) {
     const ops::Kind kind = ops::kind(instruction);
     if (kind != ops::Kind::product && kind != ops::Kind::attention) continue;
+    if (instruction.role == ir::Role::recompute) continue;  // MFU counts what the model needs
     (ops::is_over_expert_rows(instruction) ? total.experts : total.dense) += ops::work(program, instruction).flops;
   }
   return total;

@@ -412,6 +412,41 @@ TEST_CASE("plan writes the logical program first, and the sharding of every tens
   }
 }
 
+TEST_CASE("plan fits a step into a memory limit, says what is computed again, and refuses a limit that nothing fits") {
+  const TemporaryFolder folder;
+  const std::string command = "plan " LANCET_SOURCE_DIR "/configs/bench-overlap.json --ranks 2 --on ethernet-10g-cpu ";
+  const std::string limit = "--set train.memory_limit_mb=";
+  const auto refused = lancet(command + limit + "10");
+  INFO(refused.output);
+  CHECK(refused.code == 2);
+  CHECK(refused.lines_with("error: ") == 1);
+  const auto least = test::match(refused.output,
+                                 "train.memory_limit_mb: expected at least ([0-9]+), which a rank needs if all that "
+                                 "can be computed again is, found 10");
+  REQUIRE(least.size() == 2);
+  const std::string file = folder / "plan.ir";
+  const auto planned = lancet(command + limit + least[1] + " --out " + file);
+  INFO(planned.output);
+  REQUIRE(planned.code == 0);
+  const auto memory = test::match(planned.output,
+                                  "\nlimit: ([0-9.]+) MB a rank of [0-9.]+ MB; the sequential step that "
+                                  "keeps all activations needs ([0-9.]+) MB\n"
+                                  "kept for the backward pass: ([0-9.]+) of ([0-9.]+) MB of activations\n");
+  REQUIRE(memory.size() == 5);
+  CHECK(std::stod(memory[1]) <= std::stod(least[1]));
+  CHECK(std::stod(memory[1]) < std::stod(memory[2]));
+  CHECK(std::stod(memory[3]) < std::stod(memory[4]));
+  CHECK(planned.lines_with("computed again in the backward pass: ") == 1);
+  CHECK(planned.lines_with("  h.*.moe.experts.gelu") == 1);
+  CHECK(planned.lines_with("; c computed again") == 1);
+  // The plan is one of the step without a limit, and keeps to a limit that it fits.
+  CHECK(lancet(command + "--plan " + file).code == 0);
+  CHECK(lancet(command + limit + least[1] + " --plan " + file).code == 0);
+  const auto above = lancet(command + limit + "10 --plan " + file);
+  CHECK(above.code == 2);
+  CHECK(above.lines_with("expected a plan within train.memory_limit_mb, 10 MB a rank, found one of " + least[1]) == 1);
+}
+
 TEST_CASE("plan leaves out a pass that is named, and refuses one that no plan can do without") {
   const Files files;
   const std::string command = "plan " + files.config + files.for_two + " --set overlap.policy=dw --passes";

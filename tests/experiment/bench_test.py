@@ -16,7 +16,7 @@ from types import SimpleNamespace
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 from bench import (bounds, dtypes, generate, interleaved, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
-                   run)
+                   recompute, run)
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -80,6 +80,30 @@ def read_of_bounds():
     text = "\n".join(bounds.verdict(results))
     expect("whole step and plan: none (asked of neighbours)." in text, True, "a way that brings more than 3% somewhere")
     expect("on top of lancet's plan: neighbours." in text, True, "a way that brings less than 3% on the plan")
+
+
+def plan_within(limit):
+    """What `lancet plan` prints of a step of 100 MB, 80 of them activations, of which any part may go, at 1 ms a MB."""
+    if limit < 20:
+        raise run.Failed("error: train.memory_limit_mb: expected at least 20, which a rank needs, found less")
+    kept = min(80, limit - 20)
+    again = f"computed again in the backward pass: {80 - kept:.2f} ms, of which 1.00 ms are beside communication\n"
+    return (f"policy   step ms\nsequential *      {200 + 80 - kept:.1f}    100.0\n\n"
+            f"limit: {20 + kept:.1f} MB a rank of {limit:.1f} MB; the sequential step that keeps all activations needs "
+            f"100.0 MB\nkept for the backward pass: {kept:.1f} of 80.0 MB of activations\n{again if kept < 80 else ''}")
+
+
+def limits_of_memory():
+    class Plans:
+        def plan(self, case, hardware, policy, *words):
+            return plan_within(int(words[-1].split("=")[1]))
+
+    free, found = recompute.measured(Plans(), None, "", "sequential", 0.5)
+    expect((free["mb"], free["again_ms"], found["limit_mb"], found["kept_mb"]), (100.0, 0.0, 60, 40.0), "the limit")
+    row = recompute.row_of("dense", "sequential", free, found)
+    expect((round(row["added"], 3), row["kept_share"], row["again_ms"]), (0.2, 0.5, 40.0), "what the limit costs")
+    expect("| 80 | 50% | 100 | 60 | 200.0 | 240.0 | +20.0% | 40.0 | 1.0 |" in recompute.page([row], "command", 0.5), True,
+           "the row of a limit")
 
 
 def usage():
@@ -249,7 +273,7 @@ def losses():
 
 
 if __name__ == "__main__":
-    for test in (usage, read_of_bounds, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
+    for test in (usage, read_of_bounds, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
                  generation, losses):
         test()
         print(f"{test.__name__}: as expected")

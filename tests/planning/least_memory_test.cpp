@@ -3,6 +3,7 @@
 
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/planned_step.h"
+#include "lancet/schedule/plan_memory.h"
 #include "program.h"
 
 using namespace lancet;
@@ -24,7 +25,7 @@ void check_least_memory(const std::vector<std::string>& overrides, int ranks) {
   CHECK(least.parameters == parameters);
   CHECK(least.state == state);
   CHECK(least.gradients > 0);
-  CHECK(least.total() <= planning::resident_tensor_bytes(plan->program) + plan->arena_bytes);
+  CHECK(least.total() <= schedule::plan_bytes(*plan));
 }
 
 }  // namespace

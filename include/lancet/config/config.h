@@ -48,7 +48,8 @@ struct Train {
   std::int64_t seq_len = 0;           // parsing replaces 0 by n_positions
   std::int64_t micro_batch_size = 8;  // sequences per rank and micro batch
   std::int64_t gradient_accumulation_steps = 1;
-  DType dtype = DType::f32;         // "fp32" or "bf16": products and activations; optimizer state is fp32
+  std::int64_t memory_limit_mb = 0;  // of a rank's parameters, states, inputs and arena; 0: no limit
+  DType dtype = DType::f32;          // "fp32" or "bf16": products and activations; optimizer state is fp32
   bool master_weights = true;       // bf16: fp32 copies of the weights; false: weights are bf16, rounded stochastically
   std::int64_t zero = 0;            // 1: ZeRO-1
   DType reduce_dtype = DType::f32;  // "fp32" or "bf16": gradients on their way between ranks

@@ -124,7 +124,8 @@ class Attributes {
 enum class Stream : std::uint8_t { compute, expert, reduce };
 inline constexpr int stream_count = 3;
 // The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
-enum class Role : std::uint8_t { forward, dx, dw, sync, update };
+// recompute: makes a value of the forward pass a second time, for the backward pass (passes/recompute.h).
+enum class Role : std::uint8_t { forward, dx, dw, sync, update, recompute };
 std::string_view name(Stream stream);
 std::string_view name(Role role);
 std::string_view name(TensorKind kind);

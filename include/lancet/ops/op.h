@@ -190,6 +190,14 @@ struct Ragged {
   int windows = -1;
 };
 
+// How results of an instruction are made a second time with the same bits (passes/recompute.h). Its own op on its own
+// operands does so; an op that does more than is needed names another one.
+struct Again {
+  std::string_view op = {};        // with the same attributes; empty: its own, with all operands and results
+  std::vector<int> operands = {};  // by operand of that op: of the instruction the operand i, or as -1 - i the result i
+  std::vector<int> results = {};   // by result of that op: which of the instruction's results it makes
+};
+
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
 // Attributes that only parts have, and by which their times differ: the columns of a tile (OpDef::column_tiles), and of
@@ -231,6 +239,9 @@ struct OpDef {
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   Ring ring = Ring::none;
   std::optional<Fusion> fuses = {};
+  // None: the results are made once and kept. So it is for gates and random choices, whose decisions are made once a
+  // step, and for communication.
+  std::optional<Again> again = {};
   std::optional<Ragged> ragged = {};  // applies to instructions that have the operand `counts`
   // If a result's index: parts run one after the other, because each continues the count of the part before. Every
   // part but the first gets this result of the part before as an additional last operand. A gate thus gives out slots,

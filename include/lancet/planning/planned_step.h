@@ -41,7 +41,4 @@ struct PlannedStep {
 // does not fit the ranks or the declared device's memory; the file holds no such cluster or several; it lacks an op.
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target);
 
-// Bytes of a rank's named tensors, which persist from step to step; the arena is not included.
-std::int64_t resident_tensor_bytes(const ir::Program& program);
-
 }  // namespace lancet::planning

@@ -1,5 +1,7 @@
 // Memory planning: the offset of every value in the arena.
 #pragma once
+#include <cstdint>
+
 #include "lancet/ir/plan.h"
 #include "lancet/schedule/simulate.h"
 
@@ -11,5 +13,9 @@ namespace lancet::schedule {
 ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencies);
 // The plan of a framework without overlap: compute and all-to-all take turns.
 ir::Plan plan_memory_sequentially(const ir::Program& program);
+
+// Bytes of a rank's named tensors, which persist from step to step, and of those with the plan's arena.
+std::int64_t resident_bytes(const ir::Program& program);
+std::int64_t plan_bytes(const ir::Plan& plan);
 
 }  // namespace lancet::schedule

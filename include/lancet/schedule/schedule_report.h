@@ -1,5 +1,6 @@
 // Facts about a schedule for people, read off a Program and its predicted times; the same for every policy.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,21 @@ struct CommunicationSite {
 // as predicted or as measured.
 std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when);
 
+// What the step makes again at one kind of place of the model, "h.*.mlp.gelu", for all layers and micro batches.
+// Milliseconds.
+struct RecomputedSite {
+  std::string op, place;
+  int count = 0;
+  double ms = 0;
+  double beside_ms = 0;  // while a communication was under way
+};
+// Ordered by the first instruction of each. when: per instruction.
+std::vector<RecomputedSite> recomputed_sites(const ir::Program& program, std::span<const ir::Interval> when);
+
+// Bytes of the arena that a micro batch keeps from its forward pass for its backward pass: what instructions of both
+// touch.
+std::int64_t kept_bytes(const ir::Program& program);
+
 // CommunicationSite::under in words, its first few items by name: "h.2.attn.c_attn dw 1.20, 3 more 0.40"; "-" for none.
 std::string longest_first(std::span<const std::pair<std::string, double>> under);
 
@@ -50,6 +66,9 @@ std::string_view pass_of(ir::Role role);
 
 // The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);
+
+// A label with * for the numbers of block and bucket: "h.*.attn.c_proj.sum_shards".
+std::string place_of_all(const std::string& label);
 
 // A range of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts, each
 // reading the results of the same part. first, last: the sites of its first and last instruction in program order.

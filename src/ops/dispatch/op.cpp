@@ -69,6 +69,7 @@ const OpDef table[] = {
                  {{f32({4, 4, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of_groups(2, 4)},
                  {{f32({4, 4, 24}), expert_of(16, 2), slot_of(16, 2), filled_of(4)}, sample_of(6, 4)},
                  {{bf16({4, 4, 17}), expert_of(16, 3), slot_of(16, 3), filled_of(4)}, sample_of_groups(3, 4)}},
+     .again = Again{},
      .ragged = Ragged{{}, {0}, 3, 2}},
     {.name = "dispatch_dx",
      .required = 3,

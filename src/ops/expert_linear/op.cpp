@@ -77,6 +77,7 @@ const OpDef table[] = {
      .column_tiles = true,
      .sums = "expert_linear_sums",
      .kind = Kind::product,
+     .again = Again{},
      .ragged = Ragged{{0}, {0}, 3}},
     {.name = "expert_linear_dx",
      .required = 3,

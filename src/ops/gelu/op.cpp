@@ -64,6 +64,7 @@ const OpDef table[] = {
                  {{f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
                  {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
                  {{f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 2}, {"groups", 4}, {"tokens", 16}}}},
+     .again = Again{},
      .ragged = Ragged{{0}, {0}, 1}},
     {.name = "gelu_dx",
      .required = 2,

@@ -16,7 +16,7 @@ function colorOf(index, count) {
   return count <= runColors.length ? runColors[index] : hexOf(360 * index / count, 0.6, index % 2 ? 0.6 : 0.42);
 }
 
-const kindColors = {forward: "#3b74d9", dx: "#2a9d74", dw: "#e07b28", update: "#8b66d6", sync: "#8a94a3"};
+const kindColors = {forward: "#3b74d9", dx: "#2a9d74", dw: "#e07b28", update: "#8b66d6", sync: "#8a94a3", recompute: "#c2516b"};
 const dashes = [[], [6, 4], [2, 3]];
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -1,0 +1,61 @@
+// Which values a step makes again in the backward pass so that it fits a memory (passes/recompute.h).
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lancet/passes/recompute.h"
+
+namespace lancet::planner {
+
+struct RecomputeChoice {
+  std::vector<bool> chosen;      // per instruction of the step
+  std::int64_t arena_bytes = 0;  // of the step in turns, with these made again
+  bool is_least = false;         // no other choice needs less
+  bool any() const;
+};
+
+// The choices of a step, from none on, each with one more value made again than the one before.
+class RecomputeChoices {
+ public:
+  // ms: the time of each instruction, or any measure of it. step: as for passes::Recomputation, which it has to
+  // outlive.
+  RecomputeChoices(const ir::Program& step, std::vector<double> ms);
+
+  // The first choice whose step in turns has an arena of at most that; if there is none, the one that needs least.
+  RecomputeChoice within(std::int64_t arena_bytes);
+  // The arena of the step in turns if nothing is made again.
+  std::int64_t all_kept_bytes() { return choice_of(0).arena_bytes; }
+  // The step with this choice: its Program.
+  ir::Program program(const RecomputeChoice& choice) const { return values_.run(choice.chosen); }
+
+ private:
+  struct Link {
+    std::size_t added = 0;  // an instruction; of the first link none
+    std::int64_t peak_bytes = 0;
+    std::optional<RecomputeChoice> choice = {};  // once its arena is known
+  };
+  struct Live {
+    std::int64_t peak = 0;
+    double above = 0;  // bytes above a level, added up over the instructions
+  };
+
+  Live live(const std::vector<bool>& chosen, std::int64_t level) const;
+  bool add_link();
+  const RecomputeChoice& choice_of(std::size_t link);
+
+  const ir::Program& step_;
+  const passes::Recomputation values_;
+  std::vector<double> ms_;
+  std::vector<std::int32_t> block_;                    // by tensor: its memory in the arena, or -1
+  std::vector<std::int64_t> bytes_;                    // by tensor
+  std::vector<bool> chosen_;                           // up to the last link
+  std::vector<std::pair<double, std::size_t>> queue_;  // a heap of candidates by what they were worth
+  std::vector<Link> links_;
+};
+
+// A measure of the time of each instruction, from its work, where no costs are known.
+std::vector<double> work_times(const ir::Program& program);
+
+}  // namespace lancet::planner

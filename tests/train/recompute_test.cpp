@@ -1,0 +1,175 @@
+// Within a memory limit, which makes activations again in the backward pass, training keeps its bits.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "declared_costs.h"
+#include "lancet/planner/planner.h"
+#include "lancet/planning/from_config.h"
+#include "lancet/schedule/plan_memory.h"
+#include "train/meshes.h"
+#include "train/runs.h"
+
+namespace lancet {
+namespace {
+
+// Activations of a few megabytes, beside parameters of less than one.
+config::Config activations_config() {
+  config::Config config = test::small_config();
+  config.model.n_layer = 3;
+  config.model.n_positions = 64;
+  config.train.seq_len = 64;
+  config.train.micro_batch_size = 16;
+  config.model.capacity_factor = 0.75;
+  config.model.router_aux_loss_coef = 0.02;
+  config.train.clip_grad = 0;
+  return config;
+}
+
+// The config with a limit that leaves the arena of the sequential step about this share.
+config::Config limited(config::Config config, int ranks, double share, const cost::Costs* costs) {
+  config::Config alone = config;
+  alone.overlap.policy = "sequential";
+  const auto plan = planning::plan_step(alone, ranks, {.costs = costs});
+  REQUIRE(plan.ok());
+  const std::int64_t bytes = schedule::plan_bytes(*plan) - std::int64_t((1 - share) * double(plan->arena_bytes));
+  config.train.memory_limit_mb = bytes / 1'000'000 + 1;
+  REQUIRE(config.train.memory_limit_mb * 1'000'000 < schedule::plan_bytes(*plan));
+  return config;
+}
+
+struct LimitedRun {
+  std::vector<double> losses;
+  std::vector<std::vector<std::byte>> weights;  // of rank 0
+  std::ptrdiff_t again = 0;                     // instructions that make a value again
+  std::string policy;
+};
+
+LimitedRun run_limited(const config::Config& config, int ranks, int steps, const cost::Costs* costs) {
+  LimitedRun run;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
+    for (int step = 0; step < steps; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) run.losses.push_back(record.loss);
+    }
+    if (world.rank() != 0) return {};
+    const ir::Plan& plan = trainer->executor().plan();
+    run.policy = plan.header.text("policy");
+    run.again = std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role);
+    if (config.train.memory_limit_mb > 0) CHECK(schedule::plan_bytes(plan) <= config.train.memory_limit_mb * 1'000'000);
+    for (const auto& [name, tensor] : trainer->store().all())
+      if (tensor.kind == ir::TensorKind::parameter) {
+        const auto bytes = tensor.memory.span<const std::byte>();
+        run.weights.emplace_back(bytes.begin(), bytes.end());
+      }
+    return {};
+  });
+  if (!status.ok()) throw InternalError(status.error().message);
+  return run;
+}
+
+void check_same_bits(const config::Config& config, int ranks, double share, int steps = 20,
+                     const cost::Costs* costs = nullptr) {
+  const LimitedRun expected = run_limited(config, ranks, steps, costs);
+  REQUIRE(expected.again == 0);
+  const LimitedRun found = run_limited(limited(config, ranks, share, costs), ranks, steps, costs);
+  INFO(config.overlap.policy << " ran " << found.policy << ", " << found.again << " instructions again");
+  CHECK(found.again > 0);
+  CHECK(found.losses == expected.losses);
+  CHECK(found.weights == expected.weights);
+}
+
+}  // namespace
+
+TEST_CASE("memory limit: policies train twenty steps to the same bits") {
+  const test::DeclaredCosts costs;
+  config::Config config = activations_config();
+  for (const char* policy : {"sequential", "dw", "expert_pipeline", "peer_groups", "tutel", "comet"}) {
+    config.overlap.policy = policy;
+    check_same_bits(config, 2, 0.75, 20, &costs);
+  }
+}
+
+TEST_CASE("memory limit: policies in parts train as sequential does") {
+  const test::DeclaredCosts costs;
+  config::Config config = activations_config();
+  const LimitedRun expected = run_limited(config, 2, 10, &costs);
+  for (const planner::PolicyInfo& policy : planner::policies()) {
+    config.overlap.policy = policy.name;
+    const LimitedRun found = run_limited(limited(config, 2, 0.75, &costs), 2, 10, &costs);
+    INFO(policy.name << " ran " << found.policy);
+    CHECK(found.again > 0);
+    for (std::size_t i = 0; i < expected.losses.size(); ++i)
+      CHECK(found.losses[i] == Approx(expected.losses[i]).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bits") {
+  config::Config config = activations_config();
+  SECTION("one rank") { check_same_bits(config, 1, 0.7); }
+  SECTION("as little as possible") {
+    const test::TemporaryFolder folder;
+    config.log.run_dir = folder / "run";
+    config.train.memory_limit_mb = 1;
+    const Error refused = test::train_run(config, 1);
+    CHECK(refused.code == ExitCode::config);
+    const std::string before = "train.memory_limit_mb: expected at least ";
+    REQUIRE(refused.message.starts_with(before));
+    config.train.memory_limit_mb = 0;
+    const LimitedRun expected = run_limited(config, 1, 5, nullptr);
+    config.train.memory_limit_mb = std::stoll(refused.message.substr(before.size()));
+    const LimitedRun found = run_limited(config, 1, 5, nullptr);
+    CHECK(found.losses == expected.losses);
+    CHECK(found.weights == expected.weights);
+  }
+  SECTION("bf16") {
+    config.train.dtype = DType::bf16;
+    config.train.micro_batch_size = 24;
+    check_same_bits(config, 2, 0.75);
+  }
+  SECTION("micro batches") {
+    config.train.gradient_accumulation_steps = 2;
+    check_same_bits(config, 2, 0.75, 10);
+  }
+  SECTION("clipping and ZeRO-1") {
+    config.train.clip_grad = 1;
+    config.train.zero = 1;
+    check_same_bits(config, 2, 0.8);
+  }
+  SECTION("jitter and two experts a token") {
+    config.model.router_jitter_noise = 0.1;
+    config.model.router = config::Router::top_k;
+    config.model.num_experts_per_tok = 2;
+    check_same_bits(config, 2, 0.75);
+  }
+  SECTION("no choice is dropped") {
+    config.model.capacity_factor.reset();
+    config.model.dropless_imbalance = 1.25;
+    check_same_bits(config, 2, 0.8);
+  }
+}
+
+TEST_CASE("memory limit: tensor parallelism keeps its bits") {
+  config::Config config = activations_config();
+  config.model.n_head = 4;
+  config.mesh.tensor = 2;
+  config.train.sequence_parallel = GENERATE(false, true);
+  check_same_bits(config, 4, 0.8, 10);
+}
+
+TEST_CASE("memory limit: a run resumes bit for bit, with the limit or without") {
+  const test::TemporaryFolder folder;
+  config::Config config = test::config_in(folder / "whole");
+  config.model.n_positions = config.train.seq_len = 64;
+  config.train.micro_batch_size = 16;
+  REQUIRE(test::train_run(config, 2).code == ExitCode::done);
+  config = limited(config, 2, 0.75, nullptr);
+  config.log.run_dir = folder / "stopped";
+  test::stop_after(config, 2, 2);
+  config.train.memory_limit_mb = GENERATE(0, 1) * config.train.memory_limit_mb;
+  REQUIRE(test::train_run(config, 2).code == ExitCode::done);
+  CHECK(test::losses(folder / "stopped") == test::losses(folder / "whole"));
+  CHECK(test::manifest_in(folder / "stopped", 6).files == test::manifest_in(folder / "whole", 6).files);
+}
+
+}  // namespace lancet
