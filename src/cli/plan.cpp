@@ -130,10 +130,8 @@ Status write_plans(const std::string& out, const planning::PlannedStep& planned)
 // What a plan of several stages does not have.
 Status check_stages(const config::Config& config, const PlanArguments& arguments) {
   if (config.mesh.stage == 1) return {};
-  for (const auto& [given, name] :
-       {std::pair(arguments.explain, "--explain"), std::pair(arguments.bounds, "--bounds")})
-    if (given)
-      return config_error(fmt::format("{}: expected mesh.stage = 1, found {}", name, config.mesh.stage));
+  for (const auto& [given, name] : {std::pair(arguments.explain, "--explain"), std::pair(arguments.bounds, "--bounds")})
+    if (given) return config_error(fmt::format("{}: expected mesh.stage = 1, found {}", name, config.mesh.stage));
   return {};
 }
 
@@ -159,7 +157,8 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
-  if (arguments.given.empty() && planned.stages.empty() && planned.report.policies.size() < planner::compared_policies(in_plan).size())
+  if (arguments.given.empty() && planned.stages.empty() &&
+      planned.report.policies.size() < planner::compared_policies(in_plan).size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
@@ -167,7 +166,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
     fmt::print("\n{}", stage_table(planned));
   else
     fmt::print("\n{}\n{}\n{}\n{}", policy_table(planned.report), schedule_text(planned), cover_table(communications),
-             timeline_chart(planned.plan));
+               timeline_chart(planned.plan));
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
                communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));

@@ -16,8 +16,9 @@ using mesh::Axis;
 Status check_stage(const Config& config) {
   const std::int64_t stages = config.mesh.stage;
   if (stages <= config.model.n_layer) return {};
-  return config_error(fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}",
-                                  config.model.n_layer, stages));
+  return config_error(
+      fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}",
+                  config.model.n_layer, stages));
 }
 
 // What Program tensors the axis splits, their extents, and whether the config has them. Steps ask for their mesh, so

@@ -75,9 +75,9 @@ std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream) {
 }
 
 Stream opposite(Stream stream) {
-  constexpr std::array<Stream, stream_count> other = {
-      Stream::compute,   Stream::expert,       Stream::reduce,       Stream::receive_previous,
-      Stream::send_next, Stream::receive_next, Stream::send_previous};
+  constexpr std::array<Stream, stream_count> other = {Stream::compute,          Stream::expert,    Stream::reduce,
+                                                      Stream::receive_previous, Stream::send_next, Stream::receive_next,
+                                                      Stream::send_previous};
   return other[static_cast<std::size_t>(stream)];
 }
 

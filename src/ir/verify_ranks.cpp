@@ -123,7 +123,8 @@ class Ranks {
   Result<bool> try_transfer(int rank, std::size_t mine) {
     const Instruction& in = instruction(rank, mine);
     const auto peer = neighbour(mesh_, rank, in.stream);
-    if (!peer) return internal_error(fmt::format("{}: expected a neighbouring stage, found none", describe(rank, mine)));
+    if (!peer)
+      return internal_error(fmt::format("{}: expected a neighbouring stage, found none", describe(rank, mine)));
     const int there = int(opposite(in.stream));
     const auto theirs = ready(*peer, there);
     if (!theirs) return false;

@@ -3,9 +3,9 @@
 // instruction in the whole program; it sends a value right after the instruction, or the receive, that gives it. So the
 // messages of a link are in the order of their makers on both of its ends.
 //
-// The gradients of a shared parameter are a chain of accumulations, one onto the other. Where the chain leaves a stage it
-// is broken: the next link begins with the parameter's state, or with nothing, and what is left becomes a gradient of
-// its own stage.
+// The gradients of a shared parameter are a chain of accumulations, one onto the other. Where the chain leaves a stage
+// it is broken: the next link begins with the parameter's state, or with nothing, and what is left becomes a gradient
+// of its own stage.
 #include "lancet/passes/stages.h"
 
 #include <fmt/format.h>
@@ -93,14 +93,14 @@ struct Layout {
   const ir::Program& program;
   const mesh::Mesh& mesh;
   int stages;
-  std::vector<std::size_t> made;   // by tensor: the instruction that makes it; the number of instructions: none
-  std::vector<int> stage;          // by instruction
+  std::vector<std::size_t> made;       // by tensor: the instruction that makes it; the number of instructions: none
+  std::vector<int> stage;              // by instruction
   std::vector<int> nearest, farthest;  // by tensor: the first and last stage that has it
   struct Gradient {
     TensorId parameter, sum;
     int stage;
   };
-  std::vector<Gradient> gradients;  // each stage's sum of a parameter's gradient
+  std::vector<Gradient> gradients;               // each stage's sum of a parameter's gradient
   std::map<TensorId, std::vector<int>> holders;  // of parameters with gradients: the stages, ascending
 
   Layout(const ir::Program& cut, const mesh::Mesh& of, std::span<const int> first_blocks)
@@ -170,8 +170,8 @@ class Stage {
     add_named();
     for (const ir::Output& output : source_.outputs)
       if (is_share(output.kind) && cut_.stage_of(output.tensor) != stage_)
-        now_[output.tensor.index()] = ops::append(result_.program, "no_share", {},
-                                                  of_type(source_.type(output.tensor)), Role::forward, output.name)[0];
+        no_shares_[output.tensor] = ops::append(result_.program, "no_share", {}, of_type(source_.type(output.tensor)),
+                                                Role::forward, output.name)[0];
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       if (cut_.stage[i] == stage_) {
         receive_before(i);
@@ -299,10 +299,11 @@ class Stage {
     for (const ir::Output& output : source_.outputs) {
       if (output.kind == OutputKind::gradient || output.kind == OutputKind::bias || output.kind == OutputKind::rounds)
         continue;
-      const TensorId id = now_[output.tensor.index()];
+      const auto none = no_shares_.find(output.tensor);
+      const TensorId id = none == no_shares_.end() ? now_[output.tensor.index()] : none->second;
       if (is_share(output.kind)) {
-        mesh::Sharding sharding = source_[output.tensor].sharding.value_or(
-            mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
+        mesh::Sharding sharding =
+            source_[output.tensor].sharding.value_or(mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
         sharding.partial.add(mesh::Axis::stage);
         program()[id].sharding = sharding;
       } else if (cut_.is_made(output.tensor) ? cut_.stage_of(output.tensor) != stage_ : !id.valid()) {
@@ -317,8 +318,9 @@ class Stage {
   const Layout& cut_;
   const ir::Program& source_;
   const int stage_;
-  std::vector<TensorId> now_;  // by tensor of the source: its copy on this stage
-  std::size_t received_ = 0;   // what earlier instructions make on other stages is received
+  std::vector<TensorId> now_;               // by tensor of the source: its copy on this stage
+  std::map<TensorId, TensorId> no_shares_;  // by output of the source that another stage makes: zeros in its place
+  std::size_t received_ = 0;                // what earlier instructions make on other stages is received
   std::vector<std::pair<TensorId, TensorId>> sums_;  // parameters of the source, and the sums of their gradients
   StageProgram result_;
 };
@@ -329,9 +331,8 @@ Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages)
   const std::vector<int> blocks = blocks_of(program);
   const int count = blocks.empty() ? 0 : *std::ranges::max_element(blocks) + 1;
   if (count < stages)
-    return config_error(
-        fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count,
-                    stages));
+    return config_error(fmt::format(
+        "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, stages));
   std::vector<double> before(std::size_t(count) + 1);  // work of the blocks before each
   for (std::size_t i = 0; i < blocks.size(); ++i)
     before[std::size_t(blocks[i]) + 1] += ops::work(program, program.instructions[i]).flops;

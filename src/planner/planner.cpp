@@ -62,8 +62,8 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
 }
 
 // The passes that a plan cannot do without.
-constexpr std::string_view required[] = {"autodiff", "shard",        "partition_spmd", "sync",
-                                         "optimize", "fold_repeats", "micro_batches",  "plan_memory", "stages", "pipeline_order"};
+constexpr std::string_view required[] = {"autodiff",     "shard",         "partition_spmd", "sync",   "optimize",
+                                         "fold_repeats", "micro_batches", "plan_memory",    "stages", "pipeline_order"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};

@@ -58,8 +58,8 @@ void order(Made& made, const PlanRequest& request, int stage) {
       return schedule::in_micro_batches(one, request.micro_batches);
     });
   made.candidate = made.pipeline.run("pipeline_order", std::move(made.candidate), [&](const Candidate& all) {
-    schedule::PipelineOrder ordered = schedule::in_pipeline_order(all.program, request.pipeline_schedule, stage,
-                                                                  stages_of(request.mesh));
+    schedule::PipelineOrder ordered =
+        schedule::in_pipeline_order(all.program, request.pipeline_schedule, stage, stages_of(request.mesh));
     Candidate candidate;
     candidate.how = name(request.pipeline_schedule);
     candidate.program = std::move(ordered.program);

@@ -199,8 +199,8 @@ Result<std::string> read_text(const std::filesystem::path& path) {
 Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
                          int ranks) {
   if (config.mesh.stage > 1)
-    return in_file(path, config_error(fmt::format("expected mesh.stage = 1 for a plan from a file, found {}",
-                                                  config.mesh.stage)));
+    return in_file(
+        path, config_error(fmt::format("expected mesh.stage = 1 for a plan from a file, found {}", config.mesh.stage)));
   if (text.empty()) return in_file(path, config_error("expected a plan, found an empty file"));
   auto plan = checked_plan(text, config, ranks);
   if (!plan.ok()) return in_file(path, plan.error());

@@ -22,8 +22,8 @@ namespace lancet::planning {
 namespace {
 
 // Of the plans of all stages, this rank's own and, if there are several, all.
-void take_own(const config::Config& config, const comm::Communicator& world, std::vector<ir::Plan> stages, ir::Plan& own,
-              std::vector<ir::Plan>& all) {
+void take_own(const config::Config& config, const comm::Communicator& world, std::vector<ir::Plan> stages,
+              ir::Plan& own, std::vector<ir::Plan>& all) {
   const mesh::Mesh mesh = config::mesh_of(config, world.size());
   own = stages[std::size_t(mesh.coordinate(world.rank(), mesh::Axis::stage))];
   all = stages.size() > 1 ? std::move(stages) : std::vector<ir::Plan>();
@@ -111,10 +111,10 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
   }
   if (evaluates) {
     const int ranks = world.size();
-    LANCET_ASSIGN(std::vector<ir::Plan> stages,
-                  share_plans(world,
-                              plan_forward_stages(config, build_options(config, model::Mode::evaluate, ranks), ranks),
-                              std::size_t(config.mesh.stage)));
+    LANCET_ASSIGN(
+        std::vector<ir::Plan> stages,
+        share_plans(world, plan_forward_stages(config, build_options(config, model::Mode::evaluate, ranks), ranks),
+                    std::size_t(config.mesh.stage)));
     take_own(config, world, std::move(stages), plans.evaluate.emplace(), plans.evaluate_stages);
   }
   return plans;

@@ -68,8 +68,7 @@ class InPipeline {
       const auto micro = std::size_t(at.micro_batch);
       if (at.role != Role::forward) in_backward[micro] = true;
       Passes& passes = passes_[micro];
-      (is_weight_[i] ? passes.weights : in_backward[micro] ? passes.backward : passes.forward)
-          .push_back(ir::id_of(i));
+      (is_weight_[i] ? passes.weights : in_backward[micro] ? passes.backward : passes.forward).push_back(ir::id_of(i));
     }
   }
 

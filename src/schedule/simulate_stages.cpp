@@ -1,6 +1,6 @@
-// As ir::verify_ranks, with times: every stream of every stage goes on as far as it can, and an instruction starts at the
-// latest of its stream's last end, the ends of what it needs, and the arrival of those that it meets. Times do not depend
-// on the order in which the streams are looked at.
+// As ir::verify_ranks, with times: every stream of every stage goes on as far as it can, and an instruction starts at
+// the latest of its stream's last end, the ends of what it needs, and the arrival of those that it meets. Times do not
+// depend on the order in which the streams are looked at.
 #include "lancet/schedule/simulate_stages.h"
 
 #include <algorithm>
@@ -116,8 +116,8 @@ class Stages {
   Timeline timeline(std::size_t stage) {
     State& state = states_[stage];
     for (std::size_t i = 0; i < state.ended.size(); ++i)
-      LANCET_CHECK(state.ended[i], "the stages wait for one another: stage {} in {} at {}", stage,
-                   at(int(stage), i).op, at(int(stage), i).label);
+      LANCET_CHECK(state.ended[i], "the stages wait for one another: stage {} in {} at {}", stage, at(int(stage), i).op,
+                   at(int(stage), i).label);
     Timeline result;
     result.when = std::move(state.when);
     for (const ir::Interval& interval : result.when) result.makespan = std::max(result.makespan, interval.end);

@@ -25,7 +25,8 @@ Status RunRecords::open(bool resumes) {
                             resumes ? std::optional(state_.position.step) : std::nullopt));
   const auto stages = state_.trainer->stage_plans();
   for (std::size_t stage = 1; stage < stages.size(); ++stage)
-    LANCET_TRY(write_file(planning::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage), ir::print(stages[stage])));
+    LANCET_TRY(write_file(planning::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage),
+                          ir::print(stages[stage])));
   return {};
 }
 

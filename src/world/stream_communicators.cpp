@@ -67,8 +67,8 @@ Result<Streams::OpenGroup> Streams::open(const mesh::Mesh& mesh, const std::stri
   return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), key));
 }
 
-// Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two pairs,
-// so those that begin with an even stage are split off first, then those that begin with an odd one.
+// Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two
+// pairs, so those that begin with an even stage are split off first, then those that begin with an odd one.
 Status Streams::open_links(const mesh::Mesh& mesh) {
   using ir::Stream;
   if (mesh[mesh::Axis::stage] == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};

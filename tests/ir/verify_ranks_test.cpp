@@ -109,8 +109,8 @@ TEST_CASE("verify_ranks: a stage that waits for a message that comes after its o
       "[0] %0 : f32[16] = receive_next() {dtype=f32, shape=\"16\"}  # receive_next dx a | at 0\n"
       "[1] send_next(@x)  # send_next forward a | wait 0\n";
   CHECK_THAT(error_of({plan_of(late), plan_of(receives + answers)}, two_stages),
-             Equals("ranks wait for one another: rank 0 in receive_next (a, instruction 0); rank 0 in send_next (a, "
-                    "instruction 1); rank 1 in receive_previous (a, instruction 0); rank 1 in send_previous (a, "
+             Equals("ranks wait for one another: rank 0 in send_next (a, instruction 1); rank 0 in receive_next (a, "
+                    "instruction 0); rank 1 in receive_previous (a, instruction 0); rank 1 in send_previous (a, "
                     "instruction 1)"));
 }
 

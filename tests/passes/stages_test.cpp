@@ -72,9 +72,61 @@ TEST_CASE("stages: one stage is the program as it is") { CHECK(cut(whole, {0})[0
 TEST_CASE("stages: three stages, with a value that passes through the second one") {
   const auto stages = cut(whole, {0, 1, 2});
   REQUIRE(stages.size() == 3);
-  CHECK(stages[0] == "");
-  CHECK(stages[1] == "");
-  CHECK(stages[2] == "");
+  CHECK(stages[0] == R"(program p
+input @tokens : i32[2,3]
+parameter @e : f32[5,4]
+parameter @p : f32[3,4]
+%0 : f32[2,3,5] partial{stage} = no_share() {dtype=f32, shape="2,3,5"}  # compute forward loss
+%1 : f32[2,3,4] partial{stage} = no_share() {dtype=f32, shape="2,3,4"}  # compute forward load.h.1
+%2 : f32[2,3,4] = embedding(@tokens, @e, @p) {vocabulary=5}  # compute forward wte
+send_next(%2)  # send_next forward wte
+%3 : f32[2,3,4] = gelu(%2)  # compute forward h.0.mlp
+send_next(%3)  # send_next forward h.0.mlp
+%4 : f32[2,3,4] = receive_next() {dtype=f32, shape="2,3,4"}  # receive_next dx lm_head
+%5 : f32[2,3,4] = receive_next() {dtype=f32, shape="2,3,4"}  # receive_next dx h.1.mlp
+%6 : f32[2,3,4] = add(%5, %4)  # compute dx h.0.mlp
+%7 : f32[5,4] = embedding_dw(%6, @tokens) {vocabulary=5}  # compute dw wte
+%8 : f32[3,4] = position_dw(%6) {positions=3}  # compute dw wte
+%9 : f32[5,4] in %7 = all_reduce(%7) {axes=stage, stages="0,2"}  # reduce sync e
+output loss = %0
+output load.h.1 = %1
+output grad.e = %9
+output grad.p = %8
+)");
+  CHECK(stages[1] == R"(program p
+parameter @w : f32[4,4]
+%0 : f32[2,3,5] partial{stage} = no_share() {dtype=f32, shape="2,3,5"}  # compute forward loss
+%1 : f32[2,3,4] = receive_previous() {dtype=f32, shape="2,3,4"}  # receive_previous forward wte
+send_next(%1)  # send_next forward wte
+%2 : f32[2,3,4] = receive_previous() {dtype=f32, shape="2,3,4"}  # receive_previous forward h.0.mlp
+%3 : f32[2,3,4] partial{stage} = linear(%2, @w)  # compute forward h.1.mlp
+send_next(%3)  # send_next forward h.1.mlp
+%4 : f32[2,3,4] = receive_next() {dtype=f32, shape="2,3,4"}  # receive_next dx lm_head
+send_previous(%4)  # send_previous dx lm_head
+%5 : f32[4,4] = linear_dw(%4, %2)  # compute dw h.1.mlp
+%6 : f32[2,3,4] = linear_dx(%4, @w)  # compute dx h.1.mlp
+send_previous(%6)  # send_previous dx h.1.mlp
+output loss = %0
+output load.h.1 = %3
+output grad.w = %5
+)");
+  CHECK(stages[2] == R"(program p
+parameter @e : f32[5,4]
+%0 : f32[2,3,4] partial{stage} = no_share() {dtype=f32, shape="2,3,4"}  # compute forward load.h.1
+%1 : f32[2,3,4] = receive_previous() {dtype=f32, shape="2,3,4"}  # receive_previous forward wte
+%2 : f32[2,3,4] = receive_previous() {dtype=f32, shape="2,3,4"}  # receive_previous forward h.1.mlp
+%3 : f32[2,3,4] = add(%2, %1)  # compute forward h.2.mlp
+%4 : f32[2,3,5] = linear(%3, @e)  # compute forward lm_head
+%5 : f32[2,3,5] partial{stage} = gelu(%4)  # compute forward lm_head.loss
+%6 : f32[5,4] = linear_dw(%5, %3)  # compute dw lm_head
+%7 : f32[2,3,4] = linear_dx(%5, @e)  # compute dx lm_head
+send_previous(%7)  # send_previous dx lm_head
+%8 : f32[5,4] in %6 = all_reduce(%6) {axes=stage, stages="0,2"}  # reduce sync e
+output loss = %5
+output load.h.1 = %0
+output grad.e = %8
+copy e
+)");
 }
 
 TEST_CASE("stages: sums in a state begin with the state on each stage") {

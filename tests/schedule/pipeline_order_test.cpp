@@ -51,10 +51,10 @@ struct Pipeline {
       auto& of_stage = costs.emplace_back();
       for (const ir::Instruction& at : stages.back().program.instructions) {
         const bool pass = at.stream == ir::Stream::compute && at.label == "a";
-        of_stage.push_back({!pass                            ? 0
-                            : at.role == ir::Role::forward   ? forward
-                            : at.role == ir::Role::dx        ? backward
-                                                             : weights});
+        of_stage.push_back({!pass                          ? 0
+                            : at.role == ir::Role::forward ? forward
+                            : at.role == ir::Role::dx      ? backward
+                                                           : weights});
       }
     }
   }
@@ -71,7 +71,9 @@ struct Pipeline {
     for (const ir::Instruction& at : stages[stage].program.instructions)
       if (at.stream == ir::Stream::compute && at.label == "a")
         text += std::string(text.empty() ? "" : " ") +
-                (at.role == ir::Role::forward ? "F" : at.role == ir::Role::dx ? "B" : "W") +
+                (at.role == ir::Role::forward ? "F"
+                 : at.role == ir::Role::dx    ? "B"
+                                              : "W") +
                 std::to_string(at.micro_batch);
     return text;
   }

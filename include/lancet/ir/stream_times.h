@@ -62,7 +62,8 @@ StreamTimes<decltype(Span::start)> stream_times(const Program& program, std::spa
   using Time = typename Cursor::Time;
   auto cursors = [&]<std::size_t... stream>(std::index_sequence<stream...>) {
     return std::array<Cursor, stream_count>{Cursor(program, spans, Stream(stream))...};
-  }(std::make_index_sequence<stream_count>());
+  }
+  (std::make_index_sequence<stream_count>());
   StreamTimes<Time> times;
   for (Time time{};;) {
     Time next = Cursor::never;

@@ -17,8 +17,8 @@ struct StageProgram {
 };
 
 // The first block of each stage, such that the largest flops of a stage are as small as they can be; what is before the
-// first block counts to the first stage, what is after the last one to the last stage. The work comes from shapes alone,
-// so no measurement decides where the model is cut. Config error: the program has fewer blocks than stages.
+// first block counts to the first stage, what is after the last one to the last stage. The work comes from shapes
+// alone, so no measurement decides where the model is cut. Config error: the program has fewer blocks than stages.
 Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages);
 
 // One program a stage of mesh's axis `stage`. Runs after partition_spmd and fuse, and before sync. An instruction goes

@@ -12,8 +12,8 @@ struct StageReport {
   std::vector<double> compute, bubble;  // by stage: busy and idle time of the compute stream, which are the makespan
 };
 
-// As make_plan(), by stage, for the request's mesh; one plan where it has one stage. The order within a stage is that of
-// request.pipeline_schedule, and request.first_blocks says where the model is cut (passes/stages.h). The header also
+// As make_plan(), by stage, for the request's mesh; one plan where it has one stage. The order within a stage is that
+// of request.pipeline_schedule, and request.first_blocks says where the model is cut (passes/stages.h). The header also
 // holds the schedule and the stage; predicted_ms is the makespan over all stages. Predictions are made if there are
 // costs and they lack no op. The plans pass ir::verify_ranks. Errors: those of make_plan().
 Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const PlanRequest& request,

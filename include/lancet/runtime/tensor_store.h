@@ -51,8 +51,9 @@ class TensorStore {
   // multiple of 64 bytes, so that the gradients that accumulate over micro batches are adjacent, as their buckets need.
   // InternalError: a name is known with another type or kind. Throws std::bad_alloc if there is no memory.
   void add(const ir::Program& program);
-  // Says what pipeline stage `stage` has, this rank's or another one, for each stage in order and after add(). The store
-  // lists the tensors of other stages, too, without memory, since all ranks know what each one writes in a checkpoint.
+  // Says what pipeline stage `stage` has, this rank's or another one, for each stage in order and after add(). The
+  // store lists the tensors of other stages, too, without memory, since all ranks know what each one writes in a
+  // checkpoint.
   void add_stage(const ir::Program& program, int stage);
   // Copy bytes of a tensor, from `offset` on, to or from host memory. One thread at a time; not while a step runs.
   Status read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const;

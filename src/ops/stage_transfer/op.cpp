@@ -1,5 +1,5 @@
-// Values that cross from one pipeline stage to a neighbour. Each op has a stream of its own, so that no direction and no
-// side waits for another one (ir/groups.h); sends and receives of two neighbours match in order.
+// Values that cross from one pipeline stage to a neighbour. Each op has a stream of its own, so that no direction and
+// no side waits for another one (ir/groups.h); sends and receives of two neighbours match in order.
 //   send_next(x), send_previous(x): to the stage after this one, or before it
 //   receive_next() {dtype, shape}, receive_previous() {dtype, shape} -> x: from there; shape="8,128,256"
 //   no_share() {dtype, shape}: zeros, what a stage adds to a sum over all stages of which it has no summand
