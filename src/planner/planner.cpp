@@ -242,7 +242,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
       return schedule::in_micro_batches(one, request.micro_batches);
     });
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_step_header(plan, logical, sequential, request);
+  set_step_header(plan, logical, sequential, request.mesh, request.optimizer, request.gradient_sums);
   if (report) report->passes = pipeline.runs();
   return plan;
 }
@@ -259,7 +259,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.passes();
   ir::Plan plan = plan_of(chosen.whole(), passes);
-  set_step_header(plan, logical, made.chosen, request);
+  set_step_header(plan, logical, made.chosen, request.mesh, request.optimizer, request.gradient_sums);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", timeline.makespan);
   plan.header.set("exposed_ms", timeline.exposed);

@@ -123,7 +123,7 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_ASSIGN(const bool predicted, predict(made, request, times));
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     ir::Plan& plan = plans.emplace_back(plan_of(made[stage].candidate, made[stage].pipeline));
-    set_step_header(plan, logical, request.overlap.policy, request);
+    set_step_header(plan, logical, request.overlap.policy, request.mesh, request.optimizer, request.gradient_sums);
     plan.header.set("pipeline_schedule", std::string(name(request.pipeline_schedule)));
     plan.header.set("stage", std::int64_t(stage));
     if (!predicted) continue;

@@ -66,9 +66,10 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
   if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
 }
 
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
-  set_header(plan, logical, policy, request.mesh);
-  plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums) {
+  set_header(plan, logical, policy, mesh);
+  plan.header.set("optimizer", describe(optimizer, sums));
 }
 
 }  // namespace lancet::planner

@@ -2,7 +2,7 @@
 #pragma once
 #include <string_view>
 
-#include "lancet/planner/planner.h"
+#include "lancet/passes/passes.h"
 #include "lancet/schedule/candidate.h"
 #include "pipeline.h"
 
@@ -22,6 +22,7 @@ schedule::Candidate unpredicted(ir::Program program);
 
 // What the plan was made from; of a training step, also the settings of the updates.
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh);
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request);
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums);
 
 }  // namespace lancet::planner
