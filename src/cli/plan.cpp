@@ -10,6 +10,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/ir/micro_batches.h"
+#include "lancet/planning/plan_file.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
@@ -120,12 +121,28 @@ std::string cuts_text() {
   return text;
 }
 
+Status write_plans(const std::string& out, const planning::PlannedStep& planned) {
+  for (std::size_t stage = 1; stage < planned.stages.size(); ++stage)
+    LANCET_TRY(write_file(planning::stage_path(out, stage), ir::print(planned.stages[stage])));
+  return write_file(out, ir::print(planned.plan));
+}
+
+// What a plan of several stages does not have.
+Status check_stages(const config::Config& config, const PlanArguments& arguments) {
+  if (config.mesh.stage == 1) return {};
+  for (const auto& [given, name] : {std::pair(arguments.explain, "--explain"), std::pair(arguments.bounds, "--bounds")})
+    if (given) return config_error(fmt::format("{}: expected mesh.stage = 1, found {}", name, config.mesh.stage));
+  return {};
+}
+
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
+  LANCET_TRY(check_stages(config, arguments));
   LANCET_TRY(planner::check_skip(arguments.skip));
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
-  std::vector<report::Communication> communications = report::communications(planned.plan);
+  std::vector<report::Communication> communications;
+  if (planned.stages.empty()) communications = report::communications(planned.plan);
   if (!arguments.trace.empty()) {
     LANCET_ASSIGN(communications, report::communications(planned.plan, std::filesystem::path(arguments.trace)));
   }
@@ -140,21 +157,25 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
-  if (arguments.given.empty() && planned.report.policies.size() < planner::compared_policies(in_plan).size())
+  if (arguments.given.empty() && planned.stages.empty() &&
+      planned.report.policies.size() < planner::compared_policies(in_plan).size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   std::string memory = memory_text(planned);
   if (!memory.empty()) memory += "\n";
-  fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
-             cover_table(communications), timeline_chart(planned.plan));
+  if (!planned.stages.empty())
+    fmt::print("\n{}", stage_table(planned));
+  else
+    fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
+               cover_table(communications), timeline_chart(planned.plan));
   if (arguments.explain)
     fmt::print("\n{}{}", explanation(planned),
                communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
   if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
-  if (!arguments.out.empty()) return write_file(arguments.out, ir::print(planned.plan));
+  if (!arguments.out.empty()) return write_plans(arguments.out, planned);
   return {};
 }
 

@@ -161,4 +161,26 @@ std::string timeline_chart(const ir::Plan& plan) {
   return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);
 }
 
+std::string stage_table(const planning::PlannedStep& planned) {
+  const planner::StageReport& times = planned.stage_times;
+  std::string text = fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>12}\n", "stage", "step ms", "compute",
+                                 "bubble", "", "arena MB", "instructions");
+  double end = 0;
+  for (std::size_t stage = 0; stage < planned.stages.size(); ++stage) {
+    const ir::Plan& plan = planned.stages[stage];
+    text += fmt::format("{:<8} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f}% {:>8} {:>12}\n", stage, times.makespan,
+                        times.compute[stage], times.bubble[stage], 100 * times.bubble[stage] / times.makespan,
+                        in_megabytes(plan.arena_bytes), plan.program.instructions.size());
+    for (const ir::Interval& when : plan.predicted) end = std::max(end, when.end);
+  }
+  text += fmt::format(
+      "\npredicted step, {:.2f} ms a column: f forward, x gradients of activations, w of weights, "
+      "u updates, . less than half\n",
+      end / columns);
+  for (std::size_t stage = 0; stage < planned.stages.size(); ++stage)
+    text += fmt::format("{:<8}|{}|\n", fmt::format("stage {}", stage),
+                        stream_row(planned.stages[stage], ir::Stream::compute, end));
+  return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);
+}
+
 }  // namespace lancet::cli

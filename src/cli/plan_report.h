@@ -18,6 +18,7 @@ std::string memory_text(const planning::PlannedStep& planned);
 // The computation that hides each communication, predicted and, in a line below, measured.
 std::string cover_table(const std::vector<report::Communication>& communications);
 std::string timeline_chart(const ir::Plan& plan);               // the predicted step, a row for each stream
+std::string stage_table(const planning::PlannedStep& planned);  // a row for each pipeline stage, and the time of each
 std::string explanation(const planning::PlannedStep& planned);  // in words, for a first reader
 // A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
 // why. Empty on one rank.

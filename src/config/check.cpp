@@ -138,6 +138,29 @@ Status check_emulated(const Config& config) {
   return {};
 }
 
+// What pipeline stages are not built for.
+Status check_stages(const Config& config) {
+  if (config.mesh.stage == 1) return {};
+  if (config.device != Device::cpu)
+    return refused("mesh.stage: expected 1 for device \"{}\", found {}", name(config.device), config.mesh.stage);
+  if (config.comm.transport == Transport::mirrored)
+    return refused("mesh.stage: expected 1 for comm.transport \"mirrored\", found {}", config.mesh.stage);
+  if (config.overlap.policy != "sequential")
+    return refused(
+        "overlap.policy: expected \"sequential\" with mesh.stage = {} (train.pipeline_schedule orders a stage), "
+        "found \"{}\"",
+        config.mesh.stage, config.overlap.policy);
+  if (config.log.trace > 0)
+    return refused("log.trace: expected 0 with mesh.stage = {}, found {}", config.mesh.stage, config.log.trace);
+  if (config.train.memory_limit_mb > 0)
+    return refused("train.memory_limit_mb: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
+                   config.train.memory_limit_mb);
+  if (config.overlap.replan > 0)
+    return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
+                   config.overlap.replan);
+  return {};
+}
+
 }  // namespace
 
 std::int64_t Model::moe_layers() const {
@@ -164,6 +187,7 @@ Status check(const Config& config, int ranks) {
   LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));
   LANCET_TRY(check_router(config, mesh));
+  LANCET_TRY(check_stages(config));
   if (m.has_moe()) LANCET_TRY(check_groups(config));
   LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)

@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};
 constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
+constexpr std::array<std::string_view, 2> pipeline_words = {"1f1b", "zero_bubble"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
 constexpr std::array<std::string_view, 3> device_words = {"cpu", "cuda", "emulated"};
@@ -35,6 +36,7 @@ Words words_of(AuxLossForm) { return form_words; }
 Words words_of(AuxLossScope) { return scope_words; }
 Words words_of(Optimizer) { return optimizer_words; }
 Words words_of(OnNonFinite) { return non_finite_words; }
+Words words_of(PipelineSchedule) { return pipeline_words; }
 Words words_of(LrSchedule) { return schedule_words; }
 Words words_of(Transport) { return transport_words; }
 Words words_of(Device) { return device_words; }
@@ -158,6 +160,8 @@ constexpr Field table[] = {
     ROW(train.memory_limit_mb, between(0, 1e9),
         "MB for a rank's parameters, optimizer state and arena: activations that do not fit are computed again in the "
         "backward pass; 0: no limit"),
+    ROW(train.pipeline_schedule, any(),
+        "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps"),
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),
@@ -212,7 +216,7 @@ constexpr Field table[] = {
     ROW(mesh.tensor, between(1, most_ranks),
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),
-    ROW(mesh.stage, between(1, most_ranks), "pipeline stages; only 1 so far"),
+    ROW(mesh.stage, between(1, most_ranks), "pipeline stages, each of consecutive blocks of the model; at most n_layer"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),
@@ -313,6 +317,7 @@ std::string_view name(SkippedSlots value) { return skipped_slots_words[std::size
 std::string_view name(AuxLossForm value) { return form_words[std::size_t(value)]; }
 std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value)]; }
 std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
+std::string_view name(PipelineSchedule value) { return pipeline_words[std::size_t(value)]; }
 std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(value)]; }
 std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
 std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }

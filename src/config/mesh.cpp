@@ -12,10 +12,13 @@ namespace {
 
 using mesh::Axis;
 
-Status check_stage(const MeshSizes& sizes) {
-  if (sizes.stage == 1) return {};
+// Steps ask for their mesh, so this allocates nothing where all is well.
+Status check_stage(const Config& config) {
+  const std::int64_t stages = config.mesh.stage;
+  if (stages <= config.model.n_layer) return {};
   return config_error(
-      fmt::format("config: mesh.stage: expected 1 (pipeline stages are not supported), found {}", sizes.stage));
+      fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}",
+                  config.model.n_layer, stages));
 }
 
 // What Program tensors the axis splits, their extents, and whether the config has them. Steps ask for their mesh, so
@@ -73,7 +76,7 @@ Status check_expert(const Model& model, std::int64_t expert) {
 
 Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   const MeshSizes& sizes = config.mesh;
-  LANCET_TRY(check_stage(sizes));
+  LANCET_TRY(check_stage(config));
   LANCET_TRY(check_tensor(config));
   const std::int64_t given = sizes.data.value_or(1) * sizes.expert.value_or(1) * sizes.tensor * sizes.stage;
   if (ranks % given != 0) return wrong_product(sizes, ranks);

@@ -25,6 +25,16 @@ double bytes_of_rows(const ir::Program& program, const ir::Instruction& all_to_a
   return double(rows * first.shape[2] * size_of(first.dtype));
 }
 
+// Of a message between stages, which is that of its sender: the receiver has its end alone. Costs that know no group of
+// stages give the time of as many bytes among all ranks.
+OpCost transfer_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
+  const double bytes = ops::work(program, instruction).sent;
+  if (bytes <= 0) return {};
+  const mesh::Axes stages{mesh::Axis::stage};
+  const double ms = costs.knows(stages) ? costs.all_to_all_ms(bytes, stages) : costs.all_to_all_ms(bytes);
+  return {ms, std::min(ms, costs.all_to_all_core().ms(bytes))};
+}
+
 }  // namespace
 
 // Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time, nor have the seeds by
@@ -54,6 +64,7 @@ std::int64_t all_to_all_ranks(const ir::Program& program, const ir::Instruction&
 }
 
 bool is_local(const ir::Program& program, const ir::Instruction& instruction) {
+  if (ir::between_stages(instruction.stream)) return false;
   if (is_view(program, instruction)) return false;
   if (instruction.stream == ir::Stream::compute) return true;
   return instruction.stream == ir::Stream::expert && all_to_all_ranks(program, instruction) == 1;
@@ -70,7 +81,8 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
     if (shards) bytes *= double(instruction.attributes.integer("shards"));
     return instruction.attributes.has("message") ? bytes / 2 : bytes;  // bf16 for f32
   }
-  if (ops::kind(instruction) == ops::Kind::collective) return ops::work(program, instruction).sent;
+  if (ir::between_stages(instruction.stream) || ops::kind(instruction) == ops::Kind::collective)
+    return ops::work(program, instruction).sent;
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
   double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
@@ -113,7 +125,9 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
   for (std::size_t i = 0; i < op_costs.size(); ++i) {
     const ir::Instruction& instruction = program.instructions[i];
     OpCost& op_cost = op_costs[i];
-    if (is_local(program, instruction)) {
+    if (ir::between_stages(instruction.stream)) {
+      op_cost = transfer_cost(costs, program, instruction);
+    } else if (is_local(program, instruction)) {
       const bool copies = instruction.stream != ir::Stream::compute;
       if (const auto ms = costs.op_ms(program, instruction)) {
         op_cost.ms = *ms;

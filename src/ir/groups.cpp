@@ -1,6 +1,7 @@
 #include "lancet/ir/groups.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "lancet/ir/repeat.h"
 
@@ -26,10 +27,65 @@ mesh::Axes group_of(const Instruction& instruction) {
   return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
 }
 
+std::string key_of(const Instruction& instruction) {
+  std::string key(axes_text(instruction));
+  if (instruction.attributes.has(stages_attribute)) key += ":" + instruction.attributes.text(stages_attribute);
+  return key;
+}
+
+namespace {
+
+// "0,3" -> 0, 3; nothing for another text.
+std::optional<std::vector<int>> parse_stages(std::string_view text) {
+  std::vector<int> stages;
+  while (true) {
+    int stage = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), stage);
+    if (error != std::errc() || stage < 0 || (!stages.empty() && stage <= stages.back())) return std::nullopt;
+    stages.push_back(stage);
+    text.remove_prefix(std::size_t(end - text.data()));
+    if (text.empty()) return stages;
+    if (text[0] != ',') return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
+}  // namespace
+
+std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank) {
+  const std::size_t colon = key.find(':');
+  const mesh::Axes axes = mesh::parse_axes(key.substr(0, colon)).value();
+  std::vector<int> ranks = mesh.group(rank, axes.empty() ? mesh.wide() : axes);
+  if (colon == key.npos) return ranks;
+  const std::vector<int> stages = parse_stages(key.substr(colon + 1)).value();
+  const auto within = [&](int other) {
+    return std::ranges::count(stages, mesh.coordinate(other, mesh::Axis::stage)) > 0;
+  };
+  if (!within(rank)) return {rank};
+  std::erase_if(ranks, [&](int other) { return !within(other); });
+  return ranks;
+}
+
+std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream) {
+  const int stages = mesh[mesh::Axis::stage], stride = mesh.ranks() / stages;
+  const bool next = stream == Stream::send_next || stream == Stream::receive_next;
+  const int stage = mesh.coordinate(rank, mesh::Axis::stage) + (next ? 1 : -1);
+  if (stage < 0 || stage >= stages) return std::nullopt;
+  return rank + (next ? stride : -stride);
+}
+
+Stream opposite(Stream stream) {
+  constexpr std::array<Stream, stream_count> other = {Stream::compute,          Stream::expert,    Stream::reduce,
+                                                      Stream::receive_previous, Stream::send_next, Stream::receive_next,
+                                                      Stream::send_previous};
+  return other[static_cast<std::size_t>(stream)];
+}
+
 bool has_sound_axes(const Instruction& instruction) {
   return std::ranges::all_of(instruction.attributes.items(), [](const auto& item) {
-    if (item.first != axes_attribute) return true;
+    if (item.first != axes_attribute && item.first != stages_attribute) return true;
     const auto* text = std::get_if<std::string>(&item.second);
+    if (item.first == stages_attribute) return text && parse_stages(*text);
     const auto axes = text ? mesh::parse_axes(*text) : std::nullopt;
     return axes && !axes->empty();
   });
@@ -37,9 +93,18 @@ bool has_sound_axes(const Instruction& instruction) {
 
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program) {
   std::array<std::set<mesh::Axes>, stream_count> used;
+  const auto keys = used_keys(program);
+  for (std::size_t stream = 0; stream < stream_count; ++stream)
+    for (const std::string& key : keys[stream])
+      used[stream].insert(mesh::parse_axes(std::string_view(key).substr(0, key.find(':'))).value());
+  return used;
+}
+
+std::array<std::set<std::string>, stream_count> used_keys(const Program& program) {
+  std::array<std::set<std::string>, stream_count> used;
   const auto add = [&](const Instruction& instruction) {
-    if (const std::string_view text = axes_text(instruction); !text.empty())
-      used[static_cast<std::size_t>(instruction.stream)].insert(mesh::parse_axes(text).value());
+    if (std::string key = key_of(instruction); !key.empty())
+      used[static_cast<std::size_t>(instruction.stream)].insert(std::move(key));
   };
   for (const Instruction& instruction : program.instructions) {
     if (!is_repeat(instruction)) add(instruction);  // a repeat goes over the groups of its body

@@ -8,7 +8,8 @@
 namespace lancet::ir {
 namespace {
 
-constexpr std::array<std::string_view, 3> streams{"compute", "expert", "reduce"};
+constexpr std::array<std::string_view, stream_count> streams{
+    "compute", "expert", "reduce", "send_next", "receive_previous", "send_previous", "receive_next"};
 constexpr std::array<std::string_view, 6> roles{"forward", "dx", "dw", "sync", "update", "recompute"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
 constexpr std::array<std::string_view, 7> state_words{"", "m", "v", "master", "grad", "keys", "values"};

@@ -59,7 +59,7 @@ class Ranks {
 
   static bool local(const Instruction& in) { return in.stream == Stream::compute; }
 
-  std::vector<int> group(int rank, const Instruction& in) const { return mesh_.group(rank, group_of(in, mesh_)); }
+  std::vector<int> group(int rank, const Instruction& in) const { return ranks_of(key_of(in), mesh_, rank); }
 
   Status known_axes() const {
     for (int rank = 0; rank < int(states_.size()); ++rank)
@@ -104,6 +104,7 @@ class Ranks {
       end(rank, stream);
       return true;
     }
+    if (between_stages(in.stream)) return try_transfer(rank, *mine);
     const std::vector<int> members = group(rank, in);
     for (const int other : members) {
       const auto theirs = ready(other, stream);
@@ -116,6 +117,32 @@ class Ranks {
     }
     for (const int member : members) end(member, stream);
     return true;
+  }
+
+  // Ends a message between stages on both of its ranks; false if it must wait.
+  Result<bool> try_transfer(int rank, std::size_t mine) {
+    const Instruction& in = instruction(rank, mine);
+    const auto peer = neighbour(mesh_, rank, in.stream);
+    if (!peer)
+      return internal_error(fmt::format("{}: expected a neighbouring stage, found none", describe(rank, mine)));
+    const int there = int(opposite(in.stream));
+    const auto theirs = ready(*peer, there);
+    if (!theirs) return false;
+    const auto sent = message(rank, in), received = message(*peer, instruction(*peer, *theirs));
+    if (sent != received)
+      return internal_error(fmt::format("a message between stages differs: {} with {} bytes and {} with {} bytes",
+                                        describe(rank, mine), sent, describe(*peer, *theirs), received));
+    end(rank, int(in.stream));
+    end(*peer, there);
+    return true;
+  }
+
+  // Bytes that a stream between stages carries: what it sends, or the result that it receives.
+  std::int64_t message(int rank, const Instruction& in) const {
+    const Program& program = plans_[std::size_t(rank)]->program;
+    std::int64_t sum = 0;
+    for (const TensorId id : in.results.empty() ? in.operands : in.results) sum += bytes(program.type(id));
+    return sum;
   }
 
   Status all_ended() const {

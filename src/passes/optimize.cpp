@@ -116,7 +116,9 @@ class Optimize {
   // Sums that wait for an all-reduce come first.
   TensorId clip_scale() {
     std::map<mesh::Axes, std::vector<TensorId>, std::greater<>> gradients;
-    for (const Update& update : updates_) gradients[divided(update)].push_back(update.gradient);
+    for (const Update& update : updates_)
+      if (std::ranges::count(options_.uncounted, program_[update.parameter].name) == 0)
+        gradients[divided(update)].push_back(update.gradient);
     std::vector<TensorId> sums;
     for (const auto& [group, all] : gradients) {
       std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
@@ -127,10 +129,20 @@ class Optimize {
       ir::set_group(attributes, options_.mesh, group);
       sums.back() = ops::append(program_, "all_reduce", {sums.back()}, attributes, Role::sync, label)[0];
     }
+    if (options_.mesh[mesh::Axis::stage] > 1) sums = {sum_over_stages(sums)};
     const TensorId clip =
         ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
     program_.add_output("grad_norm", clip);
     return clip;
+  }
+
+  TensorId sum_over_stages(const std::vector<TensorId>& sums) {
+    TensorId sum = sums.front();
+    for (std::size_t i = 1; i < sums.size(); ++i)
+      sum = ops::append(program_, "add", {sum, sums[i]}, {}, Role::update, "norm")[0];
+    ops::Attributes attributes;
+    ir::set_group(attributes, options_.mesh, {mesh::Axis::stage});
+    return ops::append(program_, "all_reduce", {sum}, attributes, Role::sync, "norm.stage")[0];
   }
 
   // A state of the gradient's shape, which is that of the parameter or of its flat shard.

@@ -23,8 +23,8 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "lancet/schedule/turns.h"
-#include "pipeline.h"
 #include "policies.h"
+#include "steps.h"
 #include "within_memory.h"
 
 namespace lancet::planner {
@@ -47,21 +47,6 @@ void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
     log::info("plan: {} of {} instructions; this may take minutes", policy, instructions);
 }
 
-// One rank's Program.
-Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline) {
-  LANCET_ASSIGN(ir::Program sharded, pipeline.run("shard", std::move(logical),
-                                                  [&](const ir::Program& p) { return passes::shard(p, mesh); }));
-  return pipeline.run("partition_spmd", std::move(sharded),
-                      [&](const ir::Program& p) { return passes::partition_spmd(p, mesh); });
-}
-
-// The last of the passes that change single instructions; plans without a repeat do not list it.
-ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline) {
-  if (!passes::has_unfolded_repeats(program)) return program;
-  return pipeline.run("fold_repeats", std::move(program),
-                      [&](const ir::Program& p) { return passes::fold_repeats(p, mesh); });
-}
-
 Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline) {
   pipeline.begin(logical);
   ir::Program whole =
@@ -78,8 +63,9 @@ Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& reque
 }
 
 // The passes that a plan cannot do without.
-constexpr std::string_view required[] = {"autodiff",     "shard",     "partition_spmd", "sync",       "optimize",
-                                         "fold_repeats", "recompute", "micro_batches",  "plan_memory"};
+constexpr std::string_view required[] = {"autodiff",    "shard",        "partition_spmd", "sync",
+                                         "optimize",    "fold_repeats", "recompute",      "micro_batches",
+                                         "plan_memory", "stages",       "pipeline_order"};
 
 std::vector<std::string_view> skippable() {
   std::vector<std::string_view> names{"fuse"};
@@ -236,48 +222,6 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   return first;
 }
 
-// The settings of the updates, which are not part of the model's hash.
-std::string describe(const passes::OptimizeOptions& o, const passes::GradientSums& sums) {
-  const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
-                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
-                               : fmt::format("sgd momentum={}", o.momentum);
-  const std::string how = (sums.shards ? " zero=1" : "") +
-                          (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
-  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}{}", rule, o.weight_decay, o.clip_grad,
-                     o.balance_rate > 0 ? fmt::format(" balance_rate={}", o.balance_rate) : "", o.guard ? " guard" : "",
-                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how);
-}
-
-ir::Plan plan_of(Candidate candidate, Pipeline& pipeline) {
-  return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
-    ir::Plan plan = schedule::plan_memory(c.program, c.needed);
-    if (!c.timeline.when.empty()) plan.predicted = c.timeline.when;
-    return plan;
-  });
-}
-
-// The schedule without predictions, in which compute and all-to-all take turns.
-Candidate unpredicted(ir::Program program) {
-  Candidate candidate;
-  candidate.needed = schedule::turns(program, ir::dependencies(program));
-  candidate.program = std::move(program);
-  return candidate;
-}
-
-void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh) {
-  plan.header = {{"policy", std::string(policy)},
-                 {"model", hex(hash64(ir::print(logical)))},
-                 {"ranks", std::int64_t(mesh.ranks())},
-                 {"build", std::string(cost::kernel_build())}};
-  // Without it the mesh is that of experts alone (planning/plan_file.cpp).
-  if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
-}
-
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
-  set_header(plan, logical, policy, request.mesh);
-  plan.header.set("optimizer", describe(request.optimizer, request.gradient_sums));
-}
-
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
@@ -289,7 +233,7 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
       return schedule::in_micro_batches(one, request.micro_batches);
     });
   ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_step_header(plan, logical, sequential, request);
+  set_step_header(plan, logical, sequential, request.mesh, request.optimizer, request.gradient_sums);
   if (report) report->passes = pipeline.runs();
   return plan;
 }
@@ -306,7 +250,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.passes();
   ir::Plan plan = plan_of(chosen.whole(), passes);
-  set_step_header(plan, logical, made.chosen, request);
+  set_step_header(plan, logical, made.chosen, request.mesh, request.optimizer, request.gradient_sums);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", timeline.makespan);
   plan.header.set("exposed_ms", timeline.exposed);
@@ -395,6 +339,7 @@ Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical,
 }
 
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report) {
+  LANCET_CHECK(request.mesh[mesh::Axis::stage] == 1, "a plan of one stage, of {}", mesh::to_string(request.mesh));
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   Pipeline pipeline(request.skip, request.keep_texts);

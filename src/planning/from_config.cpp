@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/passes/stages.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
 
@@ -47,6 +49,13 @@ namespace {
 // overlapped schedule may be a loss there.
 constexpr double crowded_error = 0.28;
 
+// Where the model is cut: the same for all of its plans, since a stage has its parameters for all of them.
+Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks) {
+  if (config.mesh.stage == 1) return std::vector<int>{0};
+  LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
+  return passes::balanced_stages(forward, int(config.mesh.stage));
+}
+
 }  // namespace
 
 planner::PlanRequest plan_request(const config::Config& config, int ranks) {
@@ -58,6 +67,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks) {
   request.accumulate = train.gradient_accumulation_steps > 1;
   request.micro_batches = micro_batches_in_plan(config);
   request.memory_limit = train.memory_limit_mb * 1'000'000;
+  request.pipeline_schedule = train.pipeline_schedule;
   request.fuse = train.fuse_gelu && config.device == config::Device::cuda;
   request.gradient_sums = {.shards = train.zero > 0, .message = train.reduce_dtype};
   using Kind = passes::OptimizeOptions::Kind;
@@ -84,16 +94,22 @@ std::string LeastMemory::parts() const {
 Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
   planner::PlanRequest request = plan_request(config, ranks);
   request.accumulate = false;  // the sums of micro batches are gradients
+  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  LANCET_ASSIGN(const ir::Program step, planner::step_program(build_forward(config, options, ranks), request));
-  LeastMemory least;
-  for (const ir::Tensor& tensor : step.tensors) {
-    if (tensor.kind == ir::TensorKind::state) least.state += ir::bytes(tensor.type);
-    if (tensor.kind != ir::TensorKind::parameter) continue;
-    least.parameters += ir::bytes(tensor.type);
-    least.gradients += ir::bytes(tensor.type);
+  LANCET_ASSIGN(const std::vector<ir::Program> stages,
+                planner::stage_programs(build_forward(config, options, ranks), request));
+  LeastMemory most;  // of the stages
+  for (const ir::Program& step : stages) {
+    LeastMemory least;
+    for (const ir::Tensor& tensor : step.tensors) {
+      if (tensor.kind == ir::TensorKind::state) least.state += ir::bytes(tensor.type);
+      if (tensor.kind != ir::TensorKind::parameter) continue;
+      least.parameters += ir::bytes(tensor.type);
+      least.gradients += ir::bytes(tensor.type);
+    }
+    if (least.total() > most.total()) most = least;
   }
-  return least;
+  return most;
 }
 
 int micro_batches_in_plan(const config::Config& config) {
@@ -104,8 +120,9 @@ int micro_batches_in_plan(const config::Config& config) {
   return int(count);
 }
 
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
-                           planner::PlanReport* report) {
+namespace {
+
+planner::PlanRequest step_request(const config::Config& config, int ranks, const StepOptions& options) {
   planner::PlanRequest request = plan_request(config, ranks);
   request.costs = options.costs;
   request.costs_may_lack_ops = options.costs_may_lack_ops;
@@ -115,9 +132,33 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   request.keep_texts = options.keep_texts;
   request.bounds = options.bounds;
   request.optimizer.keep_gradients = options.inspect;
+  return request;
+}
+
+ir::Program step_forward(const config::Config& config, int ranks, const StepOptions& options) {
   model::BuildOptions build = build_options(config, model::Mode::train, ranks);
   build.inspect = options.inspect;
-  auto plan = planner::make_plan(build_forward(config, build, ranks), request, report);
+  return build_forward(config, build, ranks);
+}
+
+}  // namespace
+
+namespace {
+
+// What takes a single plan for all ranks has none for stages.
+Status check_one_stage(const config::Config& config) {
+  if (config.mesh.stage == 1) return {};
+  return config_error(fmt::format("mesh.stage: expected 1 here, found {}: lancet train and lancet plan know stages",
+                                  config.mesh.stage));
+}
+
+}  // namespace
+
+Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
+                           planner::PlanReport* report) {
+  LANCET_TRY(check_one_stage(config));
+  const planner::PlanRequest request = step_request(config, ranks, options);
+  auto plan = planner::make_plan(step_forward(config, ranks, options), request, report);
   if (report && ranks == 1 && config.overlap.policy != request.overlap.policy) {
     report->requested = config.overlap.policy;
     report->why = fmt::format("{} runs sequential: one rank, nothing to overlap", report->requested);
@@ -125,13 +166,37 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
   return plan;
 }
 
+Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
+                                          planner::PlanReport* report, planner::StageReport* stages) {
+  std::vector<ir::Plan> plans;
+  if (config.mesh.stage == 1) {
+    LANCET_ASSIGN(ir::Plan plan, plan_step(config, ranks, options, report));
+    plans.push_back(std::move(plan));
+    return plans;
+  }
+  planner::PlanRequest request = step_request(config, ranks, options);
+  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
+  return planner::make_stage_plans(step_forward(config, ranks, options), request, report, stages);
+}
+
 Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks) {
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  return planner::programs_to_profile(build_forward(config, options, ranks), plan_request(config, ranks));
+  planner::PlanRequest request = plan_request(config, ranks);
+  if (config.mesh.stage == 1) return planner::programs_to_profile(build_forward(config, options, ranks), request);
+  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
+  return planner::stage_programs(build_forward(config, options, ranks), request);
 }
 
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {
+  LANCET_TRY(check_one_stage(config));
   return planner::make_forward_plan(build_forward(config, options, ranks), config::mesh_of(config, ranks));
+}
+
+Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,
+                                                  int ranks) {
+  LANCET_ASSIGN(const std::vector<int> first_blocks, first_blocks_of(config, ranks));
+  return planner::make_forward_stage_plans(build_forward(config, options, ranks), config::mesh_of(config, ranks),
+                                           first_blocks);
 }
 
 Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
@@ -150,6 +215,20 @@ Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& m
         internal_error(fmt::format("expected plan {}, found {}", hex(hash64(text)), hex(hash64(ir::print(*plan)))));
   LANCET_TRY(world::agree(world, status));
   return plan;
+}
+
+Result<std::vector<ir::Plan>> share_plans(comm::Communicator& world, Result<std::vector<ir::Plan>> mine,
+                                          std::size_t count) {
+  std::vector<ir::Plan> shared;
+  LANCET_CHECK(!mine.ok() || mine->size() == count || world.rank() != 0, "expected the plans of {} stages", count);
+  for (std::size_t stage = 0; stage < count; ++stage) {
+    Result<ir::Plan> one = ir::Plan();
+    if (!mine.ok()) one = mine.error();
+    if (mine.ok() && world.rank() == 0) one = std::move((*mine)[stage]);
+    LANCET_ASSIGN(ir::Plan plan, share_plan(world, one));
+    shared.push_back(std::move(plan));
+  }
+  return shared;
 }
 
 }  // namespace lancet::planning

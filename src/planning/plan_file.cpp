@@ -219,6 +219,9 @@ Result<std::string> read_text(const std::filesystem::path& path) {
 
 Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
                          int ranks) {
+  if (config.mesh.stage > 1)
+    return in_file(
+        path, config_error(fmt::format("expected mesh.stage = 1 for a plan from a file, found {}", config.mesh.stage)));
   if (text.empty()) return in_file(path, config_error("expected a plan, found an empty file"));
   auto plan = checked_plan(text, config, ranks);
   if (!plan.ok()) return in_file(path, plan.error());
@@ -245,6 +248,11 @@ Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config:
   auto plan = plan_in(path, *text, config, world.size());
   LANCET_TRY(world::agree(world, plan.ok() ? Status() : Status(plan.error())));
   return plan;
+}
+
+std::filesystem::path stage_path(const std::filesystem::path& path, std::size_t stage) {
+  if (stage == 0) return path;
+  return path.parent_path() / fmt::format("{}.stage{}{}", path.stem().string(), stage, path.extension().string());
 }
 
 }  // namespace lancet::planning

@@ -83,17 +83,18 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
   }
   PlannedStep result;
   result.crowded = is_crowded(config, target);
-  auto plan = plan_step(config, target.ranks,
-                        {.costs = &costs,
-                         .crowded = result.crowded,
-                         .compare = true,
-                         .skip = target.skip,
-                         .keep_texts = target.keep_texts,
-                         .bounds = target.bounds},
-                        &result.report);
-  if (!plan.ok()) return Error{plan.error().code, origin + ": " + plan.error().message, false};
-  result.plan = *std::move(plan);
-  result.memory = schedule::plan_bytes(result.plan);
+  auto plans = plan_stages(config, target.ranks,
+                           {.costs = &costs,
+                            .crowded = result.crowded,
+                            .compare = true,
+                            .skip = target.skip,
+                            .keep_texts = target.keep_texts,
+                            .bounds = target.bounds},
+                           &result.report, &result.stage_times);
+  if (!plans.ok()) return Error{plans.error().code, origin + ": " + plans.error().message, false};
+  for (const ir::Plan& plan : *plans) result.memory = std::max(result.memory, schedule::plan_bytes(plan));
+  result.plan = (*plans)[0];
+  if (plans->size() > 1) result.stages = *std::move(plans);
   return result;
 }
 

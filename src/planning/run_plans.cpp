@@ -25,6 +25,14 @@
 namespace lancet::planning {
 namespace {
 
+// Of the plans of all stages, this rank's own and, if there are several, all.
+void take_own(const config::Config& config, const comm::Communicator& world, std::vector<ir::Plan> stages,
+              ir::Plan& own, std::vector<ir::Plan>& all) {
+  const mesh::Mesh mesh = config::mesh_of(config, world.size());
+  own = stages[std::size_t(mesh.coordinate(world.rank(), mesh::Axis::stage))];
+  all = stages.size() > 1 ? std::move(stages) : std::vector<ir::Plan>();
+}
+
 class Planning {
  public:
   Planning(const config::Config& config, comm::Communicator& world, const RunPlanOptions& options,
@@ -42,7 +50,8 @@ class Planning {
       loaded = costs_->under(*options_.load);
       costs_ = loaded.get();
     }
-    LANCET_ASSIGN(plans.step, plan_on_rank0(chooses ? &plans.report : nullptr));
+    LANCET_ASSIGN(std::vector<ir::Plan> stages, plan_on_rank0(chooses ? &plans.report : nullptr));
+    take_own(config_, world_, std::move(stages), plans.step, plans.step_stages);
     return {};
   }
 
@@ -68,17 +77,17 @@ class Planning {
     return {};
   }
 
-  Result<ir::Plan> plan_on_rank0(planner::PlanReport* report) {
-    Result<ir::Plan> plan = ir::Plan();
+  Result<std::vector<ir::Plan>> plan_on_rank0(planner::PlanReport* report) {
+    Result<std::vector<ir::Plan>> plans = std::vector<ir::Plan>();
     LANCET_TRY(world::run_on_rank0(world_, world::turn_of(config_), [&] {
-      plan = plan_step(config_, world_.size(),
-                       {.costs = costs_,
-                        .costs_may_lack_ops = !needs_costs_,
-                        .crowded = options_.crowded,
-                        .inspect = options_.inspect},
-                       report);
+      plans = plan_stages(config_, world_.size(),
+                          {.costs = costs_,
+                           .costs_may_lack_ops = !needs_costs_,
+                           .crowded = options_.crowded,
+                           .inspect = options_.inspect},
+                          report);
     }));
-    return share_plan(world_, plan);
+    return share_plans(world_, std::move(plans), std::size_t(config_.mesh.stage));
   }
 
   const config::Config& config_;
@@ -122,8 +131,11 @@ Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicat
   }
   if (evaluates) {
     const int ranks = world.size();
-    LANCET_ASSIGN(plans.evaluate,
-                  share_plan(world, plan_forward(config, build_options(config, model::Mode::evaluate, ranks), ranks)));
+    LANCET_ASSIGN(
+        std::vector<ir::Plan> stages,
+        share_plans(world, plan_forward_stages(config, build_options(config, model::Mode::evaluate, ranks), ranks),
+                    std::size_t(config.mesh.stage)));
+    take_own(config, world, std::move(stages), plans.evaluate.emplace(), plans.evaluate_stages);
     LANCET_TRY(world::agree(world, check_evaluation(config, plans)));
   }
   return plans;

@@ -124,7 +124,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   runtime::ExecutorOptions options;
   if (world.size() > 1) {
     LANCET_ASSIGN(streams, world::Streams::make(config, world, request.accelerator, "profile."));
-    for (const ir::Program& program : programs) LANCET_TRY(streams->open_groups(profile.mesh, program));
+    std::vector<const ir::Program*> named;
+    for (const ir::Program& program : programs) named.push_back(&program);
+    LANCET_TRY(streams->open_groups(profile.mesh, named));
     options = streams->executor_options(threads);
   }
   Result<bool> keeps = false;  // on rank 0

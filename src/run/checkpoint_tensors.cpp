@@ -90,9 +90,10 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   return all;
 }
 
-// One of the ranks along these axes writes the tensor, or each of its experts that they hold.
+// One of the ranks along these axes, of the tensor's pipeline stage, writes it, or each of its experts that they hold.
 mesh::Axes writers_of(const runtime::TensorStore& store, const std::string& name) {
-  return mesh::holders(holds_experts(name) ? std::optional(of_experts(store, name)) : std::nullopt);
+  return mesh::holders(holds_experts(name) ? std::optional(of_experts(store, name)) : std::nullopt) -
+         mesh::Axes{mesh::Axis::stage};
 }
 
 // True if the ranks that may write the tensor have different parts of it.
@@ -122,7 +123,7 @@ std::vector<std::vector<Entry>> dealt_entries(const runtime::TensorStore& store)
     if (!is_saved(tensor)) continue;
     const mesh::Axes writers = writers_of(store, name);
     for (int rank = 0; rank < mesh.ranks(); ++rank)
-      if (mesh.place(rank, writers) == 0)
+      if (mesh.place(rank, writers) == 0 && mesh.coordinate(rank, mesh::Axis::stage) == tensor.stage)
         std::ranges::move(entries_of(store, name, tensor, rank), std::back_inserter(groups[{writers, rank}]));
   }
   std::vector<std::vector<Entry>> shares(std::size_t(mesh.ranks()));
@@ -274,7 +275,7 @@ Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& c
   LANCET_TRY(check_tensors(store, checkpoint, scope));
   std::map<std::string, Checkpoint::Target> targets;
   for (const auto& [name, tensor] : store.all()) {
-    if (!is_loaded(tensor, scope)) continue;
+    if (!is_loaded(tensor, scope) || tensor.elsewhere) continue;
     Holders holders{holder_of(store, name), {}};
     if (store.find(master_of(name))) holders.master = holder_of(store, master_of(name));
     const auto shared = std::make_shared<const Holders>(std::move(holders));

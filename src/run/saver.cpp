@@ -95,7 +95,8 @@ std::int64_t staging_bytes(const config::Config& config, const ir::Program& prog
     if (parameter.kind != ir::TensorKind::parameter) continue;
     const std::int64_t shard = parameter.type.shape.elements() * std::int64_t(sizeof(float));
     const mesh::Axes split = parameter.sharding ? parameter.sharding->used() : mesh::Axes{};
-    const std::int64_t part = shard * mesh.size(split) / mesh.ranks();  // of the whole, if all ranks write as much
+    // Of the whole, if all ranks of the stage write as much.
+    const std::int64_t part = shard * mesh.size(split) / (mesh.ranks() / mesh[mesh::Axis::stage]);
     const bool is_split = mesh.size(split & axes_of_pieces(parameter)) > 1;
     const bool is_packed = arrives_packed(parameter, mesh);
     using Kind = ir::StateKind;

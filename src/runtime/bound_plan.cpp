@@ -98,7 +98,7 @@ ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
 
 Result<comm::Group> find_group(const ExecutorOptions& options, const ir::Instruction& instruction) {
   const comm::Groups& groups = options.groups[static_cast<std::size_t>(instruction.stream)];
-  const std::string_view axes = ir::axes_text(instruction);
+  const std::string axes = ir::key_of(instruction);
   if (const auto found = groups.find(axes); found != groups.end()) return found->second;
   if (axes.empty() && (groups.empty() || instruction.stream == ir::Stream::compute)) return comm::Group();
   if (axes.empty())

@@ -73,7 +73,7 @@ class DeviceExecutor final : public PlanExecutor {
   Status bind(TensorStore& store) {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(allocate_memory(store));
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+    for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream) {
       LANCET_ASSIGN(backend::Stream* const queue, device_.shared_stream(stream));
       queues_[stream] = std::make_unique<WatchedStream>(*queue, [this, stream] { return failure_.watch(stream); });
     }
@@ -87,7 +87,7 @@ class DeviceExecutor final : public PlanExecutor {
                              runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), signals_.step(),
                              workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
     failure_.watch_steps(streams_, flag_plan_);
     find_kinds();

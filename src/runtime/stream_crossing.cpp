@@ -81,8 +81,8 @@ Status cross_streams(backend::Device& device, std::chrono::milliseconds most) {
   auto memory = std::make_unique<CrossingMemory>();
   LANCET_ASSIGN(memory->here, Block::page_locked(device, sizeof(Words)));
   LANCET_ASSIGN(memory->there, Block::on_device(device, 512));
-  for (std::size_t first = 0; first < ir::stream_count; ++first)
-    for (std::size_t second = 0; second < ir::stream_count; ++second) {
+  for (std::size_t first = 0; first < ir::device_stream_count; ++first)
+    for (std::size_t second = 0; second < ir::device_stream_count; ++second) {
       if (first == second) continue;
       LANCET_ASSIGN(backend::Stream* const asks, device.shared_stream(first));
       LANCET_ASSIGN(backend::Stream* const answers, device.shared_stream(second));

@@ -86,6 +86,29 @@ void TensorStore::add(const ir::Program& program) {
   }
 }
 
+void TensorStore::add_stage(const ir::Program& program, int stage) {
+  const bool own = mesh_.coordinate(rank_, mesh::Axis::stage) == stage;
+  for (const ir::Tensor& tensor : program.tensors) {
+    if (!is_stored(tensor) || staged_.contains(tensor.name)) continue;
+    staged_.insert(tensor.name);
+    if (NamedTensor* known = find(tensor.name)) {
+      check_same(*known, tensor);
+      known->stage = stage;
+      continue;
+    }
+    LANCET_CHECK(!own, "stage {} lacks its own @{}", stage, tensor.name);
+    tensors_.emplace(tensor.name, NamedTensor{.kind = tensor.kind,
+                                              .type = tensor.type,
+                                              .sharding = tensor.sharding,
+                                              .flat_shard = tensor.flat_shard,
+                                              .state = tensor.state,
+                                              .shard_of = shard_of(program, tensor),
+                                              .stage = stage,
+                                              .elsewhere = true,
+                                              .memory = {}});
+  }
+}
+
 Status TensorStore::zero(const Block& block) {
   if (!staging_) {
     if (block.bytes() > 0) std::memset(block.start(), 0, block.bytes());

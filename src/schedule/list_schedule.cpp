@@ -300,7 +300,7 @@ class Scheduler {
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
   Urgent urgent_{&rank_};
-  std::array<Queue, ir::stream_count> ready_{Queue(urgent_), Queue(urgent_), Queue(urgent_)};
+  std::vector<Queue> ready_{ir::stream_count, Queue(urgent_)};         // by stream
   Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;

@@ -24,7 +24,7 @@ Dependencies turns(const ir::Program& program, Dependencies dependencies, const 
   std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
-    if (at.stream == Stream::reduce) continue;
+    if (at.stream == Stream::reduce || ir::between_stages(at.stream)) continue;
     const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
     const InstructionId other = overlaps[i] ? last_whole[1 - mine] : last[1 - mine];
     if (other.valid()) extra[i].push_back(other);

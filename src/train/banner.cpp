@@ -70,6 +70,8 @@ std::string memory_json(const MemoryPlan& memory) {
 std::string describe_plan(const ir::Plan& plan, const planner::PlanReport& report, int runs) {
   std::string text =
       fmt::format("policy     {}: {} instructions", plan.header.text("policy"), plan.program.instructions.size());
+  if (plan.header.has("pipeline_schedule"))
+    text += fmt::format(" on the first stage, {}", plan.header.text("pipeline_schedule"));
   if (runs > 1) text += fmt::format(", {} runs a step", runs);
   std::string why = report.why.empty() ? "" : "\nwhy        " + report.why;
   if (!report.why_not_across_steps.empty())

@@ -1,5 +1,7 @@
 #include "bound_step.h"
 
+#include <algorithm>
+
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/step_border.h"
 
@@ -9,12 +11,14 @@ namespace {
 BoundMicroBatch inputs_of(runtime::Executor& executor, std::int32_t micro) {
   BoundMicroBatch bound;
   auto ids = [&](const char* name) {
-    const ops::TensorView view = executor.input(ir::of_micro_batch(name, micro));
+    const std::string input = ir::of_micro_batch(name, micro);
+    if (!executor.plan().program.find(input).valid()) return std::span<std::int32_t>();
+    const ops::TensorView view = executor.input(input);
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
   };
   bound.tokens = ids("tokens");
   bound.targets = ids("targets");
-  if (executor.plan().program.find("sequence").valid()) bound.sequence = ids("sequence");
+  bound.sequence = ids("sequence");
   bound.loss = executor.output(ir::of_micro_batch("loss", micro)).as<float>();
   return bound;
 }
@@ -28,6 +32,11 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
   runtime::Executor& executor = *bound.executor;
   for (std::int32_t micro = 0; micro < ir::micro_batches(plan.program); ++micro)
     bound.micro_batches.push_back(inputs_of(executor, micro));
+  for (BoundMicroBatch& micro : bound.micro_batches) {  // of a pipeline stage that reads one of the two, or none
+    bound.unread.resize(std::max(micro.tokens.size(), micro.targets.size()));
+    if (micro.tokens.empty()) micro.tokens = bound.unread;
+    if (micro.targets.empty()) micro.targets = bound.unread;
+  }
   if (executor.has_output("grad_norm")) {
     bound.grad_norm = executor.output("grad_norm").as<float>();
     bound.schedule = executor.input("schedule").as<float>();

@@ -21,6 +21,7 @@ struct BoundMicroBatch {
 struct BoundStep {
   std::unique_ptr<runtime::Executor> executor;
   std::vector<BoundMicroBatch> micro_batches;  // at least one
+  std::vector<std::int32_t> unread;            // tokens or targets that the plan does not read
   // Null in a plan that updates nothing.
   const float* grad_norm = nullptr;
   float* schedule = nullptr;

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <utility>
 
+#include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/planning/plan_file.h"
 #include "lancet/world/agree.h"
 
 namespace lancet::train {
@@ -18,8 +20,14 @@ Status RunRecords::take_folder() {
 
 Status RunRecords::open(bool resumes) {
   if (!state_.is_rank0()) return {};
-  return folder_->begin(state_.files(), state_.config, state_.trainer->executor().plan(), state_.trainer->memory_json(),
-                        resumes ? std::optional(state_.position.step) : std::nullopt);
+  LANCET_TRY(folder_->begin(state_.files(), state_.config, state_.trainer->executor().plan(),
+                            state_.trainer->memory_json(),
+                            resumes ? std::optional(state_.position.step) : std::nullopt));
+  const auto stages = state_.trainer->stage_plans();
+  for (std::size_t stage = 1; stage < stages.size(); ++stage)
+    LANCET_TRY(write_file(planning::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage),
+                          ir::print(stages[stage])));
+  return {};
 }
 
 Status RunRecords::check_folder() const {

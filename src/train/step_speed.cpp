@@ -55,6 +55,14 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
 void StepSpeed::set_plans(const planning::StepPlans& plans) {
   predicted_ms_ = planning::predicted_ms(plans, config_.train.gradient_accumulation_steps);
   flops_ = product_flops(plans.step.program);
+  if (!plans.step_stages.empty()) {  // the mean of the stages, as the peak is that of all ranks
+    flops_ = {};
+    for (const ir::Plan& stage : plans.step_stages) {
+      const auto of_stage = product_flops(stage.program);
+      flops_.dense += of_stage.dense / double(plans.step_stages.size());
+      flops_.experts += of_stage.experts / double(plans.step_stages.size());
+    }
+  }
   micro_batches_ = ir::micro_batches(plans.step.program);
 }
 

@@ -173,6 +173,8 @@ class TrainerImpl final : public Trainer {
   runtime::TensorStore& store() override { return memory_.store(); }
   runtime::Executor& executor() override { return *step_.executor; }
 
+  std::span<const ir::Plan> stage_plans() const override { return plans_.step_stages; }
+
   std::string memory_json() const override { return train::memory_json(memory_.plan()); }
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
@@ -209,6 +211,10 @@ class TrainerImpl final : public Trainer {
   // device.
   Status open_groups() {
     const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    std::vector<const ir::Program*> stages;
+    for (const auto* plans : {&plans_.step_stages, &plans_.evaluate_stages})
+      for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
+    if (!stages.empty()) return streams_.open_groups(mesh, stages);
     for (const ir::Plan* plan : {&plans_.step, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
       if (!plan) continue;
       LANCET_TRY(streams_.open_groups(mesh, plan->program));
@@ -312,7 +318,10 @@ class TrainerImpl final : public Trainer {
       const bool last = run + 1 == runs_a_step();
       return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
     };
-    const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
+    // A rank that runs one instruction after the other would wait for its neighbours for ever.
+    const auto cause = config_.mesh.stage > 1
+                           ? Result<std::string>("pipeline stages are not searched for the first such tensor")
+                           : find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
     const std::string norm = open_ ? "not known yet" : fmt::format("{}", record.grad_norm);
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
@@ -375,7 +384,7 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : memory_.store().all())
-      if (tensor.state == ir::StateKind::gradient_sum)
+      if (tensor.state == ir::StateKind::gradient_sum && !tensor.elsewhere)
         LANCET_TRY(
             memory_.store().write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
     record.skipped = true;
@@ -395,13 +404,14 @@ class TrainerImpl final : public Trainer {
   // leave its own streams in a collective: it aborts them.
   Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int first) {
     for (BoundMicroBatch& micro : plan.micro_batches) {
-      order.fill(step, first, micro.sequence);
-      Status status = batches.fill(step, first, micro.tokens, micro.targets);
+      const int number = first++;
+      order.fill(step, number, micro.sequence);
+      if (micro.tokens.empty()) continue;  // a stage between the first and the last one
+      Status status = batches.fill(step, number, micro.tokens, micro.targets);
       if (!status.ok()) {
         streams_.abort(status.error().message);
         return status;
       }
-      ++first;
     }
     return {};
   }

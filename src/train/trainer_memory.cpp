@@ -90,6 +90,8 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
     else
       arena_ = make_arena(plan_.arena, resources);
     store_.add(plans.step.program);
+    for (std::size_t stage = 0; stage < plans.step_stages.size(); ++stage)
+      store_.add_stage(plans.step_stages[stage].program, int(stage));
   } catch (const std::bad_alloc&) {
     return config_error(fmt::format("expected {} MB of memory a rank, found less", needed / 1'000'000));
   }

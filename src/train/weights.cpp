@@ -28,10 +28,11 @@ Status initialize_weights(const config::Config& config, runtime::TensorStore& st
   for (const model::Parameter& parameter : model::parameters(config.model.on(store.mesh()), vocabulary_shards)) {
     LANCET_CHECK(store.whole_shape(parameter.name) == parameter.shape, "@{} is [{}] in the model and [{}] in the plan",
                  parameter.name, to_string(parameter.shape), to_string(store.whole_shape(parameter.name)));
+    store.set_padding(parameter.name, parameter.extra_rows);
+    if (store[parameter.name].elsewhere) continue;
     values.resize(static_cast<std::size_t>(store[parameter.name].type.shape.elements()));
     model::initialize(parameter, static_cast<std::uint64_t>(config.train.seed), store.held(parameter.name), values);
     LANCET_TRY(set_parameter(store, parameter.name, values));
-    store.set_padding(parameter.name, parameter.extra_rows);
   }
   return {};
 }

@@ -4,7 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <vector>
+#include <algorithm>
+#include <set>
 
 #include "lancet/ir/groups.h"
 
@@ -52,31 +53,62 @@ Result<Streams::OpenGroup> Streams::open(std::unique_ptr<comm::Communicator> hos
   return opened;
 }
 
-Result<Streams::OpenGroup> Streams::open(const mesh::Mesh& mesh, mesh::Axes axes, ir::Stream stream) const {
+Result<Streams::OpenGroup> Streams::open(const mesh::Mesh& mesh, const std::string& key, ir::Stream stream) const {
   const OpenGroup& all = groups_[static_cast<std::size_t>(stream)].find("")->second;
-  const int size = mesh.size(axes);
+  const std::vector<int> ranks = ir::ranks_of(key, mesh, all.group.place);
+  // Ranks outside of the named stages split, too, off a group of their own.
+  const bool alone = ranks.size() == 1 && key.find(':') == key.npos;
   OpenGroup opened;
   opened.group = all.group;
-  if (size == all.group.size) return opened;
-  opened.group = {mesh.place(all.group.place, axes), size};
-  if (size == 1 || !all.host) return opened;
-  LANCET_ASSIGN(auto communicator, all.host->split(mesh.group(all.group.place, axes)));
-  return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), mesh::to_string(axes)));
+  if (int(ranks.size()) == all.group.size) return opened;
+  opened.group = {int(std::ranges::lower_bound(ranks, all.group.place) - ranks.begin()), int(ranks.size())};
+  if (alone || !all.host) return opened;
+  LANCET_ASSIGN(auto communicator, all.host->split(ranks));
+  return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), key));
+}
+
+// Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two
+// pairs, so those that begin with an even stage are split off first, then those that begin with an odd one.
+Status Streams::open_links(const mesh::Mesh& mesh) {
+  using ir::Stream;
+  if (mesh[mesh::Axis::stage] == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};
+  const OpenGroup& all = groups_[static_cast<std::size_t>(Stream::reduce)].find("")->second;
+  const int rank = all.group.place, stage = mesh.coordinate(rank, mesh::Axis::stage);
+  for (const Stream of_first : {Stream::send_next, Stream::receive_next})
+    for (const int even : {0, 1}) {
+      const bool is_first = stage % 2 == even;  // of its pair
+      const Stream stream = is_first ? of_first : ir::opposite(of_first);
+      const auto other = ir::neighbour(mesh, rank, stream);
+      std::vector<int> members{rank};
+      if (other) members.insert(is_first ? members.end() : members.begin(), *other);
+      LANCET_ASSIGN(auto communicator, all.host->split(members));
+      if (!other) continue;
+      LANCET_ASSIGN(groups_[std::size_t(stream)][""], open(std::move(communicator), std::string(ir::name(stream))));
+    }
+  return {};
 }
 
 Status Streams::open_groups(const mesh::Mesh& mesh, const ir::Program& program) {
+  return open_groups(mesh, std::vector{&program});
+}
+
+Status Streams::open_groups(const mesh::Mesh& mesh, const std::vector<const ir::Program*>& programs) {
   const int ranks = groups_[0].find("")->second.group.size;
   if (mesh.ranks() != ranks)
     return config_error(fmt::format("mesh: expected {} ranks, found {}", ranks, mesh::to_string(mesh)));
-  for (const ir::Instruction& at : program.instructions) LANCET_TRY(check_shards(mesh, at));
-  const auto used = ir::used_axes(program);
+  std::array<std::set<std::string>, ir::stream_count> used;
+  for (const ir::Program* program : programs) {
+    for (const ir::Instruction& at : program->instructions) LANCET_TRY(check_shards(mesh, at));
+    const auto of_program = ir::used_keys(*program);
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      used[stream].insert(of_program[stream].begin(), of_program[stream].end());
+  }
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-    for (const mesh::Axes axes : used[stream]) {
-      const std::string text = mesh::to_string(axes);
-      if (groups_[stream].contains(text)) continue;
-      LANCET_ASSIGN(groups_[stream][text], open(mesh, axes, static_cast<ir::Stream>(stream)));
+    for (const std::string& key : used[stream]) {
+      if (groups_[stream].contains(key)) continue;
+      LANCET_ASSIGN(groups_[stream][key], open(mesh, key, static_cast<ir::Stream>(stream)));
     }
-  return {};
+  return open_links(mesh);
 }
 
 runtime::ExecutorOptions Streams::executor_options(int threads) const {

@@ -83,7 +83,7 @@ TEST_CASE("a printed config parses to the same config") {
       "router_aux_loss_form": "gshard", "capacity_factor": 0.3, "dropless_imbalance": 3, "router_group_size": 1, "router_aux_loss_coef": 0.123456789012345,
       "router_aux_loss_scope": "global", "router_z_loss_coef": 0.001, "router_groups": 3, "router_topk_groups": 2, "routed_scaling_factor": 2.5, "router_bias_update_rate": 0.01, "vocab_pad_multiple": 1},
     "data": {"train": "t\"\\\u00e9", "eval": "e", "tokenizer": "k", "eval_sequences": 3, "synthetic": true},
-    "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "memory_limit_mb": 500, "dtype": "bf16",
+     "train": {"steps": 7, "seq_len": 11, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "memory_limit_mb": 500, "pipeline_schedule": "zero_bubble", "dtype": "bf16",
       "master_weights": false, "zero": 1, "reduce_dtype": "bf16", "sequence_parallel": true, "tf32": true, "fuse_gelu": false, "deterministic": false, "optimizer": "sgd", "lr": 0.05, "min_lr": 0.001, "lr_schedule": "linear", "lr_warmup_steps": 1, "lr_decay_steps": 2,
       "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "sgd_momentum": 0.5, "clip_grad": 1,
       "seed": 9223372036854775807, "eval_interval": 5, "on_non_finite": "skip", "max_skips": 3, "save_interval": 7, "save_minutes": 2.5, "keep_last": 2,

@@ -57,5 +57,6 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
       error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
       "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
       "found 3");
-  CHECK(error({"mesh.stage=2"}, 4) == "config: mesh.stage: expected 1 (pipeline stages are not supported), found 2");
+  CHECK(error({"mesh.stage=3", "model.n_layer=2"}, 3) ==
+        "config: mesh.stage: expected at most the 2 blocks of the model (model.n_layer), found 3");
 }

@@ -83,3 +83,53 @@ TEST_CASE("verify_ranks: wrong numbers of plans and unknown axes are named") {
              Equals("rank 0 in all_reduce (a, instruction 0): expected axes of the mesh, outermost first, such as "
                     "data,expert"));
 }
+
+namespace {
+
+// A message from one stage to the next, before or after the answer.
+const std::string sends = "[0] send_next(@x)  # send_next forward a\n";
+const std::string answered =
+    "[1] %1 : f32[16] = receive_next() {dtype=f32, shape=\"16\"}  # receive_next dx a | at 0\n";
+const std::string receives =
+    "[0] %0 : f32[16] = receive_previous() {dtype=f32, shape=\"16\"}  # receive_previous forward a | at 0\n";
+const std::string answers = "[1] send_previous(@x)  # send_previous dx a | wait 0\n";
+const mesh::Mesh two_stages{{2, 1, 1, 1}};
+
+}  // namespace
+
+TEST_CASE("verify_ranks: plans that differ by stage meet in their messages") {
+  CHECK(error_of({plan_of(sends + answered), plan_of(receives + answers)}, two_stages) == "");
+  const mesh::Mesh by_data{{2, 2, 1, 1}};
+  const ir::Plan first = plan_of(sends + answered), last = plan_of(receives + answers);
+  CHECK(error_of({first, first, last, last}, by_data) == "");
+}
+
+TEST_CASE("verify_ranks: a stage that waits for a message that comes after its own answer is named") {
+  const std::string late =
+      "[0] %0 : f32[16] = receive_next() {dtype=f32, shape=\"16\"}  # receive_next dx a | at 0\n"
+      "[1] send_next(@x)  # send_next forward a | wait 0\n";
+  CHECK_THAT(error_of({plan_of(late), plan_of(receives + answers)}, two_stages),
+             Equals("ranks wait for one another: rank 0 in send_next (a, instruction 1); rank 0 in receive_next (a, "
+                    "instruction 0); rank 1 in receive_previous (a, instruction 0); rank 1 in send_previous (a, "
+                    "instruction 1)"));
+}
+
+TEST_CASE("verify_ranks: messages without another end or of another size are named") {
+  CHECK_THAT(error_of({plan_of(receives), plan_of(receives)}, two_stages),
+             Equals("rank 0 in receive_previous (a, instruction 0): expected a neighbouring stage, found none"));
+  const std::string shorter =
+      "[0] %0 : f32[8] = receive_previous() {dtype=f32, shape=\"8\"}  # receive_previous forward a | at 0\n";
+  CHECK_THAT(error_of({plan_of(sends), plan_of(shorter)}, two_stages),
+             Equals("a message between stages differs: rank 0 in send_next (a, instruction 0) with 64 bytes and rank 1 "
+                    "in receive_previous (a, instruction 0) with 32 bytes"));
+}
+
+TEST_CASE("verify_ranks: a collective of some stages waits for these alone") {
+  const ir::Plan ends =
+      plan_of("[0] %0 : f32[16] = all_reduce(@x) {axes=\"stage\", stages=\"0,2\"}  # reduce sync w | at 0\n");
+  const ir::Plan middle = plan_of("[0] %0 : f32[16] = gelu(@x)  # compute forward a | at 0\n");
+  const mesh::Mesh three{{3, 1, 1, 1}};
+  CHECK(error_of({ends, middle, ends}, three) == "");
+  CHECK_THAT(error_of({ends, middle, middle}, three),
+             Equals("ranks wait for one another: rank 0 in all_reduce (w, instruction 0)"));
+}

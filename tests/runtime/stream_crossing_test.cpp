@@ -22,7 +22,7 @@ TEST_CASE("opening a device crosses its streams") {
                                     }};
   const auto opened = open_device(module, 0);
   REQUIRE(opened.ok());
-  CHECK(opened_streams == static_cast<int>(ir::stream_count));
+  CHECK(opened_streams == static_cast<int>(ir::device_stream_count));
 }
 
 TEST_CASE("the streams of a device cross, and are those that executors get") {
@@ -30,13 +30,13 @@ TEST_CASE("the streams of a device cross, and are those that executors get") {
   const auto device = test::make_host_queue({.pause_us = 200, .seed = 1, .streams = &streams});
   const Status crossed = cross_streams(*device);
   CHECK(crossed.ok());
-  CHECK(streams == static_cast<int>(ir::stream_count));
-  for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+  CHECK(streams == static_cast<int>(ir::device_stream_count));
+  for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream) {
     const auto shared = device->shared_stream(stream);
     REQUIRE(shared.ok());
     CHECK(*(*shared)->idle());
   }
-  CHECK(streams == static_cast<int>(ir::stream_count));
+  CHECK(streams == static_cast<int>(ir::device_stream_count));
   CHECK(device->free_bytes() == std::int64_t{1} << 40);
 }
 

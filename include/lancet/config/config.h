@@ -18,6 +18,7 @@ namespace lancet::config {
 
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
+enum class PipelineSchedule { one_forward_one_backward, zero_bubble };
 enum class LrSchedule { constant, linear, cosine, wsd };
 // automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };
@@ -30,6 +31,7 @@ enum class DeviceAllToAll { automatic, windows, counted };
 std::string_view name(Optimizer value);
 std::string_view name(LrSchedule value);
 std::string_view name(OnNonFinite value);
+std::string_view name(PipelineSchedule value);
 std::string_view name(Transport value);
 std::string_view name(Device value);
 std::string_view name(DeviceAllToAll value);
@@ -71,6 +73,7 @@ struct Train {
   double clip_grad = 0;  // global norm; 0: off
   std::int64_t seed = 1;
   std::int64_t eval_interval = 100;  // steps; 0: only at the end
+  PipelineSchedule pipeline_schedule = PipelineSchedule::one_forward_one_backward;
   OnNonFinite on_non_finite = OnNonFinite::stop;
   std::int64_t max_skips = 10;     // in a row
   std::int64_t save_interval = 0;  // steps; 0: save_minutes

@@ -3,8 +3,11 @@
 // the compute stream have the attribute if what they compute depends on the rank's place in the group.
 #pragma once
 #include <array>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "lancet/ir/program.h"
 #include "lancet/mesh/mesh.h"
@@ -12,6 +15,9 @@
 namespace lancet::ir {
 
 inline constexpr std::string_view axes_attribute = "axes";
+// Of a group along the axis `stage`, the stages whose ranks are in it, where not all are: stages="0,3". Plans of the
+// other stages lack the instruction.
+inline constexpr std::string_view stages_attribute = "stages";
 
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
 void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes);
@@ -27,7 +33,20 @@ mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh);
 // True if the attribute is missing, or names axes of the mesh as mesh::to_string() does.
 bool has_sound_axes(const Instruction& instruction);
 
-// By stream: the axes that the program's instructions name. The program is sound (verify.h).
+// The ranks that an instruction goes over, as a key: its axes, and the stages if it names some: "data,expert",
+// "stage:0,3"; "" for all ranks. key_of(): InternalError where an attribute is a number. ranks_of(): the ranks of the
+// group that `rank` is in, ascending; the rank alone if the key names stages without its own. The key is sound.
+std::string key_of(const Instruction& instruction);
+std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank);
+
+// By stream: the axes that the program's instructions name, and the keys of their groups. The program is sound
+// (verify.h).
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program);
+std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
+
+// The rank at the other end of a stream between stages; nothing before the first stage and after the last one.
+std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream);
+// The stream of that rank on which it takes part.
+Stream opposite(Stream stream);
 
 }  // namespace lancet::ir

@@ -121,8 +121,12 @@ class Attributes {
 };
 
 // A queue that runs in order. compute: everything local. expert: all-to-all, change of sharding. reduce: all-reduce.
-enum class Stream : std::uint8_t { compute, expert, reduce };
-inline constexpr int stream_count = 3;
+// The others are between neighbouring pipeline stages, one a direction and side, so that none waits for another one:
+// send_next meets the receive_previous of the stage after it, send_previous the receive_next of the stage before it.
+enum class Stream : std::uint8_t { compute, expert, reduce, send_next, receive_previous, send_previous, receive_next };
+inline constexpr int stream_count = 7;
+inline constexpr int device_stream_count = 3;  // that a GPU has; plans of several stages run on the host alone
+constexpr bool between_stages(Stream stream) { return stream >= Stream::send_next; }
 // The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
 // recompute: makes a value of the forward pass a second time, for the backward pass (passes/recompute.h).
 enum class Role : std::uint8_t { forward, dx, dw, sync, update, recompute };

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "lancet/ir/program.h"
 
@@ -59,9 +60,10 @@ template <class Span>
 StreamTimes<decltype(Span::start)> stream_times(const Program& program, std::span<const Span> spans) {
   using Cursor = StreamCursor<Span>;
   using Time = typename Cursor::Time;
-  std::array<Cursor, stream_count> cursors{Cursor(program, spans, Stream::compute),
-                                           Cursor(program, spans, Stream::expert),
-                                           Cursor(program, spans, Stream::reduce)};
+  auto cursors = [&]<std::size_t... stream>(std::index_sequence<stream...>) {
+    return std::array<Cursor, stream_count>{Cursor(program, spans, Stream(stream))...};
+  }
+  (std::make_index_sequence<stream_count>());
   StreamTimes<Time> times;
   for (Time time{};;) {
     Time next = Cursor::never;
@@ -74,7 +76,7 @@ StreamTimes<decltype(Span::start)> stream_times(const Program& program, std::spa
     if (next == Cursor::never) return times;
     const Time length = next - time;
     for (std::size_t stream = 0; stream < stream_count; ++stream) times.busy[stream] += busy[stream] ? length : Time{};
-    const bool communicating = busy[1] || busy[2];
+    const bool communicating = std::any_of(busy.begin() + 1, busy.end(), [](bool one) { return one; });
     times.communication += communicating ? length : Time{};
     times.exposed += communicating && !busy[0] ? length : Time{};
     time = next;

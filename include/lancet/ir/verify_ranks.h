@@ -11,9 +11,11 @@ namespace lancet::ir {
 
 // plans[r] is that of rank r of the mesh; ranks may share a plan. A stream runs its instructions in order, each after
 // the instructions that it waits for. An instruction of a communication stream is a collective of the ranks that its
-// attribute `axes` names, of all ranks without it: it ends once all of them are in it.
-// Errors (ExitCode::internal), in one line: ranks of a group that meet in different instructions (op, or bytes of a
-// result); ranks that wait for one another, with the instruction in which each of them waits.
+// attribute `axes` names, of all ranks without it: it ends once all of them are in it. An instruction of a stream
+// between stages is one end of a message to or from the neighbour's: it ends once both are in it. Errors
+// (ExitCode::internal), in one line: ranks of a group that meet in different instructions (op, or bytes of a result);
+// messages between stages whose ends differ in bytes, or that have no other end; ranks that wait for one another, with
+// the instruction in which each of them waits.
 Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh);
 
 }  // namespace lancet::ir

@@ -163,6 +163,8 @@ enum class Kind : std::uint8_t {
   part_helper,          // splits the operands or joins the results of an instruction that is split in parts
   flat_reduce_scatter,  // sums gradients; its results are this rank's flat shards of the sums (base/flat_shard.h)
   flat_all_gather,      // completes parameters of which each rank has updated its flat shard
+  send,                 // a value to a neighbouring pipeline stage
+  receive,              // likewise from there
 };
 
 // Collectives that permutes of windows can take the place of (schedule/ring_shards): gather brings the shards of a

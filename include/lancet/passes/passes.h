@@ -2,6 +2,8 @@
 // Program: no globals, clock, environment or unordered iteration; the same input gives the same bytes.
 #pragma once
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/ir/program.h"
@@ -76,15 +78,17 @@ struct OptimizeOptions {
   mesh::Mesh mesh = {};
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather; small models as in sync()
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
+  std::vector<std::string> uncounted = {};  // parameters that another pipeline stage counts in the norm (stages.h)
 };
 // Appends the global gradient norm (each parameter counts once), the clipping factor and the updates in place. Weight
 // decay applies to the parameters that some op takes as a weight (OpDef::weights). With clip_grad 0 and no guard the
 // norm is only reported and no update waits for it. Adds the input @schedule f32[4] (learning rate, AdamW's bias
 // corrections, the step), the optimizer's states, @p.master if p is bf16 and masters are kept, and the output grad_norm
-// f32[2] (norm, factor). Accumulated gradients are set to zero after their use.
-// Where sync left a flat shard of a gradient (ZeRO-1; Rajbhandari et al., SC 2020, section 5.1), the states are f32[s],
-// too, a rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket,
-// each right after the last update of its bucket.
+// f32[2] (norm, factor). Accumulated gradients are set to zero after their use. On a mesh of several pipeline stages
+// the program is one of them, and the norm is that of all: an all-reduce over `stage` adds up the squares. Where sync
+// left a flat shard of a gradient (ZeRO-1; Rajbhandari et al., SC 2020, section 5.1), the states are f32[s], too, a
+// rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket, each right
+// after the last update of its bucket.
 ir::Program optimize(const ir::Program& program, const OptimizeOptions& options);
 
 }  // namespace lancet::passes

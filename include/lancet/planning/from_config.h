@@ -8,6 +8,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
+#include "lancet/planner/stage_plans.h"
 
 namespace lancet::planning {
 
@@ -46,14 +47,25 @@ struct StepOptions {
 };
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
+// The same by pipeline stage of the config's mesh; of one stage, the plan alone. Config errors: also those of
+// passes::balanced_stages.
+Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
+                                          planner::PlanReport* report = nullptr,
+                                          planner::StageReport* stages = nullptr);
 // The Programs whose instructions need costs when such a step is planned.
 Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks);
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
+// The same by pipeline stage.
+Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,
+                                                  int ranks);
 // The plan that reads the next `rows` tokens of one sequence.
 Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
 // Collective: broadcasts rank 0's plan as text. Each rank parses and verifies it and compares the hash of the result
 // with that of the text. Only rank 0's plan is used; an error in `mine` on any rank is returned on all.
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine);
+// The same for the plans of `count` pipeline stages. Every rank gets all of them.
+Result<std::vector<ir::Plan>> share_plans(comm::Communicator& world, Result<std::vector<ir::Plan>> mine,
+                                          std::size_t count);
 
 }  // namespace lancet::planning

@@ -9,6 +9,7 @@
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
+#include "lancet/planner/stage_plans.h"
 
 namespace lancet::planning {
 
@@ -29,6 +30,9 @@ struct PlanTarget {
 struct PlannedStep {
   ir::Plan plan;
   planner::PlanReport report;
+  // With several pipeline stages: the plans of all, of which `plan` is the first, and their times together.
+  std::vector<ir::Plan> stages = {};
+  planner::StageReport stage_times = {};
   cost::Profile profile;                // the measured costs; empty on a declared machine without a profile
   std::string costs;                    // their origin in words
   std::int64_t memory = 0;              // bytes of a rank: parameters, states, inputs and the arena

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
@@ -25,8 +26,10 @@ struct RunPlanOptions {
 };
 
 struct StepPlans {
-  ir::Plan step;  // micro_batches_in_plan() micro batches of the step
+  ir::Plan step;  // micro_batches_in_plan() micro batches of the step; of this rank's pipeline stage
   std::optional<ir::Plan> evaluate;
+  // With several stages: the plans of all, which together name all groups of ranks; else empty.
+  std::vector<ir::Plan> step_stages = {}, evaluate_stages = {};
   planner::PlanReport report;  // on rank 0
   // The costs without RunPlanOptions::load; null: none were needed. Those that were measured are in `measured`.
   const cost::Costs* costs = nullptr;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ struct NamedTensor {
   ir::StateKind state = ir::StateKind::other;
   std::string shard_of = {};      // a flat shard: the parameter of whose elements it has those that this rank owns
   std::int64_t padding_rows = 0;  // at the end of the whole tensor, see set_padding()
+  // The pipeline stage that writes it in checkpoints: the first that has it. Without memory if this rank's has it not.
+  int stage = 0;
+  bool elsewhere = false;
   bool is_shard() const { return !shard_of.empty(); }
   Memory memory;  // in one of the store's blocks; zero at first. On a device: the host must not dereference it
 };
@@ -47,6 +51,10 @@ class TensorStore {
   // multiple of 64 bytes, so that the gradients that accumulate over micro batches are adjacent, as their buckets need.
   // InternalError: a name is known with another type or kind. Throws std::bad_alloc if there is no memory.
   void add(const ir::Program& program);
+  // Says what pipeline stage `stage` has, this rank's or another one, for each stage in order and after add(). The
+  // store lists the tensors of other stages, too, without memory, since all ranks know what each one writes in a
+  // checkpoint.
+  void add_stage(const ir::Program& program, int stage);
   // Copy bytes of a tensor, from `offset` on, to or from host memory. One thread at a time; not while a step runs.
   Status read(const NamedTensor& tensor, std::size_t offset, std::span<std::byte> to) const;
   Status write(const NamedTensor& tensor, std::size_t offset, std::span<const std::byte> from);
@@ -86,6 +94,7 @@ class TensorStore {
   FlatRange range_of(std::string_view name, int rank) const;
 
   std::map<std::string, NamedTensor, std::less<>> tensors_;
+  std::set<std::string, std::less<>> staged_;  // those whose stage is known
   // Only for a store on a device: the device stream and the page-locked memory that reads and writes go through.
   struct Staging {
     backend::Device* device;

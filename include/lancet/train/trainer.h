@@ -80,8 +80,9 @@ class Trainer {
   virtual Result<std::string> trace() = 0;
 
   virtual runtime::TensorStore& store() = 0;
-  virtual runtime::Executor& executor() = 0;    // of the plan that updates the weights
-  virtual std::string banner() const = 0;       // several lines, without the configuration
+  virtual runtime::Executor& executor() = 0;                            // of the plan that updates the weights
+  virtual std::span<const ir::Plan> stage_plans() const { return {}; }  // of all pipeline stages, if there are several
+  virtual std::string banner() const = 0;                               // several lines, without the configuration
   virtual std::string memory_json() const = 0;  // the bytes of the banner's line on memory, by part
 };
 

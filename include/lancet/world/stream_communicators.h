@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
@@ -23,9 +24,11 @@ class Streams {
                               runtime::Accelerator* accelerator, const std::string& purpose = "");
 
   // Collective, before a plan of the program runs, while no stream carries traffic: opens the groups that the program's
-  // instructions name and that are not open yet. All ranks have the same mesh and program. Config errors:
-  // the mesh is not one of all ranks; an instruction's `shards` are not the ranks of its group on this mesh.
+  // instructions name and that are not open yet, and on a mesh of several stages the links between them. All ranks have
+  // the same mesh and program, or the same programs of all stages. Config errors: the mesh is not one of all ranks; an
+  // instruction's `shards` are not the ranks of its group on this mesh.
   Status open_groups(const mesh::Mesh& mesh, const ir::Program& program);
+  Status open_groups(const mesh::Mesh& mesh, const std::vector<const ir::Program*>& programs);
 
   // Options for an executor of this rank, which has its own arena. This object outlives the executor.
   runtime::ExecutorOptions executor_options(int threads) const;
@@ -42,7 +45,8 @@ class Streams {
   using OpenGroups = std::map<std::string, OpenGroup, std::less<>>;  // by axes, as in comm::Groups
 
   Result<OpenGroup> open(std::unique_ptr<comm::Communicator> host, const std::string& name) const;
-  Result<OpenGroup> open(const mesh::Mesh& mesh, mesh::Axes axes, ir::Stream stream) const;
+  Result<OpenGroup> open(const mesh::Mesh& mesh, const std::string& key, ir::Stream stream) const;
+  Status open_links(const mesh::Mesh& mesh);
 
   config::Config config_;
   std::string purpose_;

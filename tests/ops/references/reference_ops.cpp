@@ -470,6 +470,11 @@ void join_windows(ReferenceCall& c) {
                       [&](Index from, Index to) { c.results[0][to] = c.operands[w][from]; });
 }
 
+// A rank alone sends to no neighbour, and receives zeros.
+void of_no_neighbour(ReferenceCall& c) {
+  for (auto& result : c.results) std::fill(result.values.begin(), result.values.end(), 0.0);
+}
+
 std::map<std::string_view, Reference> make_references() {
   std::map<std::string_view, Reference> table{{"adamw", adamw},
                                               {"add", add},
@@ -496,14 +501,19 @@ std::map<std::string_view, Reference> make_references() {
                                               {"logit_stats", logit_stats},
                                               {"logit_stats_dx", logit_stats_dx},
                                               {"loss_of_stats", loss_of_stats},
+                                              {"no_share", of_no_neighbour},
                                               {"one_summand", of_one_rank},
                                               {"permute_shards", of_one_rank},
                                               {"position_dw", position_dw},
+                                              {"receive_next", of_no_neighbour},
+                                              {"receive_previous", of_no_neighbour},
                                               {"reduce_scatter_flat", reduce_scatter_flat},
                                               {"reduce_scatter", of_one_rank},
                                               {"router", linear},
                                               {"router_dw", linear_dw},
                                               {"router_dx", linear_dx},
+                                              {"send_next", of_no_neighbour},
+                                              {"send_previous", of_no_neighbour},
                                               {"sgd", sgd},
                                               {"squared_norm", squared_norm},
                                               {"sum_shards", of_one_rank},

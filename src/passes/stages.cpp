@@ -1,0 +1,367 @@
+// Assignment gives each instruction its stage. Emission then walks the program once for each stage. Before an
+// instruction of the stage it receives every value that crosses to or through this stage and was made before the
+// instruction in the whole program; it sends a value right after the instruction, or the receive, that gives it. So the
+// messages of a link are in the order of their makers on both of its ends.
+//
+// The gradients of a shared parameter are a chain of accumulations, one onto the other. Where the chain leaves a stage
+// it is broken: the next link begins with the parameter's state, or with nothing, and what is left becomes a gradient
+// of its own stage.
+#include "lancet/passes/stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "lancet/ir/block.h"
+#include "lancet/ir/groups.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::passes {
+namespace {
+
+using ir::Instruction;
+using ir::OutputKind;
+using ir::Role;
+using ir::Stream;
+using ir::TensorId;
+using ir::TensorKind;
+
+// The index of the operand onto which the instruction adds, or -1.
+int accumulator_of(const Instruction& at) {
+  for (const ops::PartitionRow& row : ops::op(at.op).partition)
+    for (std::size_t i = 0; i < std::min(row.operands.size(), at.operands.size()); ++i)
+      if (row.operands[i] == ops::accumulated) return int(i);
+  return -1;
+}
+
+std::vector<std::size_t> makers_of(const ir::Program& program) {
+  std::vector<std::size_t> made(program.tensors.size(), program.instructions.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for (const TensorId id : program.instructions[i].results) made[id.index()] = i;
+  return made;
+}
+
+// The block of each instruction: 0 before the first one, the last one after it. The backward pass has the labels of the
+// forward pass; what neither names is with its first operand that an instruction makes.
+std::vector<int> blocks_of(const ir::Program& program) {
+  std::vector<int> blocks(program.instructions.size());
+  const std::vector<std::size_t> made = makers_of(program);
+  std::map<std::string_view, int> of_label;
+  int last = 0;
+  for (const Instruction& at : program.instructions) last = std::max(last, ir::block_of(at.label).value_or(0));
+  int reached = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    if (const auto block = ir::block_of(at.label)) {
+      blocks[i] = reached = *block;
+      continue;
+    }
+    if (at.role == Role::forward) {
+      blocks[i] = of_label.try_emplace(at.label, reached == last ? last : 0).first->second;
+      continue;
+    }
+    const auto known = of_label.find(at.label);
+    blocks[i] = last;
+    if (known != of_label.end()) {
+      blocks[i] = known->second;
+      continue;
+    }
+    for (const TensorId id : at.operands)
+      if (made[id.index()] < i) {
+        blocks[i] = blocks[made[id.index()]];
+        break;
+      }
+  }
+  return blocks;
+}
+
+std::string type_text(const Shape& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape.span()) text += (text.empty() ? "" : ",") + std::to_string(extent);
+  return text;
+}
+
+ops::Attributes of_type(const ir::TensorType& type) {
+  return {{"dtype", std::string(name(type.dtype))}, {"shape", type_text(type.shape)}};
+}
+
+// What is cut, and where: the same for all stages.
+struct Layout {
+  const ir::Program& program;
+  const mesh::Mesh& mesh;
+  int stages;
+  std::vector<std::size_t> made;       // by tensor: the instruction that makes it; the number of instructions: none
+  std::vector<int> stage;              // by instruction
+  std::vector<int> nearest, farthest;  // by tensor: the first and last stage that has it
+  struct Gradient {
+    TensorId parameter, sum;
+    int stage;
+  };
+  std::vector<Gradient> gradients;               // each stage's sum of a parameter's gradient
+  std::map<TensorId, std::vector<int>> holders;  // of parameters with gradients: the stages, ascending
+
+  Layout(const ir::Program& cut, const mesh::Mesh& of, std::span<const int> first_blocks)
+      : program(cut), mesh(of), stages(int(first_blocks.size())), made(makers_of(cut)) {
+    for (const int block : blocks_of(program))
+      stage.push_back(int(std::ranges::upper_bound(first_blocks, block) - first_blocks.begin()) - 1);
+    find_crossings();
+    for (const ir::Output& output : program.outputs)
+      if (output.kind == OutputKind::gradient) follow(output);
+    for (auto& [parameter, list] : holders) {
+      std::ranges::sort(list);
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+  }
+
+  bool is_made(TensorId id) const { return made[id.index()] < program.instructions.size(); }
+  int stage_of(TensorId id) const { return stage[made[id.index()]]; }
+  // True for an operand whose sum the instruction continues on another stage than that which made it.
+  bool is_broken(std::size_t i, std::size_t operand) const {
+    const Instruction& at = program.instructions[i];
+    return int(operand) == accumulator_of(at) && is_made(at.operands[operand]) &&
+           stage_of(at.operands[operand]) != stage[i];
+  }
+
+ private:
+  void find_crossings() {
+    nearest.assign(program.tensors.size(), std::numeric_limits<int>::max());
+    farthest.assign(program.tensors.size(), -1);
+    const auto has = [&](TensorId id, int where) {
+      nearest[id.index()] = std::min(nearest[id.index()], where);
+      farthest[id.index()] = std::max(farthest[id.index()], where);
+    };
+    for (std::size_t i = 0; i < stage.size(); ++i) {
+      const Instruction& at = program.instructions[i];
+      for (const TensorId id : at.results) has(id, stage[i]);
+      for (std::size_t operand = 0; operand < at.operands.size(); ++operand)
+        if (is_made(at.operands[operand]) && !is_broken(i, operand)) has(at.operands[operand], stage[i]);
+    }
+  }
+
+  // The chain of sums from the gradient back.
+  void follow(const ir::Output& output) {
+    TensorId sum = output.tensor;
+    int last = -1;
+    while (is_made(sum)) {
+      const std::size_t maker = made[sum.index()];
+      if (stage[maker] != last) {
+        gradients.push_back({output.parameter, sum, stage[maker]});
+        holders[output.parameter].push_back(stage[maker]);
+      }
+      last = stage[maker];
+      const int operand = accumulator_of(program.instructions[maker]);
+      if (operand < 0) return;
+      sum = program.instructions[maker].operands[std::size_t(operand)];
+    }
+  }
+};
+
+class Stage {
+ public:
+  Stage(const Layout& cut, int stage) : cut_(cut), source_(cut.program), stage_(stage), now_(source_.tensors.size()) {
+    result_.program.name = source_.name;
+    result_.program.attributes = source_.attributes;
+  }
+
+  StageProgram run() {
+    add_named();
+    for (const ir::Output& output : source_.outputs)
+      if (is_share(output.kind) && cut_.stage_of(output.tensor) != stage_)
+        no_shares_[output.tensor] = ops::append(result_.program, "no_share", {}, of_type(source_.type(output.tensor)),
+                                                Role::forward, output.name)[0];
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      if (cut_.stage[i] == stage_) {
+        receive_before(i);
+        emit(i);
+      }
+    }
+    receive_before(source_.instructions.size());
+    sum_shared_gradients();
+    add_outputs();
+    return std::move(result_);
+  }
+
+ private:
+  ir::Program& program() { return result_.program; }
+
+  // The named tensors that the stage reads, in the order of the source.
+  void add_named() {
+    std::vector<bool> read(source_.tensors.size());
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      const Instruction& at = source_.instructions[i];
+      if (cut_.stage[i] != stage_) continue;
+      for (const TensorId id : at.operands) read[source_.root(id).index()] = true;
+    }
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      const ir::Tensor& tensor = source_.tensors[i];
+      if (!read[i] || tensor.number >= 0) continue;
+      now_[i] = program().add_named(tensor.kind, tensor.name, tensor.type, tensor.sharding);
+      program()[now_[i]].flat_shard = tensor.flat_shard;
+    }
+  }
+
+  // Receives what was made before instruction `end` on other stages, and is read on this one or beyond it.
+  void receive_before(std::size_t end) {
+    for (; received_ < end; ++received_)
+      if (const int from = cut_.stage[received_]; from != stage_)
+        for (const TensorId id : source_.instructions[received_].results)
+          if (from < stage_ ? cut_.farthest[id.index()] >= stage_ : cut_.nearest[id.index()] <= stage_)
+            receive(received_, id, from < stage_);
+  }
+
+  void receive(std::size_t maker, TensorId id, bool from_previous) {
+    const Instruction& at = source_.instructions[maker];
+    now_[id.index()] = ops::append(program(), from_previous ? "receive_previous" : "receive_next", {},
+                                   of_type(source_.type(id)), at.role, at.label)[0];
+    send(maker, id);
+  }
+
+  // To the neighbour that is farther from the maker.
+  void send(std::size_t maker, TensorId id) {
+    const Instruction& at = source_.instructions[maker];
+    const int from = cut_.stage[maker];
+    if (stage_ >= from && cut_.farthest[id.index()] > stage_)
+      ops::append(program(), "send_next", {now_[id.index()]}, {}, at.role, at.label);
+    if (stage_ <= from && cut_.nearest[id.index()] < stage_)
+      ops::append(program(), "send_previous", {now_[id.index()]}, {}, at.role, at.label);
+  }
+
+  void emit(std::size_t i) {
+    Instruction at = source_.instructions[i];
+    std::optional<TensorId> dropped;
+    for (std::size_t operand = 0; operand < at.operands.size(); ++operand) {
+      if (!cut_.is_broken(i, operand)) continue;
+      const TensorId root = source_.root(at.operands[operand]);
+      dropped = at.operands[operand];
+      if (source_[root].kind == TensorKind::state) {
+        now_[dropped->index()] = now_[root.index()];
+      } else {
+        LANCET_CHECK(operand + 1 == at.operands.size() && int(operand) >= ops::op(at.op).required,
+                     "{} at {} sums onto a value of another stage", at.op, at.label);
+        at.operands.pop_back();
+      }
+    }
+    for (auto* list : {&at.operands, &at.writes})
+      for (TensorId& id : *list) id = now_[id.index()];
+    std::vector<TensorId> made;
+    for (const TensorId id : at.results) made.push_back(copy(id, dropped));
+    std::swap(at.results, made);
+    program().instructions.push_back(std::move(at));
+    for (const TensorId id : made) send(i, id);
+  }
+
+  TensorId copy(TensorId id, std::optional<TensorId> dropped) {
+    const ir::Tensor& tensor = source_[id];
+    TensorId storage = tensor.storage.valid() ? now_[tensor.storage.index()] : TensorId{};
+    if (dropped && tensor.storage == *dropped && !now_[dropped->index()].valid()) storage = {};
+    now_[id.index()] = program().add_value(tensor.type, storage, tensor.slice);
+    program()[now_[id.index()]].sharding = tensor.sharding;
+    return now_[id.index()];
+  }
+
+  // An all-reduce over the stages that have the parameter, which makes their sums equal.
+  void sum_shared_gradients() {
+    for (const Layout::Gradient& gradient : cut_.gradients) {
+      if (gradient.stage != stage_) continue;
+      const std::vector<int>& holders = cut_.holders.at(gradient.parameter);
+      TensorId sum = now_[gradient.sum.index()];
+      if (holders.size() > 1) {
+        const auto& sharding = source_[final_of(gradient.parameter)].sharding;
+        sum = ops::append(program(), "all_reduce", {sum}, group_of(holders), Role::sync,
+                          source_[gradient.parameter].name)[0];
+        program()[sum].sharding = sharding;
+        if (holders.front() != stage_) result_.copies.push_back(source_[gradient.parameter].name);
+      }
+      sums_.emplace_back(gradient.parameter, sum);
+    }
+  }
+
+  TensorId final_of(TensorId parameter) const {
+    return std::ranges::find(source_.outputs, parameter, &ir::Output::parameter)->tensor;
+  }
+
+  ops::Attributes group_of(const std::vector<int>& holders) const {
+    ops::Attributes attributes;
+    const bool all = int(holders.size()) == cut_.stages;
+    if (all) {
+      ir::set_group(attributes, cut_.mesh, {mesh::Axis::stage});
+      return attributes;
+    }
+    attributes.set(ir::axes_attribute, std::string(mesh::name(mesh::Axis::stage)));
+    attributes.set(ir::stages_attribute, fmt::format("{}", fmt::join(holders, ",")));
+    return attributes;
+  }
+
+  void add_outputs() {
+    for (const ir::Output& output : source_.outputs) {
+      if (output.kind == OutputKind::gradient || output.kind == OutputKind::bias || output.kind == OutputKind::rounds)
+        continue;
+      const auto none = no_shares_.find(output.tensor);
+      const TensorId id = none == no_shares_.end() ? now_[output.tensor.index()] : none->second;
+      if (is_share(output.kind)) {
+        mesh::Sharding sharding =
+            source_[output.tensor].sharding.value_or(mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
+        sharding.partial.add(mesh::Axis::stage);
+        program()[id].sharding = sharding;
+      } else if (cut_.is_made(output.tensor) ? cut_.stage_of(output.tensor) != stage_ : !id.valid()) {
+        continue;
+      }
+      program().add_output(output.name, id);
+    }
+    for (const auto& [parameter, sum] : sums_)
+      program().add_output(ir::output_name(OutputKind::gradient, source_[parameter].name), sum);
+  }
+
+  const Layout& cut_;
+  const ir::Program& source_;
+  const int stage_;
+  std::vector<TensorId> now_;               // by tensor of the source: its copy on this stage
+  std::map<TensorId, TensorId> no_shares_;  // by output of the source that another stage makes: zeros in its place
+  std::size_t received_ = 0;                // what earlier instructions make on other stages is received
+  std::vector<std::pair<TensorId, TensorId>> sums_;  // parameters of the source, and the sums of their gradients
+  StageProgram result_;
+};
+
+}  // namespace
+
+Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages) {
+  const std::vector<int> blocks = blocks_of(program);
+  const int count = blocks.empty() ? 0 : *std::ranges::max_element(blocks) + 1;
+  if (count < stages)
+    return config_error(fmt::format(
+        "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, stages));
+  std::vector<double> before(std::size_t(count) + 1);  // work of the blocks before each
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    before[std::size_t(blocks[i]) + 1] += ops::work(program, program.instructions[i]).flops;
+  for (std::size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
+  // least[s][b]: the largest work of a stage if the blocks before b are on s + 1 stages; from: where the last begins.
+  std::vector<std::vector<double>> least(std::size_t(stages), std::vector<double>(before.size()));
+  std::vector<std::vector<int>> from(std::size_t(stages), std::vector<int>(before.size()));
+  for (std::size_t s = 0; s < std::size_t(stages); ++s)
+    for (std::size_t b = s + 1; b < before.size(); ++b) {
+      least[s][b] = s == 0 ? before[b] : std::numeric_limits<double>::infinity();
+      for (std::size_t a = s; s > 0 && a < b; ++a)
+        if (const double most = std::max(least[s - 1][a], before[b] - before[a]); most < least[s][b]) {
+          least[s][b] = most;
+          from[s][b] = int(a);
+        }
+    }
+  std::vector<int> first(std::size_t(stages), 0);
+  for (std::size_t s = std::size_t(stages), end = std::size_t(count); s-- > 1; end = std::size_t(first[s]))
+    first[s] = from[s][end];
+  return first;
+}
+
+std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
+                                     std::span<const int> first_blocks) {
+  if (first_blocks.size() == 1) return {{program}};
+  const Layout cut(program, mesh, first_blocks);
+  std::vector<StageProgram> result;
+  for (int stage = 0; stage < cut.stages; ++stage) result.push_back(Stage(cut, stage).run());
+  return result;
+}
+
+}  // namespace lancet::passes

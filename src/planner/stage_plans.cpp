@@ -1,0 +1,168 @@
+// The step is cut once its backward pass exists and each instruction is a rank's own. Sums of gradients and updates are
+// then added stage by stage, so that each has those of its own parameters. Stages are simulated, and checked, together.
+#include "lancet/planner/stage_plans.h"
+
+#include <utility>
+
+#include "lancet/base/check.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/verify_ranks.h"
+#include "lancet/passes/stages.h"
+#include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/pipeline_order.h"
+#include "lancet/schedule/simulate_stages.h"
+#include "policies.h"
+#include "steps.h"
+
+namespace lancet::planner {
+namespace {
+
+using schedule::Candidate;
+
+// A stage under way to its plan.
+struct Made {
+  Candidate candidate;
+  Pipeline pipeline;
+};
+
+int stages_of(const mesh::Mesh& mesh) { return mesh[mesh::Axis::stage]; }
+
+// The stages' programs of one micro batch, with their updates.
+Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest& request) {
+  Pipeline pipeline(request.skip, request.keep_texts);
+  pipeline.begin(logical);
+  ir::Program whole =
+      pipeline.run("autodiff", logical, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
+  LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
+  if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
+  std::vector<Made> made;
+  for (passes::StageProgram& stage : passes::cut_stages(program, request.mesh, request.first_blocks)) {
+    Made& one = made.emplace_back(Candidate(), pipeline);
+    ir::Program step =
+        one.pipeline.run("stages", program, [&](const ir::Program&) { return std::move(stage.program); });
+    step = one.pipeline.run("sync", std::move(step), [&](ir::Program p) {
+      return passes::sync(p, request.mesh, request.overlap.bucket_bytes, true, request.gradient_sums);
+    });
+    passes::OptimizeOptions optimizer = request.optimizer;
+    optimizer.bucket_bytes = request.overlap.bucket_bytes;
+    optimizer.uncounted = std::move(stage.copies);
+    step = one.pipeline.run("optimize", std::move(step), [&](ir::Program p) { return passes::optimize(p, optimizer); });
+    one.candidate = unpredicted(folded(std::move(step), request.mesh, one.pipeline));
+  }
+  return made;
+}
+
+void order(Made& made, const PlanRequest& request, int stage) {
+  if (request.micro_batches > 1)
+    made.candidate = made.pipeline.run("micro_batches", std::move(made.candidate), [&](const Candidate& one) {
+      return schedule::in_micro_batches(one, request.micro_batches);
+    });
+  made.candidate = made.pipeline.run("pipeline_order", std::move(made.candidate), [&](const Candidate& all) {
+    schedule::PipelineOrder ordered =
+        schedule::in_pipeline_order(all.program, request.pipeline_schedule, stage, stages_of(request.mesh));
+    Candidate candidate;
+    candidate.how = name(request.pipeline_schedule);
+    candidate.program = std::move(ordered.program);
+    candidate.needed = std::move(ordered.needed);
+    return candidate;
+  });
+}
+
+// Sets the timelines. False if the costs lack an op, which they may.
+Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageReport& report) {
+  if (!request.costs) return false;
+  std::vector<schedule::StageWork> work;
+  for (Made& one : made) {
+    auto op_costs = cost::op_costs(*request.costs, one.candidate.program);
+    if (!op_costs.ok() && request.costs_may_lack_ops) return false;
+    if (!op_costs.ok()) return op_costs.error();
+    one.candidate.op_costs = *std::move(op_costs);
+    work.push_back({one.candidate.program, one.candidate.needed, one.candidate.op_costs});
+  }
+  schedule::StagesTimeline times = schedule::simulate_stages(work, request.mesh, request.costs->launch_ms());
+  report.makespan = times.makespan;
+  for (std::size_t stage = 0; stage < made.size(); ++stage) {
+    report.compute.push_back(times.stages[stage].compute);
+    report.bubble.push_back(times.bubble_ms(stage));
+    made[stage].candidate.timeline = std::move(times.stages[stage]);
+  }
+  return true;
+}
+
+// Broken plans are a fault of the planner, whatever the config.
+void check_together(std::span<const ir::Plan> plans, const mesh::Mesh& mesh) {
+  std::vector<const ir::Plan*> of_rank;
+  for (int rank = 0; rank < mesh.ranks(); ++rank)
+    of_rank.push_back(&plans[std::size_t(mesh.coordinate(rank, mesh::Axis::stage))]);
+  const Status status = ir::verify_ranks(of_rank, mesh);
+  LANCET_CHECK(status.ok(), "the plans of the stages: {}", status.error().message);
+}
+
+}  // namespace
+
+Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, const PlanRequest& request) {
+  std::vector<ir::Program> programs;
+  LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
+  for (Made& one : made) programs.push_back(std::move(one.candidate.program));
+  return programs;
+}
+
+Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const PlanRequest& request,
+                                               PlanReport* report, StageReport* stages) {
+  std::vector<ir::Plan> plans;
+  if (stages_of(request.mesh) == 1) {
+    LANCET_ASSIGN(ir::Plan plan, make_plan(logical, request, report));
+    plans.push_back(std::move(plan));
+    return plans;
+  }
+  LANCET_TRY(check_policy(request.overlap.policy));
+  LANCET_TRY(check_skip(request.skip));
+  LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
+  for (std::size_t stage = 0; stage < made.size(); ++stage) order(made[stage], request, int(stage));
+  StageReport times;
+  LANCET_ASSIGN(const bool predicted, predict(made, request, times));
+  for (std::size_t stage = 0; stage < made.size(); ++stage) {
+    ir::Plan& plan = plans.emplace_back(plan_of(made[stage].candidate, made[stage].pipeline));
+    set_step_header(plan, logical, request.overlap.policy, request.mesh, request.optimizer, request.gradient_sums);
+    plan.header.set("pipeline_schedule", std::string(name(request.pipeline_schedule)));
+    plan.header.set("stage", std::int64_t(stage));
+    if (!predicted) continue;
+    if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
+    plan.header.set("predicted_ms", times.makespan);
+    plan.header.set("exposed_ms", made[stage].candidate.timeline.exposed);
+  }
+  check_together(plans, request.mesh);
+  if (report) {
+    report->passes = made[0].pipeline.runs();
+    report->requested = report->chosen = request.overlap.policy;
+  }
+  if (stages) *stages = std::move(times);
+  return plans;
+}
+
+Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const mesh::Mesh& mesh,
+                                                       std::span<const int> first_blocks) {
+  std::vector<ir::Plan> plans;
+  if (stages_of(mesh) == 1) {
+    LANCET_ASSIGN(ir::Plan plan, make_forward_plan(logical, mesh));
+    plans.push_back(std::move(plan));
+    return plans;
+  }
+  Pipeline common;
+  common.begin(logical);
+  LANCET_ASSIGN(ir::Program program, spread(logical, mesh, common));
+  for (passes::StageProgram& stage : passes::cut_stages(program, mesh, first_blocks)) {
+    Pipeline pipeline = common;
+    ir::Program step = pipeline.run("stages", program, [&](const ir::Program&) { return std::move(stage.program); });
+    step = pipeline.run("sync", std::move(step), [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
+    step = folded(std::move(step), mesh, pipeline);
+    Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
+    ir::Plan& plan = plans.emplace_back(plan_of(std::move(candidate), pipeline));
+    set_header(plan, logical, policy_table()[0].name, mesh);
+    plan.header.set("stage", std::int64_t(plans.size()) - 1);
+  }
+  check_together(plans, mesh);
+  return plans;
+}
+
+}  // namespace lancet::planner

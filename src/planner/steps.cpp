@@ -1,0 +1,75 @@
+#include "steps.h"
+
+#include <fmt/format.h>
+
+#include "lancet/base/hash.h"
+#include "lancet/cost/costs.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/print.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/turns.h"
+
+namespace lancet::planner {
+
+using schedule::Candidate;
+
+Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline) {
+  LANCET_ASSIGN(ir::Program sharded, pipeline.run("shard", std::move(logical),
+                                                  [&](const ir::Program& p) { return passes::shard(p, mesh); }));
+  return pipeline.run("partition_spmd", std::move(sharded),
+                      [&](const ir::Program& p) { return passes::partition_spmd(p, mesh); });
+}
+
+ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline) {
+  if (!passes::has_unfolded_repeats(program)) return program;
+  return pipeline.run("fold_repeats", std::move(program),
+                      [&](const ir::Program& p) { return passes::fold_repeats(p, mesh); });
+}
+
+namespace {
+
+// The settings of the updates, which are not part of the model's hash.
+std::string describe(const passes::OptimizeOptions& o, const passes::GradientSums& sums) {
+  const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
+                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
+                               : fmt::format("sgd momentum={}", o.momentum);
+  const std::string how = (sums.shards ? " zero=1" : "") +
+                          (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
+  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}{}", rule, o.weight_decay, o.clip_grad,
+                     o.balance_rate > 0 ? fmt::format(" balance_rate={}", o.balance_rate) : "", o.guard ? " guard" : "",
+                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how);
+}
+
+}  // namespace
+
+ir::Plan plan_of(Candidate candidate, Pipeline& pipeline) {
+  return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
+    ir::Plan plan = schedule::plan_memory(c.program, c.needed);
+    if (!c.timeline.when.empty()) plan.predicted = c.timeline.when;
+    return plan;
+  });
+}
+
+Candidate unpredicted(ir::Program program) {
+  Candidate candidate;
+  candidate.needed = schedule::turns(program, ir::dependencies(program));
+  candidate.program = std::move(program);
+  return candidate;
+}
+
+void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh) {
+  plan.header = {{"policy", std::string(policy)},
+                 {"model", hex(hash64(ir::print(logical)))},
+                 {"ranks", std::int64_t(mesh.ranks())},
+                 {"build", std::string(cost::kernel_build())}};
+  // Without it the mesh is that of experts alone (planning/plan_file.cpp).
+  if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
+}
+
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums) {
+  set_header(plan, logical, policy, mesh);
+  plan.header.set("optimizer", describe(optimizer, sums));
+}
+
+}  // namespace lancet::planner

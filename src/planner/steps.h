@@ -1,0 +1,28 @@
+// The steps that all kinds of plans are made of.
+#pragma once
+#include <string_view>
+
+#include "lancet/passes/passes.h"
+#include "lancet/schedule/candidate.h"
+#include "pipeline.h"
+
+namespace lancet::planner {
+
+// One rank's Program.
+Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline);
+
+// The last of the passes that change single instructions; plans without a repeat do not list it.
+ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline);
+
+// The last pass of all: the candidate with its memory planned, and its predicted times if it has some.
+ir::Plan plan_of(schedule::Candidate candidate, Pipeline& pipeline);
+
+// The schedule without predictions, in which compute and all-to-all take turns.
+schedule::Candidate unpredicted(ir::Program program);
+
+// What the plan was made from; of a training step, also the settings of the updates.
+void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh);
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums);
+
+}  // namespace lancet::planner

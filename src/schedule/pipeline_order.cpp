@@ -1,0 +1,179 @@
+// The passes of each micro batch are lists of instructions. A schedule is a list of passes. What is left out of the
+// passes, all-reduces and what closes the step, stays a list of its own in the order of the program; after each
+// instruction its head follows as soon as all that it depends on has been listed. As all stages keep that order, stages
+// that meet in two all-reduces meet in them in one order.
+#include "lancet/schedule/pipeline_order.h"
+
+#include <algorithm>
+
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/micro_batches.h"
+#include "lancet/ops/catalogue.h"
+#include "lancet/schedule/turns.h"
+#include "reorder.h"
+
+namespace lancet::schedule {
+namespace {
+
+using ir::InstructionId;
+using ir::Role;
+
+// The instructions of one micro batch.
+struct Passes {
+  Order forward, backward, weights;
+};
+
+class InPipeline {
+ public:
+  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages)
+      : program_(program),
+        zero_bubble_(schedule == config::PipelineSchedule::zero_bubble),
+        stage_(std::size_t(stage)),
+        stages_(std::size_t(stages)),
+        dependencies_(ir::dependencies(program)),
+        listed_(program.instructions.size()),
+        is_weight_(program.instructions.size()),
+        passes_(std::size_t(ir::micro_batches(program))) {
+    find_passes();
+  }
+
+  PipelineOrder run() {
+    const std::size_t count = passes_.size(), warm_up = std::min(stages_ - 1 - stage_, count);
+    for (std::size_t m = 0; m < warm_up; ++m) list_pass(passes_[m].forward);
+    for (std::size_t m = 0; m < count; ++m) {
+      if (m + warm_up < count) list_pass(passes_[m + warm_up].forward);
+      backward(m);
+    }
+    for (std::size_t m = delay() < count ? count - delay() : 0; m < count; ++m) list_pass(passes_[m].weights);
+    follow();
+    LANCET_CHECK(order_.size() == program_.instructions.size(), "{} of {} instructions are in the order of the stage",
+                 order_.size(), program_.instructions.size());
+    return finished();
+  }
+
+ private:
+  // The backward passes after which the weight gradients of a micro batch follow.
+  std::size_t delay() const { return zero_bubble_ ? stage_ : 0; }
+
+  void find_passes() {
+    const std::vector<bool> closes = ir::closes_step(program_);
+    std::vector<bool> in_backward(passes_.size());
+    find_weights(closes);
+    for (std::size_t i = 0; i < closes.size(); ++i) {
+      const ir::Instruction& at = program_.instructions[i];
+      if (closes[i] || at.stream == ir::Stream::reduce) {
+        late_.push_back(ir::id_of(i));
+        continue;
+      }
+      const auto micro = std::size_t(at.micro_batch);
+      if (at.role != Role::forward) in_backward[micro] = true;
+      Passes& passes = passes_[micro];
+      (is_weight_[i] ? passes.weights : in_backward[micro] ? passes.backward : passes.forward).push_back(ir::id_of(i));
+    }
+  }
+
+  void find_weights(const std::vector<bool>& closes) {
+    std::vector<bool> is_needed(closes.size());  // by what is neither a weight gradient nor late
+    for (std::size_t i = closes.size(); i-- > 0;) {
+      const ir::Instruction& at = program_.instructions[i];
+      const bool late = closes[i] || at.stream == ir::Stream::reduce;
+      is_weight_[i] = !late && !is_needed[i] && at.role == Role::dw;
+      if (late || is_weight_[i]) continue;
+      for (const InstructionId before : dependencies_[i]) is_needed[before.index()] = true;
+    }
+  }
+
+  void backward(std::size_t micro) {
+    if (!zero_bubble_ || delay() == 0) {
+      list_pass(passes_[micro].backward);
+      list_pass(passes_[micro].weights);
+    } else if (micro < delay()) {
+      list_pass(passes_[micro].backward);
+    } else {
+      list_pass(dealt(passes_[micro].backward, passes_[micro - delay()].weights));
+    }
+  }
+
+  // Weight gradients in equal numbers right after the all-to-alls; without one, at the end.
+  Order dealt(const Order& backward, const Order& weights) const {
+    std::size_t all_to_alls = 0, passed = 0, next = 0;
+    const auto is_all_to_all = [&](InstructionId id) {
+      return ops::kind(program_.instructions[id.index()]) == ops::Kind::all_to_all;
+    };
+    all_to_alls = std::size_t(std::ranges::count_if(backward, is_all_to_all));
+    Order result;
+    for (const InstructionId id : backward) {
+      result.push_back(id);
+      if (!is_all_to_all(id)) continue;
+      for (const std::size_t end = weights.size() * ++passed / all_to_alls; next < end; ++next)
+        result.push_back(weights[next]);
+    }
+    result.insert(result.end(), weights.begin() + std::ptrdiff_t(next), weights.end());
+    return result;
+  }
+
+  void list_pass(const Order& pass) {
+    if (pass.empty()) return;
+    for (const InstructionId id : pass) {
+      list(id);
+      pass_of_.resize(order_.size(), -1);
+      pass_of_.back() = int(ends_.size());
+      follow();
+    }
+    ends_.push_back(last_compute_);
+  }
+
+  void list(InstructionId id) {
+    for (const InstructionId before : dependencies_[id.index()])
+      LANCET_CHECK(listed_[before.index()], "{} at {} is listed before {} at {}, which it depends on",
+                   program_.instructions[id.index()].op, program_.instructions[id.index()].label,
+                   program_.instructions[before.index()].op, program_.instructions[before.index()].label);
+    listed_[id.index()] = true;
+    if (program_.instructions[id.index()].stream == ir::Stream::compute) last_compute_ = ir::id_of(order_.size());
+    order_.push_back(id);
+  }
+
+  // Lists the late instructions whose turn it is.
+  void follow() {
+    const auto ready = [&](InstructionId id) {
+      return std::ranges::all_of(dependencies_[id.index()],
+                                 [&](InstructionId before) { return bool(listed_[before.index()]); });
+    };
+    for (; next_late_ < late_.size() && ready(late_[next_late_]); ++next_late_) list(late_[next_late_]);
+    pass_of_.resize(order_.size(), -1);
+  }
+
+  PipelineOrder finished() const {
+    PipelineOrder result{permuted(program_, order_), {}};
+    std::vector<bool> overlaps = permuted(is_weight_, order_);
+    if (!zero_bubble_) overlaps.assign(overlaps.size(), false);
+    result.needed = turns(result.program, ir::dependencies(result.program), overlaps);
+    Dependencies extra(order_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i)
+      if (ops::kind(result.program.instructions[i]) == ops::Kind::receive && pass_of_[i] >= 2)
+        if (const InstructionId end = ends_[std::size_t(pass_of_[i]) - 2]; end.valid()) extra[i].push_back(end);
+    join(result.needed, extra);
+    return result;
+  }
+
+  const ir::Program& program_;
+  const bool zero_bubble_;
+  const std::size_t stage_, stages_;
+  const Dependencies dependencies_;
+  std::vector<bool> listed_, is_weight_;  // by instruction
+  std::vector<Passes> passes_;            // by micro batch
+  Order late_;                            // all-reduces, and what closes the step
+  std::size_t next_late_ = 0;
+  Order order_;
+  std::vector<int> pass_of_;         // by place in the order: the pass that lists it, or -1
+  std::vector<InstructionId> ends_;  // by pass: the last computation up to its end, in the new order
+  InstructionId last_compute_{};
+};
+
+}  // namespace
+
+PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages) {
+  return InPipeline(program, schedule, stage, stages).run();
+}
+
+}  // namespace lancet::schedule

@@ -1,0 +1,149 @@
+// Orders of pipeline stages, and their bubbles against the formulas of the papers.
+#include "lancet/schedule/pipeline_order.h"
+
+#include <catch2/catch.hpp>
+
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/micro_batches.h"
+#include "lancet/ir/print.h"
+#include "lancet/ir/verify_ranks.h"
+#include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/simulate_stages.h"
+
+using namespace lancet;
+
+namespace {
+
+using Schedule = config::PipelineSchedule;
+
+// Each pass of a stage is one instruction: F "a" forward, B "a" dx, W "a" dw.
+ir::Program stage_of(int stage, int stages) {
+  const std::string type = R"({dtype=f32, shape="4"})";
+  std::string text = "program p\ninput @x : f32[4]\n";
+  text += stage > 0 ? "%0 : f32[4] = receive_previous() " + type + "  # receive_previous forward a\n"
+                    : "%0 : f32[4] = gelu(@x)  # compute forward embedding\n";
+  text += "%1 : f32[4] = gelu(%0)  # compute forward a\n";
+  if (stage + 1 < stages) text += "send_next(%1)  # send_next forward a\n";
+  text += stage + 1 < stages ? "%2 : f32[4] = receive_next() " + type + "  # receive_next dx a\n"
+                             : "%2 : f32[4] = gelu(%1)  # compute dx head\n";
+  text += "%3 : f32[4] = add(%2, %0)  # compute dx a\n";
+  if (stage > 0) text += "send_previous(%3)  # send_previous dx a\n";
+  text += "%4 : f32[4] = add(%2, %0)  # compute dw a\n";
+  const auto parsed = ir::parse(text);
+  if (!parsed.ok()) FAIL(parsed.error().message);
+  return *parsed;
+}
+
+struct Pipeline {
+  std::vector<schedule::PipelineOrder> stages;
+  std::vector<std::vector<cost::OpCost>> costs;
+  mesh::Mesh mesh;
+
+  Pipeline(int count, int micro_batches, Schedule schedule, double forward, double backward, double weights) {
+    mesh[mesh::Axis::stage] = count;
+    for (int stage = 0; stage < count; ++stage) {
+      schedule::Candidate one;
+      one.program = stage_of(stage, count);
+      one.needed = ir::dependencies(one.program);
+      const schedule::Candidate all = schedule::in_micro_batches(one, micro_batches);
+      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count));
+      auto& of_stage = costs.emplace_back();
+      for (const ir::Instruction& at : stages.back().program.instructions) {
+        const bool pass = at.stream == ir::Stream::compute && at.label == "a";
+        of_stage.push_back({!pass                          ? 0
+                            : at.role == ir::Role::forward ? forward
+                            : at.role == ir::Role::dx      ? backward
+                                                           : weights});
+      }
+    }
+  }
+
+  schedule::StagesTimeline simulated() const {
+    std::vector<schedule::StageWork> work;
+    for (std::size_t s = 0; s < stages.size(); ++s) work.push_back({stages[s].program, stages[s].needed, costs[s]});
+    return schedule::simulate_stages(work, mesh, 0);
+  }
+
+  // F0 F1 B0 W0 ..., of a stage.
+  std::string passes(std::size_t stage) const {
+    std::string text;
+    for (const ir::Instruction& at : stages[stage].program.instructions)
+      if (at.stream == ir::Stream::compute && at.label == "a")
+        text += std::string(text.empty() ? "" : " ") +
+                (at.role == ir::Role::forward ? "F"
+                 : at.role == ir::Role::dx    ? "B"
+                                              : "W") +
+                std::to_string(at.micro_batch);
+    return text;
+  }
+
+  // The most micro batches of a stage whose F has run and whose W has not.
+  int most_in_flight(std::size_t stage) const {
+    int now = 0, most = 0;
+    for (const ir::Instruction& at : stages[stage].program.instructions)
+      if (at.stream == ir::Stream::compute && at.label == "a") {
+        now += at.role == ir::Role::forward ? 1 : at.role == ir::Role::dw ? -1 : 0;
+        most = std::max(most, now);
+      }
+    return most;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("pipeline order: 1F1B and zero bubble as the papers draw them") {
+  const Pipeline plain(3, 4, Schedule::one_forward_one_backward, 1, 1, 1);
+  CHECK(plain.passes(0) == "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3");
+  CHECK(plain.passes(1) == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3");
+  CHECK(plain.passes(2) == "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3");
+  const Pipeline zero(3, 4, Schedule::zero_bubble, 1, 1, 1);
+  CHECK(zero.passes(0) == plain.passes(0));
+  CHECK(zero.passes(1) == "F0 F1 B0 F2 B1 W0 F3 B2 W1 B3 W2 W3");
+  CHECK(zero.passes(2) == "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3");
+}
+
+TEST_CASE("pipeline order: fewer micro batches than stages") {
+  const Pipeline zero(4, 2, Schedule::zero_bubble, 1, 1, 1);
+  CHECK(zero.passes(0) == "F0 F1 B0 W0 B1 W1");
+  CHECK(zero.passes(3) == "F0 B0 F1 B1 W0 W1");
+  CHECK(Pipeline(4, 1, Schedule::one_forward_one_backward, 1, 1, 1).passes(1) == "F0 B0 W0");
+}
+
+TEST_CASE("pipeline order: bubbles of equal passes are those of the formulas, in the memory of the first stage") {
+  for (const int stages : {2, 3, 4, 8})
+    for (const int micro_batches : {8, 16}) {
+      INFO(stages << " stages, " << micro_batches << " micro batches");
+      const double f = 1, b = 1, w = 1, work = micro_batches * (f + b + w);
+      const Pipeline plain(stages, micro_batches, Schedule::one_forward_one_backward, f, b, w);
+      // A gradient leaves a stage before its W runs, so that the pipeline fills and drains over F and B alone.
+      CHECK(plain.simulated().makespan <= work + (stages - 1) * (f + b + w) + 1e-9);
+      const Pipeline zero(stages, micro_batches, Schedule::zero_bubble, f, b, w);
+      CHECK(zero.simulated().makespan - work == Approx((stages - 1) * (f + b - w)).epsilon(0.05));
+      for (std::size_t stage = 0; stage < std::size_t(stages); ++stage) {
+        CHECK(plain.most_in_flight(stage) <= stages);
+        CHECK(zero.most_in_flight(stage) <= stages);
+      }
+    }
+}
+
+TEST_CASE("pipeline order: the plans of stages end together, and one that leaves out a message is named") {
+  for (const Schedule schedule : {Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+    const Pipeline pipeline(4, 8, schedule, 1, 1, 1);
+    std::vector<ir::Plan> plans;
+    for (const schedule::PipelineOrder& stage : pipeline.stages)
+      plans.push_back(schedule::plan_memory(stage.program, stage.needed));
+    for (const ir::Plan& plan : plans) {
+      const Status sound = ir::verify(plan);
+      INFO((sound.ok() ? "" : sound.error().message));
+      CHECK(sound.ok());
+    }
+    const std::vector<const ir::Plan*> all{&plans[0], &plans[1], &plans[2], &plans[3]};
+    CHECK(ir::verify_ranks(all, pipeline.mesh).ok());
+    const std::vector<const ir::Plan*> wrong{&plans[0], &plans[1], &plans[1], &plans[3]};
+    const Status refused = ir::verify_ranks(wrong, pipeline.mesh);
+    CHECK(refused.ok());  // the messages of two middle stages are alike
+    const std::vector<const ir::Plan*> missing{&plans[0], &plans[3], &plans[2], &plans[3]};
+    CHECK_FALSE(ir::verify_ranks(missing, pipeline.mesh).ok());
+  }
+}

@@ -1,0 +1,188 @@
+// Pipeline stages train as one rank does: losses, norms, updates of shared weights, resumes.
+#include <catch2/catch.hpp>
+
+#include "lancet/config/config.h"
+#include "routers.h"
+#include "temporary_folder.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+using config::PipelineSchedule;
+using mesh::Axis;
+using test::Records;
+
+constexpr PipelineSchedule schedules[] = {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble};
+
+// A step of these micro batches, of one sequence for each rank that the batch is split over.
+config::Config staged(int stages, int micro_batches, PipelineSchedule schedule = schedules[0]) {
+  config::Config config = test::mesh_config(1);
+  config.model.router_group_size = 1;
+  config.train.micro_batch_size = 2;
+  config.train.gradient_accumulation_steps = micro_batches;
+  config.train.pipeline_schedule = schedule;
+  config.mesh.stage = stages;
+  return config;
+}
+
+// The same step on one rank.
+config::Config alone(config::Config config, int batch_ranks = 1) {
+  config.mesh = {};
+  config.train.micro_batch_size *= batch_ranks;
+  return config;
+}
+
+// Without what depends on which sequences make a micro batch.
+void check_sums(const Records& found, const Records& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+  }
+}
+
+void check_losses(const Records& found, const Records& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO("step " << i + 1);
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+    CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(1e-5));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+    CHECK(found[i].drop_pct.value() == Approx(expected[i].drop_pct.value()).margin(0.2));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("stages: twenty steps of any number of stages and micro batches are those of one rank") {
+  for (const int micro_batches : {1, 2, 4, 8}) {
+    const Records expected = test::run_steps(alone(staged(1, micro_batches)), 1, 20);
+    CHECK(expected[0].drop_pct.value() > 0);
+    CHECK(expected[0].grad_norm > 1);
+    for (const int stages : {2, 3, 4})
+      for (const PipelineSchedule schedule : schedules) {
+        INFO(stages << " stages, " << micro_batches << " micro batches, " << config::name(schedule));
+        check_losses(test::run_steps(staged(stages, micro_batches, schedule), stages, 20), expected);
+      }
+  }
+}
+
+TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") {
+  struct Case {
+    mesh::Mesh mesh;
+    int zero;
+  };
+  for (const auto& [mesh, zero] : {Case{{{2, 2, 1, 1}}, 0}, Case{{{2, 1, 2, 1}}, 1}, Case{{{2, 1, 1, 2}}, 0},
+                                   Case{{{3, 1, 2, 1}}, 0}, Case{{{2, 2, 2, 1}}, 1}})
+    for (const PipelineSchedule schedule : schedules) {
+      const int shares = mesh.size(mesh::batch_axes);
+      config::Config config = staged(mesh[Axis::stage], 4, schedule);
+      config.train.micro_batch_size = 8 / shares;
+      config.train.zero = zero;
+      config.mesh.data = mesh[Axis::data];
+      config.mesh.expert = mesh[Axis::expert];
+      config.mesh.tensor = mesh[Axis::tensor];
+      INFO(to_string(mesh) << ", train.zero " << zero << ", " << config::name(schedule));
+      config::Config whole = config;  // the same mesh without its stages
+      whole.mesh.stage = 1;
+      check_losses(test::run_steps(config, mesh.ranks(), 20),
+                   test::run_steps(whole, mesh.ranks() / mesh[Axis::stage], 20));
+      config.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch, which has other sequences alone
+      check_sums(test::run_steps(config, mesh.ranks(), 20), test::run_steps(alone(config, shares), 1, 20));
+    }
+}
+
+TEST_CASE("stages: every router trains on stages, also with shared experts") {
+  config::Config config = staged(2, 2);
+  GENERATE(from_range(test::routes)).set(config.model);
+  check_losses(test::run_steps(config, 2, 6), test::run_steps(alone(config), 1, 6));
+}
+
+TEST_CASE("stages: a run of sixteen micro batches runs its plan twice") {
+  const config::Config config = staged(3, 16, PipelineSchedule::zero_bubble);
+  check_losses(test::run_steps(config, 3, 6), test::run_steps(alone(config), 1, 6));
+}
+
+TEST_CASE("stages: the embedding of the first stage and the head's of the last stay equal to the bit") {
+  for (const int stages : {2, 4}) {
+    config::Config config = staged(stages, 2);
+    config.train.dtype = GENERATE(DType::f32, DType::bf16);
+    config.train.master_weights = config.train.dtype == DType::f32;
+    std::vector<std::vector<std::byte>> copies(static_cast<std::size_t>(stages));
+    const Status status = comm::run_inproc(stages, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = stages}));
+      for (int step = 0; step < 5; ++step) LANCET_TRY(trainer->step(step));
+      const auto rank = std::size_t(world.rank());
+      const runtime::NamedTensor& tensor = trainer->store()["wte.weight"];
+      CHECK(tensor.elsewhere == (rank > 0 && rank + 1 < copies.size()));
+      if (tensor.elsewhere) return {};
+      copies[rank].assign(tensor.memory.start, tensor.memory.start + ir::bytes(tensor.type));
+      return {};
+    });
+    REQUIRE(status.ok());
+    CHECK(copies.front() == copies.back());
+    CHECK(!copies.front().empty());
+  }
+}
+
+TEST_CASE("stages: a run resumes bit for bit on its mesh, and on other meshes within rounding") {
+  test::TemporaryFolder folder;
+  config::Config config = staged(2, 4, PipelineSchedule::zero_bubble);
+  config.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch
+  config.mesh.data = 2;
+  config.mesh.expert = 1;
+  config.train.micro_batch_size = 1;
+  config.train.steps = 6;
+  config.train.save_interval = 3;
+  const auto whole = test::losses_of_run(config, folder / "whole", 4, 0);
+  const auto run = [&](const std::string& name) { return folder / name; };
+  test::losses_of_run(config, run("stopped"), 4, 3);
+  std::filesystem::copy(run("stopped"), run("elsewhere"), std::filesystem::copy_options::recursive);
+  std::filesystem::copy(run("stopped"), run("longer"), std::filesystem::copy_options::recursive);
+  CHECK(test::losses_of_run(config, run("stopped"), 4, 0) == whole);
+
+  config::Config one = alone(config, 2);
+  const auto on_one = test::losses_of_run(one, run("elsewhere"), 1, 5);
+  REQUIRE(on_one.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) CHECK(on_one[i] == Approx(whole[i]).epsilon(1e-5));
+  config::Config back = config;  // from one rank to three stages
+  back.mesh = {};
+  back.mesh.stage = 3;
+  back.train.micro_batch_size = 2;
+  const auto on_three = test::losses_of_run(back, run("elsewhere"), 3, 0);
+  REQUIRE(on_three.size() == 6);
+  CHECK(on_three[5] == Approx(whole[5]).epsilon(1e-5));
+}
+
+TEST_CASE("stages: a step that is not finite is skipped on all stages") {
+  config::Config config = staged(3, 2);
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.lr = 1e30;
+  config.train.clip_grad = 0;
+  const Records records = test::run_steps(config, 3, 4);
+  CHECK_FALSE(records[0].skipped);
+  CHECK(records.back().skipped);
+}
+
+TEST_CASE("stages: what stages are not built for is refused in one line") {
+  const auto error = [](const std::function<void(config::Config&)>& change) {
+    config::Config config = staged(2, 1);
+    change(config);
+    const Status status = config::check(config, 2);
+    return status.ok() ? "" : status.error().message;
+  };
+  CHECK(error([](config::Config&) {}).empty());
+  CHECK(error([](config::Config& c) { c.overlap.policy = "lancet"; }) ==
+        "config: overlap.policy: expected \"sequential\" with mesh.stage = 2 (train.pipeline_schedule orders a stage), "
+        "found \"lancet\"");
+  CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }) ==
+        "config: mesh.stage: expected 1 for device \"cuda\", found 2");
+  CHECK(error([](config::Config& c) { c.log.trace = 1; }) ==
+        "config: log.trace: expected 0 with mesh.stage = 2, found 1");
+  CHECK(error([](config::Config& c) { c.mesh.stage = 5; }) ==
+        "config: mesh.stage: expected at most the 4 blocks of the model (model.n_layer), found 5");
+}
+
+}  // namespace lancet
