@@ -285,6 +285,7 @@ Result<ir::Plan> schedule_step(const ir::Program& logical, ir::Program program, 
 std::string why_not_across_steps(const PlanRequest& request) {
   const passes::OptimizeOptions& optimizer = request.optimizer;
   if (!request.overlap.across_steps) return "overlap.across_steps is false";
+  if (request.gradient_sums.shards) return "";  // at least the gathers of updated weights may
   if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
   if (optimizer.clip_grad > 0)
     return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",

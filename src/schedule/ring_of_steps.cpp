@@ -20,6 +20,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/step_border.h"
+#include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/turns.h"
 #include "orders.h"
@@ -64,6 +65,21 @@ std::vector<bool> reported(const ir::Program& program) {
   for (const ir::Output& output : program.outputs)
     if (output.kind != ir::OutputKind::norm) reported[program.root(output.tensor).index()] = true;
   return reported;
+}
+
+// True if updates read what the norm of the gradients decides.
+bool updates_wait_for_norm(const ir::Program& program) {
+  std::vector<bool> follows(program.tensors.size());
+  for (const ir::Output& output : program.outputs)
+    if (output.kind == ir::OutputKind::norm) follows[program.root(output.tensor).index()] = true;
+  bool wait = false;
+  for (const ir::Instruction& at : program.instructions) {
+    if (!std::ranges::any_of(at.operands, [&](TensorId id) { return bool(follows[program.root(id).index()]); }))
+      continue;
+    wait = wait || !at.writes.empty();
+    for (TensorId id : at.results) follows[program.root(id).index()] = true;
+  }
+  return wait;
 }
 
 // By tensor: the start of the first instruction that uses its memory and does not close the step.
@@ -320,9 +336,18 @@ class RingSearch {
 
 }  // namespace
 
+std::vector<bool> may_cross_steps(const ir::Program& program) {
+  std::vector<bool> may = ir::closes_step(program);
+  if (!updates_wait_for_norm(program)) return may;
+  for (std::size_t i = 0; i < may.size(); ++i)
+    may[i] = may[i] && ops::kind(program.instructions[i]) == ops::Kind::flat_all_gather;
+  return may;
+}
+
 std::vector<double> first_uses(const Candidate& candidate) {
   const ir::Program& program = candidate.program;
   const std::vector<bool> closes = ir::closes_step(program), is_reported = reported(program);
+  const std::vector<bool> may_cross = may_cross_steps(program);
   const std::vector<double> used = times_of_use(candidate, closes);
   const Dependencies dependencies = ir::dependencies(program);
   std::vector<double> first(closes.size(), never);
@@ -331,7 +356,7 @@ std::vector<double> first_uses(const Candidate& candidate) {
       if (is_reported[root.index()]) first[i] = cannot;
       if (is_named(program[root])) first[i] = std::min(first[i], used[root.index()]);
     }
-    if (!closes[i]) first[i] = cannot;
+    if (!may_cross[i]) first[i] = cannot;
     for (InstructionId before : dependencies[i]) first[before.index()] = std::min(first[before.index()], first[i]);
   }
   return first;

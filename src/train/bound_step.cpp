@@ -23,6 +23,13 @@ BoundMicroBatch inputs_of(runtime::Executor& executor, std::int32_t micro) {
   return bound;
 }
 
+// Whether the instruction that makes the tensor is left to the next step.
+bool is_of_step_before(const ir::Program& program, ir::TensorId made) {
+  return std::ranges::any_of(program.instructions, [&](const ir::Instruction& at) {
+    return ir::of_step_before(at) && std::ranges::count(at.results, made) > 0;
+  });
+}
+
 }  // namespace
 
 Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& store,
@@ -43,6 +50,7 @@ Result<BoundStep> BoundStep::bind(const ir::Plan& plan, runtime::TensorStore& st
     const std::string before = ir::of_micro_batch("schedule", ir::step_before);
     if (plan.program.find(before).valid()) bound.schedule_before = executor.input(before).as<float>();
     bound.crosses_steps = ir::crosses_steps(plan.program);
+    bound.norm_crosses = is_of_step_before(plan.program, plan.program.output("grad_norm"));
   }
   for (const ir::Output& output : plan.program.outputs) {
     LayerOutputs& layers = bound.micro_batches[std::size_t(output.micro_batch)].layers;

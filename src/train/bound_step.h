@@ -27,6 +27,7 @@ struct BoundStep {
   float* schedule = nullptr;
   float* schedule_before = nullptr;  // of the step before, if the plan lists its end
   bool crosses_steps = false;
+  bool norm_crosses = false;  // the norm of a step is known when the next one has run
 
   static Result<BoundStep> bind(const ir::Plan& plan, runtime::TensorStore& store,
                                 const runtime::ExecutorOptions& options);

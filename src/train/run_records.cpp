@@ -34,9 +34,9 @@ Status RunRecords::check_folder() const {
   return world::broadcast_status(state_.world, state_.is_rank0() ? folder_->check_in_place() : Status(), 0);
 }
 
-void RunRecords::step(const run::StepRecord& record, bool is_open) {
+void RunRecords::step(const run::StepRecord& record) {
   const auto layers = state_.trainer->last_layers();
-  if (!is_open) return write(record, layers);
+  if (record.is_norm_known) return write(record, layers);
   open_.emplace(Open{record, {layers.begin(), layers.end()}, {}});
   for (const run::LayerLoad& layer : layers)
     open_->expert_tokens.emplace_back(layer.expert_tokens.begin(), layer.expert_tokens.end());

@@ -24,8 +24,8 @@ class RunRecords {
   // Collective: a run whose folder is gone ends before it writes to a folder of that name that is another run's.
   Status check_folder() const;
 
-  // is_open: the norm is not known yet; the step is recorded when completed() brings it.
-  void step(const run::StepRecord& record, bool is_open = false);
+  // A step whose norm is not known yet is recorded when completed() brings it.
+  void step(const run::StepRecord& record);
   // grad_norm: of the step that waits for it, if one does; empty if it stays unknown.
   void completed(std::optional<double> grad_norm);
   void plan();  // replaces plan.ir by the trainer's plan

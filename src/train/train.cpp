@@ -117,7 +117,7 @@ class Run {
       LANCET_TRY(records_.check_folder());
       LANCET_TRY(named("saving", saving_.save(&*record, stop)));
     }
-    records_.step(*record, trainer.is_open());
+    records_.step(*record);
     if (state_.position.skips_in_a_row >= config.train.max_skips) return fail_after_skips();
     if (!stop && state_.position.step == config.log.trace) {
       LANCET_ASSIGN(const std::string text, trainer.trace());
@@ -134,7 +134,10 @@ class Run {
     if (!status.ok() && status.error().code != ExitCode::numerical) return status;
     const double norm = trainer.last_record().grad_norm;
     records_.completed(norm);
-    if (record) record->grad_norm = norm;
+    if (record) {
+      record->grad_norm = norm;
+      record->is_norm_known = true;
+    }
     if (status.ok()) return status;
     if (record) records_.step(*record);
     if (status.error().agreed) LANCET_TRY(saving_.finish());

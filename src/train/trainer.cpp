@@ -114,6 +114,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
     record.grad_norm = last_record_.grad_norm;
+    record.is_norm_known = last_record_.is_norm_known;
     return record;
   }
 
@@ -264,7 +265,7 @@ class TrainerImpl final : public Trainer {
   // Collective, once what the last step had left has run. Numerical error: its norm is not finite.
   Status complete() {
     open_ = false;
-    if (emulated_) return {};
+    if (std::exchange(last_record_.is_norm_known, true) || emulated_) return {};
     last_record_.grad_norm = unsigned_nan(*step_.grad_norm);
     return std::isfinite(last_record_.grad_norm) ? Status() : Status(not_finite(last_record_).error);
   }
@@ -293,12 +294,13 @@ class TrainerImpl final : public Trainer {
     open_ = step_.crosses_steps;
     speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
     if (open_ && border == Border::closed) LANCET_TRY(run_end());  // counts to no step's time: a run has one end
-    record.grad_norm = open_ ? std::numeric_limits<double>::quiet_NaN() : *step_.grad_norm;
+    record.is_norm_known = !open_ || !step_.norm_crosses;
+    record.grad_norm = record.is_norm_known ? *step_.grad_norm : std::numeric_limits<double>::quiet_NaN();
     for (double* value : {&record.loss, &record.aux_loss, &record.grad_norm}) *value = unsigned_nan(*value);
     tally_.fill(record, world_.size() == 1, speed_.tokens());
     if (emulated_) return of_no_model(record);
     last_record_ = record;
-    if (std::isfinite(record.loss) && (open_ || std::isfinite(record.grad_norm))) return record;
+    if (std::isfinite(record.loss) && (!record.is_norm_known || std::isfinite(record.grad_norm))) return record;
     const NotFinite found = not_finite(record);
     // If the norm is finite, the update has happened and the step cannot be skipped.
     if (config_.train.on_non_finite == config::OnNonFinite::skip && found.searched && !std::isfinite(record.grad_norm))
@@ -322,7 +324,7 @@ class TrainerImpl final : public Trainer {
     const auto cause = config_.mesh.stage > 1
                            ? Result<std::string>("pipeline stages are not searched for the first such tensor")
                            : find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
-    const std::string norm = open_ ? "not known yet" : fmt::format("{}", record.grad_norm);
+    const std::string norm = record.is_norm_known ? fmt::format("{}", record.grad_norm) : "not known yet";
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));

@@ -82,6 +82,17 @@ TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, b
     config.train.master_weights = false;
   }
   SECTION("ZeRO-1") { config.train.zero = 1; }
+  SECTION("ZeRO-1 with clipping: only gathers of weights cross") {
+    config.train.zero = 1;
+    config.train.clip_grad = 0.5;
+  }
+  SECTION("ZeRO-1 with clipping, bf16, steps that may be skipped, micro batches") {
+    config.train.zero = 1;
+    config.train.clip_grad = 0.5;
+    config.train.dtype = DType::bf16;
+    config.train.on_non_finite = config::OnNonFinite::skip;
+    config.train.gradient_accumulation_steps = 2;
+  }
   SECTION("micro batches") { config.train.gradient_accumulation_steps = 2; }
   SECTION("micro batches in several runs of a plan, ZeRO-1") {
     config.train.gradient_accumulation_steps = 9;
@@ -111,6 +122,8 @@ TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, b
   REQUIRE(train_run(config, ranks, options).code == ExitCode::done);
   const ir::Plan plan = plan_in(folder / "ring");
   CHECK(ir::crosses_steps(plan.program));
+  for (const ir::Instruction& at : plan.program.instructions)
+    if (config.train.clip_grad > 0 && ir::of_step_before(at)) CHECK(at.op == "all_gather_flat");
   CHECK(plan.header.real("predicted_ms") < plan_in(folder / "whole").header.real("predicted_ms"));
   CHECK(held_out_losses(folder / "ring").size() == 2);
   check_same_runs(folder / "ring", folder / "whole");
@@ -249,6 +262,30 @@ TEST_CASE("ring of steps: a norm that is not finite is an error of its own step,
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("ring of steps: a step that is skipped leaves gathers that change no weight") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "whole", false);
+  config.train.zero = 1;
+  config.train.clip_grad = 1;
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.lr_schedule = config::LrSchedule::constant;
+  config.train.lr = 1e30;
+  config.train.max_skips = 100;
+  config.train.eval_interval = 0;
+  const BorderCosts costs;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  config.log.run_dir = folder / "ring";
+  config.overlap.across_steps = true;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  CHECK(ir::crosses_steps(plan_in(folder / "ring").program));
+  const auto found = records_of(folder / "ring"), expected = records_of(folder / "whole");
+  REQUIRE(found.size() == expected.size());
+  CHECK(found.back()["skipped_steps"] > 0);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    for (const char* key : {"loss", "grad_norm", "skipped_steps"}) CHECK(found[i][key] == expected[i][key]);
 }
 
 TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one record a step") {

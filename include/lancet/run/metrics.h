@@ -18,7 +18,8 @@ struct StepRecord {
   double loss = 0;                 // mean cross-entropy over the tokens of the whole batch, in nats
   double aux_loss = 0;             // sum over MoE layers, without its coefficient
   double grad_norm = 0;            // before clipping
-  bool is_norm_known = true;       // false: the run ended before the norm was known, and the record has no grad_norm
+  // False: the step has left its end, and the norm with it, to the next one. A run that ends before that records none.
+  bool is_norm_known = true;
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;

@@ -7,9 +7,14 @@
 
 namespace lancet::schedule {
 
+// Per instruction, true if the next step may execute it and the values stay the same: it closes the step and, where
+// updates wait for the norm of the gradients (train.clip_grad, train.on_non_finite=skip), gathers updated weights
+// (ZeRO-1). The norm then belongs to its own step.
+std::vector<bool> may_cross_steps(const ir::Program& program);
+
 // Per instruction, the earliest predicted time in the next step at which a tensor is used that it, or what depends on
-// it, updates; infinite if there is none. Negative if it cannot be left to the next step: it does not close the step,
-// or an output of this step other than the norm of the gradients needs it.
+// it, updates; infinite if there is none. Negative if it cannot be left to the next step: it may not
+// (may_cross_steps), or an output of this step other than the norm of the gradients needs it.
 std::vector<double> first_uses(const Candidate& candidate);
 
 // The schedule in which a run begins with what `left` (per instruction) says of the step before; with an instruction,
@@ -22,8 +27,7 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
 
 // Leaves to the next step as much of the step's end as makes the period shortest: what would start late in the step and
 // is used late in the next one. The arena stays within overlap.memory_factor, or grows no further. The candidate is the
-// schedule of all micro batches; it stays as it is if nothing gains 0.2% of it. Only for steps whose updates wait for
-// no norm (passes::OptimizeOptions::clip_grad and guard).
+// schedule of all micro batches; it stays as it is if nothing gains 0.2% of it.
 Candidate ring_of_steps(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 }  // namespace lancet::schedule

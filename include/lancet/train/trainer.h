@@ -56,7 +56,7 @@ class Trainer {
   enum class Border : std::uint8_t { closed, open };
   virtual Result<run::StepRecord> step(std::int64_t step, Border border) = 0;
   Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
-  // True if the last step has left something; the norm in its record is NaN then.
+  // True if the last step has left something (run::StepRecord::is_norm_known: whether also its norm).
   virtual bool is_open() const = 0;
   // Completes the last step; nothing if it is complete. Evaluation and generation do it themselves; store() is to be
   // read only afterwards. Numerical error: its norm is not finite.
