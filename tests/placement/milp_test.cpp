@@ -100,7 +100,7 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
     const Problem problem = small_problem(seed);
     CAPTURE(seed, problem.op_count(), problem.device_count());
     const auto best = brute_force_ms(problem);
-    const auto start = etf(problem);
+    const auto start = list_search(problem, {.seconds = 60, .moves = 20});
     const auto found = solve_milp(problem, {.start = start.ok() ? &*start : nullptr});
     REQUIRE(best.has_value() == found.ok());
     if (!best) ++impossible;
@@ -116,7 +116,7 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
 
 TEST_CASE("the integer program needs no start, and keeps a start that it cannot better") {
   if (!has_cbc()) return;
-  for (const std::uint32_t seed : {6u, 10u, 15u, 21u}) {
+  for (const std::uint32_t seed : {6u, 10u, 20u, 26u}) {
     const Problem problem = small_problem(seed);
     CAPTURE(seed);
     const auto found = solve_milp(problem);
@@ -162,6 +162,7 @@ TEST_CASE("the integer program proves that there is no placement") {
       "no placement of 3 ops on 2 devices has enough memory and paths: expected one, found a proof that there is none");
 }
 
+// The models of seeds 20 and 40 are small once preprocessed: an assertion in CBC fails on such ones.
 TEST_CASE("GLPK finds the same minimum of the program's text") {
   if (!has_cbc()) return;
   if (std::system("command -v glpsol > /dev/null") != 0) {
@@ -223,7 +224,7 @@ TEST_CASE("reachability follows ops and flows") {
 
 TEST_CASE("a start has the integers of its placement") {
   if (!has_cbc()) return;
-  for (const std::uint32_t seed : {5u, 9u, 18u, 34u}) {
+  for (const std::uint32_t seed : {4u, 10u, 18u, 34u}) {
     const Problem problem = small_problem(seed);
     const auto start = list_search(problem, {.moves = 100});
     REQUIRE(start.ok());
