@@ -76,25 +76,31 @@ class ListSearch {
       device_of_op_[op] = device_of_unit[std::size_t(units_.of[op])];
   }
 
-  // The makespan, or `never` once an op ends after the limit.
-  double makespan_of(const std::vector<int>& order, double limit) {
+  // The makespan, or `never` once it is sure to exceed the limit: an op's end, and the longest chain behind it.
+  double makespan_of(const std::vector<int>& order, const std::vector<double>& ranks, double limit) {
     table_.clear();
     double latest = 0;
     for (const int op : order) {
-      latest = std::max(latest, table_.run(op, device_of_op_[std::size_t(op)]));
-      if (latest > limit) return never;
+      const double end = table_.run(op, device_of_op_[std::size_t(op)]);
+      if (table_.start(op) + ranks[std::size_t(op)] > limit * (1 + 1e-12) || end == never) return never;
+      latest = std::max(latest, end);
     }
-    return latest;
+    return latest <= limit ? latest : never;
   }
 
-  // Sets the order and the makespan of a candidate whose devices were changed.
+  // Sets the order and the makespan of a candidate whose devices were changed; `never` if that exceeds the limit.
   void evaluate(Candidate& candidate, double limit) {
     spread(candidate.device);
-    const double as_before = candidate.order.empty() ? never : makespan_of(candidate.order, limit);
-    std::vector<int> by_chains = order_by(upward_ranks(problem_, flows_, device_of_op_));
-    const double now = makespan_of(by_chains, std::min(limit, as_before));
-    candidate.makespan = std::min(now, as_before);
-    if (now < as_before || candidate.order.empty()) candidate.order = std::move(by_chains);
+    const std::vector<double> ranks = upward_ranks(problem_, flows_, device_of_op_);
+    candidate.makespan = never;
+    if (std::ranges::max(ranks) > limit * (1 + 1e-12)) return;
+    if (!candidate.order.empty()) candidate.makespan = makespan_of(candidate.order, ranks, limit);
+    std::vector<int> by_chains = order_by(ranks);
+    const double now = makespan_of(by_chains, ranks, std::min(limit, candidate.makespan));
+    if (now < candidate.makespan || candidate.order.empty()) {
+      candidate.makespan = now;
+      candidate.order = std::move(by_chains);
+    }
   }
 
   bool fits(const std::vector<int>& device_of_unit) {
@@ -258,7 +264,7 @@ class ListSearch {
     if (to < from) std::rotate(at(to), at(from), at(from + 1));
     if (to > from) std::rotate(at(from), at(from + 1), at(to + 1));
     spread(candidate.device);
-    candidate.makespan = makespan_of(order, limit);
+    candidate.makespan = makespan_of(order, upward_ranks(problem_, flows_, device_of_op_), limit);
     return to != from;
   }
 

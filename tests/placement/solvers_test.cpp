@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "brute_force.h"
 #include "support.h"
 
 namespace lancet::placement {
@@ -196,6 +197,18 @@ TEST_CASE("the search finds the best assignment of small chains") {
     INFO("seed " << seed);
     REQUIRE(found.ok());
     CHECK(found->makespan_ms == Approx(shortest_in_order(problem)));
+  }
+}
+
+TEST_CASE("the search is within 5% of the optimum of small graphs") {
+  for (std::uint32_t seed = 1; seed <= 50; ++seed) {
+    const Problem problem = random_problem(seed, 5 + int(seed % 5), 2 + int(seed % 2), 1.0 + double(seed % 4) / 2);
+    const auto best = test::brute_force_ms(problem);
+    const auto found = list_search(problem, {.seconds = 10, .moves = 10'000});
+    INFO("seed " << seed);
+    REQUIRE(best.has_value() == found.ok());
+    if (best) CHECK(found->makespan_ms <= 1.05 * *best);
+    if (best) CHECK(found->makespan_ms >= *best * (1 - 1e-9));
   }
 }
 

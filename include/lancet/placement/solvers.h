@@ -29,8 +29,8 @@ Result<Placement> msct(const Problem& problem);
 Result<Placement> getf(const Problem& problem);
 
 struct SearchOptions {
-  double seconds = 2;            // at most, but the solvers that it starts from always end
-  std::int64_t moves = 100'000;  // at most; a search that ends by them gives the same answer in every run
+  double seconds = 2;              // at most, but the solvers that it starts from always end
+  std::int64_t moves = 1'000'000;  // at most; a search that ends by them gives the same answer in every run
   std::uint64_t seed = 1;
 };
 // Moves of ops between devices and in the order, from the best of the solvers above: never worse than any of them.
