@@ -128,10 +128,10 @@ TEST_CASE("the integer program needs no start, and keeps a start that it cannot 
     CHECK(again->proven);
   }
   // No time for a proof: the start or better, with a bound.
-  const Problem problem = random_problem(3, 30, 3, 2.0, false);
+  const Problem problem = random_problem(3, 18, 3, 1.5, false);
   const auto start = heft(problem);
   REQUIRE(start.ok());
-  const auto found = solve_milp(problem, {.seconds = 0.01, .start = &*start});
+  const auto found = solve_milp(problem, {.seconds = 0.2, .start = &*start});
   REQUIRE(found.ok());
   CHECK(found->placement.makespan_ms <= start->makespan_ms);
   CHECK(found->bound_ms > 0);
