@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,7 +106,7 @@ LinearAnswer solve_here(const LinearModel& model, const LinearOptions& options, 
     answer.objective = Cbc_getObjValue(cbc.get());
     answer.bound = answer.objective;
   }
-  if (answer.status != Status::optimal || options.gap > 0) {
+  if (answer.status == Status::feasible || answer.status == Status::nothing || options.gap > 0) {
     const double bound = Cbc_getBestPossibleObjValue(cbc.get());
     answer.bound = std::fabs(bound) < 1e40 ? bound : -unbounded;
   }
@@ -171,6 +172,7 @@ bool solve_in_child(const LinearModel& model, const LinearOptions& options, bool
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
     signal(SIGABRT, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // without its reader it has no use
     write_all(ends[1], packed(solve_here(model, options, careful)));
     _exit(0);
   }
