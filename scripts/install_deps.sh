@@ -10,14 +10,15 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config
   libopenmpi-dev openmpi-bin
   libdnnl-dev ocl-icd-opencl-dev
-  nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libxxhash-dev)
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libxxhash-dev
+  coinor-libcbc-dev)
 test_packages=(catch2 python3 iproute2)
 
 case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
   --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
-  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang clang-format libclang-rt-14-dev chromium slurm-wlm) ;;
+  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang clang-format libclang-rt-14-dev chromium slurm-wlm glpk-utils) ;;
   *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --all-tests]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0
@@ -46,6 +47,7 @@ error: this is '$system', and this script installs on Debian 12 only. Needed, un
   a C++20 compiler (GCC 12 or later), CMake 3.25 or later, Ninja, pkg-config
   Open MPI (or another MPI 3), oneDNN 2.6 or later (and the OpenCL loader that its package may ask for)
   nlohmann-json 3.11, fmt 9, spdlog 1.10, CLI11 2.1, PCRE2 (8 bit), xxHash; for the tests Catch2 2.13 and Python 3
+  CBC 2.10 (optional: lancet place --solver milp)
 Missing here, by Debian's names: ${missing[*]}
 Once they are installed, run again with LANCET_SKIP_INSTALL=1. Without MPI or oneDNN one rank still trains:
   cmake -S . -B build -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF

@@ -28,6 +28,13 @@ bool has_values(const LinearAnswer& answer) {
   return answer.status == LinearAnswer::Status::optimal || answer.status == LinearAnswer::Status::feasible;
 }
 
+Result<LinearAnswer> solve_model(const MilpModel& model, const Problem& problem, const MilpOptions& options,
+                                 double seconds) {
+  LinearOptions linear{.seconds = std::max(0.01, seconds), .gap = options.gap};
+  if (options.start) linear.start = milp_start(model, problem, *options.start);
+  return solve_linear(model.linear, linear);
+}
+
 Error no_answer(const Problem& problem, const LinearAnswer& answer, double seconds) {
   if (answer.status == LinearAnswer::Status::infeasible)
     return config_error(
@@ -46,9 +53,12 @@ Result<MilpAnswer> solve_milp(const Problem& problem, const MilpOptions& options
   if (options.start) check_valid(problem, *options.start, "the start of the integer program");
 
   const MilpModel model = milp_model(problem, options.start ? options.start->makespan_ms : serial_ms(problem));
-  LinearOptions linear{.seconds = std::max(0.01, options.seconds - seconds_since(before)), .gap = options.gap};
-  if (options.start) linear.start = milp_start(model, problem, *options.start);
-  LANCET_ASSIGN(const LinearAnswer solved, solve_linear(model.linear, linear));
+  const double known_bound_ms = std::max(model.bound_ms, lower_bound_ms(problem));
+  const double allowed_gap = std::max(options.gap, proof_tolerance);
+  LinearAnswer solved;
+  if (!options.start || options.start->makespan_ms * (1 - allowed_gap) > known_bound_ms) {
+    LANCET_ASSIGN(solved, solve_model(model, problem, options, options.seconds - seconds_since(before)));
+  }
   if (!has_values(solved) && !options.start) return no_answer(problem, solved, options.seconds);
 
   MilpAnswer answer;
@@ -56,9 +66,8 @@ Result<MilpAnswer> solve_milp(const Problem& problem, const MilpOptions& options
   if (has_values(solved)) check_valid(problem, answer.placement, "the integer program's placement");
   if (options.start && (!has_values(solved) || options.start->makespan_ms <= answer.placement.makespan_ms))
     answer.placement = *options.start;
-  answer.bound_ms = std::min(answer.placement.makespan_ms,
-                             std::max({model.bound_ms, solved.bound * model.scale, lower_bound_ms(problem)}));
-  answer.proven = answer.gap() <= std::max(options.gap, proof_tolerance);
+  answer.bound_ms = std::min(answer.placement.makespan_ms, std::max(known_bound_ms, solved.bound * model.scale));
+  answer.proven = answer.gap() <= allowed_gap;
   answer.columns = static_cast<int>(model.linear.columns.size());
   answer.integers = model.linear.integer_count();
   answer.rows = static_cast<int>(model.linear.rows.size());

@@ -42,7 +42,10 @@ void append(Terms& terms, const Terms& more, double factor = 1) {
 class Builder {
  public:
   Builder(const Problem& problem, double horizon_ms)
-      : problem_(problem), horizon_ms_(horizon_ms * (1 + horizon_slack)), reach_(problem) {
+      : problem_(problem),
+        horizon_ms_(horizon_ms * (1 + horizon_slack)),
+        slack_(2 * horizon_slack * horizon_ms),
+        reach_(problem) {
     model_.units = units_of(problem);
     model_.scale = horizon_ms > 0 ? horizon_ms / horizon_units : 1;
     windows_ = windows(problem, model_.units, horizon_ms_);
@@ -242,7 +245,7 @@ class Builder {
   // start(second) >= end(first) - M (1 - column)
   void add_order(int first, int second, int column) {
     const double big_m = units(horizon_ms_ - windows_.after[slot(first)] - windows_.earliest[slot(second)]);
-    if (big_m <= 0) return;
+    if (big_m <= units(slack_)) return;
     Terms terms{{start(second), 1}, {start(first), -1}, {column, -big_m}};
     append(terms, duration(first), -1);
     row(fmt::format("order_{}_{}", first, second), -big_m, unbounded, terms);
@@ -274,7 +277,7 @@ class Builder {
     for (int k = 0; k < problem_.device_count(); ++k) {
       if (!may(i, k) || !may(j, k)) continue;
       const double end_i = horizon_ms_ - (tail(i, k) - ms(i, k)), end_j = horizon_ms_ - (tail(j, k) - ms(j, k));
-      if (end_i <= head(j, k) || end_j <= head(i, k)) continue;  // apart in any case
+      if (end_i <= head(j, k) + slack_ || end_j <= head(i, k) + slack_) continue;  // apart in any case
       forward |= head(i, k) + ms(i, k) <= horizon_ms_ - tail(j, k);
       backward |= head(j, k) + ms(j, k) <= horizon_ms_ - tail(i, k);
       if (unit(i) != unit(j))
@@ -301,7 +304,7 @@ class Builder {
     const int first = task_of(q), second = task_of(r);
     const double end_q = horizon_ms_ - windows_.after[slot(first)], end_r = horizon_ms_ - windows_.after[slot(second)];
     const double start_q = windows_.earliest[slot(first)], start_r = windows_.earliest[slot(second)];
-    if (end_q <= start_r || end_r <= start_q) return;
+    if (end_q <= start_r + slack_ || end_r <= start_q + slack_) return;
     std::vector<Terms> both;
     for (const bool leaves : {true, false})
       for (int k = 0; k < problem_.device_count(); ++k) {
@@ -364,6 +367,7 @@ class Builder {
 
   const Problem& problem_;
   const double horizon_ms_;
+  const double slack_;  // what the horizon's own slack leaves open decides no order, in ms
   const Reachability reach_;
   Windows windows_;
   MilpModel model_;

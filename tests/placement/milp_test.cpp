@@ -1,83 +1,248 @@
-// The mixed-integer program against brute force, and its parts.
+// The mixed-integer program against brute force and against a second solver, and its parts.
 #include "lancet/placement/milp.h"
 
-#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "lancet/placement/linear_solver.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/violations.h"
 #include "placement/brute_force.h"
+#include "placement/milp_model.h"
+#include "placement/milp_windows.h"
 #include "placement/support.h"
+#include "temporary_folder.h"
 
 namespace lancet::placement::test {
 namespace {
 
-// 5 to 9 ops on 2 or 3 unlike devices; every third problem has groups, every fifth equal devices.
+bool has_cbc() {
+  if (linear_solver().empty()) WARN("SKIPPED: this build has no CBC");
+  return !linear_solver().empty();
+}
+
+void make_devices_equal(Problem& problem) {
+  for (Op& op : problem.ops) op.ms.assign(op.ms.size(), op.ms.front());
+  for (auto& row : problem.ms_per_mb)
+    for (double& value : row) value = value > 0 ? 0.5 : 0;
+  for (auto& row : problem.latency_ms)
+    for (double& value : row) value = value > 0 ? 0.02 : 0;
+}
+
+// 5 to 9 ops on 2 or 3 unlike devices with finite memory. Some have groups, little memory, equal devices, pairs of
+// devices without a path, or an op that does not run everywhere.
 Problem small_problem(std::uint32_t seed) {
-  Problem problem =
-      random_problem(seed, 5 + int(seed % 5), 2 + int(seed % 2), 1.0 + double(seed % 4) / 2, seed % 3 == 0);
-  if (seed % 5 == 0) {
-    for (Op& op : problem.ops) op.ms.assign(op.ms.size(), op.ms.front());
-    for (auto& row : problem.ms_per_mb)
-      for (double& value : row) value = value > 0 ? 0.5 : 0;
-    for (auto& row : problem.latency_ms)
-      for (double& value : row) value = value > 0 ? 0.02 : 0;
-  }
+  const int ops = 5 + int(seed % 5), devices = 2 + int(seed % 2);
+  Problem problem = random_problem(seed, ops, devices, 1.0 + double(seed % 3) / 4, seed % 3 == 0);
+  if (seed % 5 == 0) make_devices_equal(problem);
+  if (seed % 4 == 1)
+    for (Device& device : problem.devices) device.memory_mb *= 0.6;
+  if (seed % 7 == 0) problem.ms_per_mb[0].back() = never;
+  if (seed % 11 == 0) problem.ops[2].ms[1] = never;
   return problem;
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The minimum that GLPK finds for a model.
+double glpk_minimum(const LinearModel& model) {
+  const lancet::test::TemporaryFolder folder;
+  const std::string text = folder.write("model.lp", model.text()), answer = folder / "answer";
+  const std::string command = "glpsol --tmlim 60 --lp " + text + " --write " + answer + " > " + (folder / "log");
+  REQUIRE(std::system(command.c_str()) == 0);
+  // "s mip ROWS COLUMNS o MINIMUM": o for optimal.
+  std::istringstream lines(contents_of(answer));
+  std::string line;
+  while (std::getline(lines, line) && !line.starts_with("s ")) {
+  }
+  std::istringstream words(line);
+  std::string s, kind, status;
+  int rows = 0, columns = 0;
+  double minimum = std::nan("");
+  words >> s >> kind >> rows >> columns >> status >> minimum;
+  CHECK(kind == "mip");
+  CHECK(rows >= int(model.rows.size()));
+  CHECK(columns == int(model.columns.size()));
+  CHECK(status == "o");
+  return minimum;
 }
 
 }  // namespace
 
+TEST_CASE("brute force finds the optimum of problems whose optimum is known") {
+  // A chain stays on its fastest device if flows are slow, and follows the fastest devices if they are free.
+  CHECK(brute_force_ms(problem_of({{1, 2}, {3, 1}, {1, 2}}, chain(3), 10)) == 5);
+  CHECK(brute_force_ms(problem_of({{1, 2}, {3, 1}, {1, 2}}, chain(3), 0)) == 3);
+  // 5 equal ops on two devices; two flows into one device, one after the other on its downlink.
+  CHECK(brute_force_ms(problem_of({{2, 2}, {2, 2}, {2, 2}, {2, 2}, {2, 2}}, {})) == 6);
+  const std::vector<Flow> into{{0, 2, 3}, {1, 2, 3}};
+  Problem problem = problem_of({{1, never, never}, {never, 1, never}, {never, never, 1}}, into);
+  CHECK(brute_force_ms(problem) == 1 + 3 + 3 + 1);
+  problem.ms_per_mb[0][2] = never;
+  CHECK(brute_force_ms(problem) == std::nullopt);
+  // Memory forces a split: 1 + 1 on one device, a flow of 4 and 1 on the other.
+  problem = problem_of({{1, 1}, {1, 1}, {1, 1}}, chain(3), 4);
+  for (Device& device : problem.devices) device.memory_mb = 2;
+  CHECK(brute_force_ms(problem) == 7);
+}
+
 TEST_CASE("the integer program finds brute force's optimum on 50 random graphs") {
-  if (linear_solver().empty()) {
-    WARN("SKIPPED: this build has no CBC");
-    return;
-  }
+  if (!has_cbc()) return;
+  int impossible = 0;
   for (std::uint32_t seed = 1; seed <= 50; ++seed) {
     const Problem problem = small_problem(seed);
     CAPTURE(seed, problem.op_count(), problem.device_count());
-    const auto t0 = std::chrono::steady_clock::now();
     const auto best = brute_force_ms(problem);
-    const auto t1 = std::chrono::steady_clock::now();
-    const auto start = list_search(problem, {.seconds = 60, .moves = 300});
-    MilpOptions options;
-    if (start.ok()) options.start = &*start;
-    const auto found = solve_milp(problem, options);
-    fmt::print("{} ops {} dev {}: brute {:.2f}s milp {:.2f}s ", seed, problem.op_count(), problem.device_count(),
-               std::chrono::duration<double>(t1 - t0).count(),
-               std::chrono::duration<double>(std::chrono::steady_clock::now() - t1).count());
-    fmt::print("best {} etf {} ", best.value_or(-1), start.ok() ? start->makespan_ms : -1);
-    if (found.ok())
-      fmt::print("milp {} bound {} proven {} ({} cols {} int {} rows)\n", found->placement.makespan_ms, found->bound_ms,
-                 found->proven, found->columns, found->integers, found->rows);
-    else
-      fmt::print("{}\n", found.error().message);
-    CHECK(best.has_value() == found.ok());
-    if (!best.has_value() || !found.ok()) continue;
-    CHECK(violations(problem, found->placement).empty());
-    CHECK(found->placement.makespan_ms == Approx(*best).epsilon(1e-5));
+    const auto start = list_search(problem, {.seconds = 60, .moves = 20});
+    const auto found = solve_milp(problem, {.start = start.ok() ? &*start : nullptr});
+    REQUIRE(best.has_value() == found.ok());
+    if (!best) ++impossible;
+    if (!best) continue;
+    CHECK(violations(problem, found->placement) == std::vector<std::string>());
+    CHECK(found->placement.makespan_ms == Approx(*best).epsilon(1e-6));
     CHECK(found->bound_ms == Approx(*best).epsilon(1e-5));
+    CHECK(found->bound_ms <= found->placement.makespan_ms);
     CHECK(found->proven);
+  }
+  CHECK(impossible < 5);
+}
+
+TEST_CASE("the integer program needs no start, and keeps a start that it cannot better") {
+  if (!has_cbc()) return;
+  for (const std::uint32_t seed : {6u, 20u, 26u}) {
+    const Problem problem = small_problem(seed);
+    CAPTURE(seed);
+    const auto found = solve_milp(problem);
+    REQUIRE(found.ok());
+    const double best = *brute_force_ms(problem);
+    CHECK(found->placement.makespan_ms == Approx(best).epsilon(1e-6));
+    const auto again = solve_milp(problem, {.start = &found->placement});
+    CHECK(again->placement.makespan_ms == found->placement.makespan_ms);
+    CHECK(again->proven);
+  }
+  // No time for a proof: the start or better, with a bound.
+  const Problem problem = random_problem(3, 18, 3, 1.5, false);
+  const auto start = heft(problem);
+  REQUIRE(start.ok());
+  const auto found = solve_milp(problem, {.seconds = 0.2, .start = &*start});
+  REQUIRE(found.ok());
+  CHECK(found->placement.makespan_ms <= start->makespan_ms);
+  CHECK(found->bound_ms > 0);
+  CHECK(found->bound_ms <= found->placement.makespan_ms);
+  CHECK(found->integers > 100);
+}
+
+TEST_CASE("the integer program is the same in every run") {
+  if (!has_cbc()) return;
+  const Problem problem = small_problem(12);
+  const auto first = solve_milp(problem), second = solve_milp(problem);
+  REQUIRE(first.ok());
+  CHECK(first->placement.device == second->placement.device);
+  CHECK(first->placement.makespan_ms == second->placement.makespan_ms);
+}
+
+TEST_CASE("the integer program proves that there is no placement") {
+  if (!has_cbc()) return;
+  // Each op fits somewhere, and the sum of the memory is enough: only the program knows that three do not fit on two.
+  Problem problem = problem_of({{1, 1}, {1, 1}, {1, 1}}, {});
+  for (Op& op : problem.ops) op.mb = 6;
+  for (Device& device : problem.devices) device.memory_mb = 10;
+  const auto found = solve_milp(problem);
+  REQUIRE_FALSE(found.ok());
+  CHECK(found.error().code == ExitCode::config);
+  CHECK(
+      found.error().message ==
+      "no placement of 3 ops on 2 devices has enough memory and paths: expected one, found a proof that there is none");
+}
+
+// The models of seeds 20 and 40 are small once preprocessed: an assertion in CBC fails on such ones.
+TEST_CASE("GLPK finds the same minimum of the program's text") {
+  if (!has_cbc()) return;
+  if (std::system("command -v glpsol > /dev/null") != 0) {
+    WARN("SKIPPED: glpsol (package glpk-utils) is not installed");
+    return;
+  }
+  for (const std::uint32_t seed : {6u, 12u, 15u, 20u, 26u, 30u, 40u, 46u}) {
+    const Problem problem = small_problem(seed);
+    const auto start = etf(problem);
+    CAPTURE(seed);
+    const MilpModel model = milp_model(problem, start.ok() ? start->makespan_ms : serial_ms(problem));
+    const auto solved = solve_linear(model.linear);
+    REQUIRE(solved->status == LinearAnswer::Status::optimal);
+    CHECK(glpk_minimum(model.linear) == Approx(solved->objective).epsilon(1e-6));
+    CHECK(solved->objective * model.scale == Approx(*brute_force_ms(problem)).epsilon(1e-5));
   }
 }
 
-}  // namespace lancet::placement::test
-#include <fstream>
-#include "placement/milp_model.h"
-namespace lancet::placement::test {
-TEST_CASE("dump", "[.]") {
-  const Problem problem = small_problem(7);
-  const auto start = etf(problem);
-  for (const double h : {start->makespan_ms, 9.0, 7.46, 6.5}) {
-    const MilpModel model = milp_model(problem, h);
-    std::ofstream(fmt::format("/tmp/milp_{:.3f}.lp", h)) << model.linear.text();
-    LinearOptions o;
-    for (int s = 0; s < 2; ++s) {
-      if (s && h == start->makespan_ms) o.start = milp_start(model, problem, *start);
-      const auto a = solve_linear(model.linear, o);
-      fmt::print("{} start {}: status {} obj {} bound {} s {}\n", h, !o.start.empty(), int(a->status),
-                 a->objective * model.scale, a->bound * model.scale, a->seconds);
+TEST_CASE("the integer program leaves out pairs with an order and devices that are too slow") {
+  // A chain has no pair; with a horizon of 4 its second op cannot be on the slow device.
+  Problem problem = problem_of({{1, 1}, {1, 9}, {1, 1}}, chain(3), 0.25);
+  MilpModel model = milp_model(problem, 4);
+  CHECK(model.pairs.empty());
+  CHECK(model.linear.columns[std::size_t(model.on[1][1])].upper == 0);
+  CHECK(model.linear.columns[std::size_t(model.on[0][1])].upper == 1);
+  CHECK(model.bound_ms == 3);
+  CHECK(model.scale == Approx(0.04));
+  // A fork: the two readers are a pair, and so are the two flows.
+  problem = problem_of({{1, 1}, {1, 1}, {1, 1}}, {{0, 1, 1}, {0, 2, 1}});
+  model = milp_model(problem, serial_ms(problem));
+  REQUIRE(model.pairs.size() == 2);
+  CHECK(model.pairs[0].first == 1);
+  CHECK(model.pairs[0].second == 2);
+  CHECK(model.pairs[1].first == 3);
+  CHECK(model.pairs[1].second == 4);
+  // Equal devices: the second is the first one's twin, and unlike devices have none.
+  CHECK(model.twin == std::vector<int>{-1, 0});
+  problem.ops[2].ms[1] = 2;
+  CHECK(milp_model(problem, 10).twin == std::vector<int>{-1, -1});
+  // Two ops of one group run one after another wherever they are: no column for the device is asked.
+  problem = problem_of({{1, 1}, {1, 1}}, {});
+  problem.ops[0].group = problem.ops[1].group = 0;
+  model = milp_model(problem, 2);
+  CHECK(model.on.size() == 1);
+  CHECK(model.pairs.size() == 1);
+}
+
+TEST_CASE("reachability follows ops and flows") {
+  // 0 -> 1 -> 3, 0 -> 2; flows are the tasks 4, 5 and 6.
+  const Problem problem = problem_of({{1}, {1}, {1}, {1}}, {{0, 1, 1}, {1, 3, 1}, {0, 2, 1}});
+  const Reachability reach(problem);
+  std::string table;
+  for (int task = 0; task < 7; ++task) {
+    for (int other = 0; other < 7; ++other) table += reach.precedes(task, other) ? '1' : '.';
+    table += ' ';
+  }
+  CHECK(table == ".111111 ...1.1. ....... ....... .1.1.1. ...1... ..1.... ");
+}
+
+TEST_CASE("a start has the integers of its placement") {
+  if (!has_cbc()) return;
+  for (const std::uint32_t seed : {4u, 10u, 18u, 34u}) {
+    const Problem problem = small_problem(seed);
+    const auto start = list_search(problem, {.moves = 100});
+    REQUIRE(start.ok());
+    CAPTURE(seed);
+    // With all integers fixed to the start's, the rest is a linear program whose optimum is at most the start's
+    // makespan.
+    MilpModel model = milp_model(problem, start->makespan_ms);
+    const std::vector<double> values = milp_start(model, problem, *start);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      LinearModel::Column& column = model.linear.columns[i];
+      if (column.integer) column.lower = column.upper = values[i];
     }
+    const auto solved = solve_linear(model.linear);
+    REQUIRE(solved->status == LinearAnswer::Status::optimal);
+    CHECK(solved->objective <= 100 * (1 + 2e-6));
+    CHECK(milp_placement(model, problem, solved->values).makespan_ms ==
+          Approx(solved->objective * model.scale).epsilon(1e-5));
   }
 }
+
 }  // namespace lancet::placement::test
