@@ -15,7 +15,8 @@ from bench.table import markdown, number, rounded, write_csv
 
 HERE = "configs/bench-overlap.json"
 CASES = {
-    "dense": Case("dense GPT-2, one rank", "configs/bench-gpt2-s.json", ["model.moe_layer_freq=0"], 1, "p4de-a100"),
+    "dense": Case("dense GPT-2, one rank", "configs/bench-gpt2-s.json",
+                  ["model.moe_layer_freq=0", "train.micro_batch_size=16"], 1, "p4de-a100"),
     "fp32": BENCH,
     "tensor-4": tensor(4),
     "v100-s": paper("GPT2-S-MoE", "p3dn-v100", 32, "train.micro_batch_size=16"),

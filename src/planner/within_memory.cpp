@@ -99,10 +99,9 @@ class WithinMemory {
   }
 
   Error too_large(std::int64_t bytes) const {
-    return config_error(fmt::format(
-        "train.memory_limit_mb: expected at least {}, which a rank needs if all that can be computed again is, found "
-        "{}",
-        (bytes + mb - 1) / mb, request_.memory_limit / mb));
+    return config_error(
+        fmt::format("train.memory_limit_mb: expected at least {}, with all computed again that can be, found {}",
+                    (bytes + mb - 1) / mb, request_.memory_limit / mb));
   }
 
   Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy) {

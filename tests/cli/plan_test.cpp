@@ -420,9 +420,9 @@ TEST_CASE("plan fits a step into a memory limit, says what is computed again, an
   INFO(refused.output);
   CHECK(refused.code == 2);
   CHECK(refused.lines_with("error: ") == 1);
-  const auto least = test::match(refused.output,
-                                 "train.memory_limit_mb: expected at least ([0-9]+), which a rank needs if all that "
-                                 "can be computed again is, found 10");
+  const auto least =
+      test::match(refused.output,
+                  "train.memory_limit_mb: expected at least ([0-9]+), with all computed again that can be, found 10");
   REQUIRE(least.size() == 2);
   const std::string file = folder / "plan.ir";
   const auto planned = lancet(command + limit + least[1] + " --out " + file);

@@ -125,7 +125,7 @@ TEST_CASE("memory limit: below what any plan needs, the error has the smallest l
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
   const std::string before = "train.memory_limit_mb: expected at least ";
-  const std::string after = ", which a rank needs if all that can be computed again is, found 1";
+  const std::string after = ", with all computed again that can be, found 1";
   REQUIRE(refused.error().message.starts_with(before));
   REQUIRE(refused.error().message.ends_with(after));
   const std::int64_t least = std::stoll(refused.error().message.substr(before.size()));

@@ -157,6 +157,20 @@ TEST_CASE("memory limit: tensor parallelism keeps its bits") {
   check_same_bits(config, 4, 0.8, 10);
 }
 
+TEST_CASE("memory limit: evaluations share the arena and keep their losses") {
+  const test::TemporaryFolder folder;
+  config::Config config = test::config_with_files(folder, "whole");
+  config.model.n_positions = config.train.seq_len = 64;
+  config.train.micro_batch_size = 16;
+  config.train.eval_interval = 3;
+  REQUIRE(test::train_run(config, 2).code == ExitCode::done);
+  config = limited(config, 2, 0.75, nullptr);
+  config.log.run_dir = folder / "limited";
+  REQUIRE(test::train_run(config, 2).code == ExitCode::done);
+  CHECK(test::held_out_losses(folder / "whole").size() == 2);
+  CHECK(test::held_out_losses(folder / "limited") == test::held_out_losses(folder / "whole"));
+}
+
 TEST_CASE("memory limit: a run resumes bit for bit, with the limit or without") {
   const test::TemporaryFolder folder;
   config::Config config = test::config_in(folder / "whole");
