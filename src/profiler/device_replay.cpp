@@ -70,8 +70,8 @@ class DeviceReplay final : public Replay {
     LANCET_ASSIGN(workspace_, runtime::Block::on_device(device_, workspace));
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       kernels_.emplace_back();
-      if (plan_.program.instructions[i].stream == Stream::reduce || ir::is_repeat(plan_.program.instructions[i]))
-        continue;
+      const ir::Instruction& at = plan_.program.instructions[i];
+      if (at.stream == Stream::reduce || ir::between_stages(at.stream) || ir::is_repeat(at)) continue;
       arguments_[i].workspace = workspace_.start();
       kernels_[i] = accelerator_.find_kernel(arguments_[i].op)->bind(arguments_[i]);
       LANCET_ASSIGN(timed_[i].start, device_.make_event());

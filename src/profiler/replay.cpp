@@ -78,8 +78,8 @@ class CpuReplay final : public Replay {
     }
     workspace_ = Buffer::raw(workspace);
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
-      if (plan_.program.instructions[i].stream == Stream::reduce || ir::is_repeat(plan_.program.instructions[i]))
-        continue;
+      const ir::Instruction& at = plan_.program.instructions[i];
+      if (at.stream == Stream::reduce || ir::between_stages(at.stream) || ir::is_repeat(at)) continue;
       arguments[i].workspace = workspace_.as<std::byte>();
       kernels_[i] = ops::find_cpu_kernel(arguments[i].op)->bind(arguments[i]);
     }
@@ -110,7 +110,7 @@ class CpuReplay final : public Replay {
   std::unique_ptr<ReplayPlan> replay_plan_;
   Buffer workspace_;
   std::map<int, Loopback> loopbacks_;
-  std::vector<ops::Kernel> kernels_;  // by instruction; empty for the reduce stream
+  std::vector<ops::Kernel> kernels_;  // by instruction; empty for the reduce stream and those between stages
 };
 
 }  // namespace

@@ -220,8 +220,8 @@ Result<ops::KernelArgs> ReplayPlan::arguments(const ir::Instruction& instruction
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
   for (TensorId id : instruction.operands) args.operands.push_back(view(id));
   for (TensorId id : instruction.results) args.results.push_back(view(id));
-  const bool reads_logits = args.operands[0].dtype() == DType::f32;  // not a hash of token ids, say
-  if (ops::kind(instruction) == ops::Kind::choice && reads_logits) {
+  const bool chooses = ops::kind(instruction) == ops::Kind::choice;
+  if (chooses && args.operands[0].dtype() == DType::f32) {  // no hash of token ids, say
     LANCET_ASSIGN(args.operands[0], even_logits(args.operands[0].type, args.results[0].shape()[1]));
   }
   return args;

@@ -60,6 +60,18 @@ TEST_CASE("a rank killed in a step: code 5 soon, and the error names the waiting
   CHECK(test::matches(outcome.output, line));
 }
 
+TEST_CASE("a stage's rank killed in a step: all other stages end with code 5 soon") {
+  const int victim = GENERATE(0, 1, 2);
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  const auto outcome = hit(test::ranks_of(3, endless_step(folder, run) + " --set mesh.stage=3 --set model.n_layer=4"),
+                           run, 3, victim, SIGKILL, [&] { return has_begun(run); });
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
+  CHECK(test::matches(outcome.output, "waited for rank " + std::to_string(victim) + ", which ended without it\n"));
+}
+
 TEST_CASE("a hanging rank: code 5 after comm.timeout_s, and the error names the waiting rank and operation") {
   const auto [ranks, victim] = GENERATE(table<int, int>({{2, 1}, {4, 0}}));
   const TemporaryFolder folder;
