@@ -28,10 +28,11 @@ Result<Measured> measured_of(const ir::Plan& plan, const Timeline& timeline) {
       const std::string& name = timeline.names[event.name];
       const std::size_t index = event.instruction.value_or(instructions.size());
       if (index >= instructions.size() || ir::event_name(instructions[index]) != name)
-        return data_error(fmt::format("expected the times of the instructions of plan.ir, found event '{}'", name));
+        return data_error(fmt::format("expected the times of the plan's instructions, found event '{}'", name));
       when[index] = {event.start / 1000, (event.start + event.length) / 1000};
     }
   }
+  if (measured.empty()) return data_error("expected the times of the plan's instructions on a rank, found none");
   return measured;
 }
 

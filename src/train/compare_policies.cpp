@@ -39,6 +39,8 @@ class Comparison {
       : config_(config), world_(world), options_(options), times_(options.policies.size()), folders_(times_.size()) {}
 
   Result<std::vector<PolicyTimes>> run() {
+    for (std::size_t i = 0; i < times_.size(); ++i)
+      LANCET_TRY(world::agree(world_, config::check(config_of(i), world_.size())));
     for (int round = 0; round < options_.rounds; ++round)
       for (std::size_t i = 0; i < times_.size(); ++i) {
         LANCET_TRY(run_policy(i, round));
@@ -50,16 +52,20 @@ class Comparison {
   }
 
  private:
-  Status run_policy(std::size_t i, int round) {
-    const int steps = options_.warmup + options_.steps;
+  config::Config config_of(std::size_t i) const {
     config::Config config = config_;
     const PolicyParts& policy = options_.policies[i];
     config.overlap.policy = policy.policy;
     config.overlap.parts = policy.parts.value_or(config.overlap.parts);
-    LANCET_TRY(config::check(config, world_.size()));
+    return config;
+  }
+
+  Status run_policy(std::size_t i, int round) {
+    const int steps = options_.warmup + options_.steps;
+    config::Config config = config_of(i);
     config.train.steps = std::int64_t(steps) * options_.rounds;
     config.log.trace = steps;  // of every round: the ranks' clocks start together
-    if (!options_.folder.empty()) config.log.run_dir = (options_.folder / policy.name()).string();
+    if (!options_.folder.empty()) config.log.run_dir = (options_.folder / options_.policies[i].name()).string();
     LANCET_ASSIGN(const auto trainer,
                   Trainer::create(config, world_,
                                   {.local_ranks = options_.local_ranks, .profile_folder = options_.profile_folder}));

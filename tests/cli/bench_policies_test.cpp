@@ -26,6 +26,17 @@ TEST_CASE("bench policies refuses an unknown policy before it starts") {
 }
 
 #if defined(LANCET_HAVE_MPI)
+TEST_CASE("bench policies refuses a number of parts that cannot be before the first round") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", test::small_config_text);
+  const auto both =
+      test::mpirun(2, "bench policies " + config + " --policies sequential,lancet:3 --out " + (folder / "out"));
+  INFO(both.output);
+  CHECK(both.code == 2);
+  CHECK(both.lines_with("overlap.parts: expected a divisor of train.micro_batch_size") == 1);
+  CHECK(both.lines_with("round 1/") == 0);
+}
+
 TEST_CASE("bench policies runs each policy in each round, and writes a table, numbers, a page and run folders") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text), out = folder / "out";

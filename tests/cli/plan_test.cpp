@@ -301,7 +301,10 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
   const auto of_other =
       lancet("plan " + files.config + files.for_two + " --plan " + other + " --trace " + run + "/trace.json");
   CHECK(of_other.code == 3);
-  CHECK(of_other.lines_with("trace.json: expected the times of the instructions of plan.ir, found event '") == 1);
+  CHECK(of_other.lines_with("trace.json: expected the times of the plan's instructions, found event '") == 1);
+  const auto of_none = lancet(again + files.folder.write("none.json", R"({"traceEvents": []})"));
+  CHECK(of_none.code == 3);
+  CHECK(of_none.lines_with("none.json: expected ") == 1);
 
   const auto refused = test::mpirun(2, train + "--set model.n_embd=64 --plan " + plan_file + " --run-dir " + run);
   CHECK(refused.code == 2);
