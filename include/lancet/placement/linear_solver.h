@@ -19,10 +19,10 @@ struct LinearOptions {
 
 struct LinearAnswer {
   enum class Status {
-    optimal,     // values are proven best, within the gap
-    feasible,    // the time was over: values are the best that was found
-    nothing,     // the time was over, or CBC ended by a fault of its own, and no answer was found
-    infeasible   // there is no answer, or none that is least
+    optimal,    // values are proven best, within the gap
+    feasible,   // the time was over: values are the best that was found
+    nothing,    // the time was over, or CBC ended by a fault of its own, and no answer was found
+    infeasible  // there is no answer, or none that is least
   };
   Status status = Status::nothing;
   std::vector<double> values;  // by column; integer ones are rounded. Empty unless optimal or feasible
