@@ -1,15 +1,16 @@
 // The search for a placement by moves.
 //
 // A candidate is a device for each unit and an order of the ops; the timetable of the two is its makespan. It begins
-// with the best of the list schedulers, of all ops on one device, and of units packed into the devices one after the
-// other. A move gives a unit, two units or a run of neighbouring units other devices, shifts a border between two
-// devices, or shifts an op in the order. After a change of devices the order is that of the longest chains under the
-// new devices, or the old one, whichever is shorter.
+// with the best of the list schedulers, of splits into runs of neighbouring units (contiguous.h), and of units packed
+// into the devices. A move gives a unit, two units or a run of neighbouring units other devices, shifts a border
+// between two devices, or shifts an op in the order. After a change of devices the order is that of the longest chains
+// under the new devices, or the old one, whichever is shorter.
 //
 // Late acceptance (Burke and Bykov, 2017) decides which moves stay: those no worse than the candidate of `history`
-// moves ago. It needs no scale of the makespan and no plan for its time. The best candidate is kept, and the search
-// returns to it when it has found nothing better for `patience` moves. Random numbers depend on the seed alone, so a
-// search that ends by its number of moves gives the same answer in every run.
+// moves ago. It needs no scale of the makespan and no plan for its time. The best candidate is kept. When the
+// search has found nothing better for `patience` moves, it gives some units of the best one other devices and begins
+// there. Random numbers depend on the seed alone, so a search that ends by its number of moves gives the same answer in
+// every run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <numeric>
 #include <optional>
 
+#include "contiguous.h"
 #include "lancet/base/random.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
@@ -28,7 +30,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t history = 64;
-constexpr int most_permuted = 4;  // devices, of whose orders all are tried as a start
 
 struct Candidate {
   std::vector<int> device;  // by unit
@@ -147,7 +148,7 @@ class ListSearch {
     return device_of_unit;
   }
 
-  void start_from_packing(const std::vector<int>& device_of_unit) {
+  void start_from_devices(const std::vector<int>& device_of_unit) {
     if (!fits(device_of_unit)) return;
     Candidate candidate{.device = device_of_unit, .order = {}};
     evaluate(candidate, never);
@@ -155,18 +156,15 @@ class ListSearch {
   }
 
   void start_from_packings() {
-    const int devices = problem_.device_count();
-    for (int device = 0; device < devices; ++device)
-      start_from_packing(std::vector<int>(std::size_t(units_.count()), device));
-    std::vector<int> order(std::size_t(units_.count())), permuted(static_cast<std::size_t>(devices));
+    std::vector<int> order(static_cast<std::size_t>(units_.count())), all(problem_.devices.size());
     std::iota(order.begin(), order.end(), 0);
-    std::iota(permuted.begin(), permuted.end(), 0);
-    do start_from_packing(packed(permuted, order));
-    while (devices <= most_permuted && std::next_permutation(permuted.begin(), permuted.end()));
+    std::iota(all.begin(), all.end(), 0);
+    for (const std::vector<int>& split : contiguous_splits(problem_, units_)) start_from_devices(split);
+    start_from_devices(packed(all, order));
     // The largest first, which fits where others do not.
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return units_.mb[std::size_t(a)] > units_.mb[std::size_t(b)]; });
-    start_from_packing(packed(permuted, order));
+    start_from_devices(packed(all, order));
   }
 
   void improve() {

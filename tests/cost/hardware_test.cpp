@@ -377,7 +377,8 @@ TEST_CASE("the changes behind a name choose among low, nominal and high, or set 
 }
 
 TEST_CASE("the shipped hardware files are complete") {
-  for (const char* name : {"p3dn-v100", "p4de-a100", "dgx-h100", "ethernet-10g-cpu"}) {
+  for (const char* name : {"p3dn-v100", "p4de-a100", "dgx-h100", "ethernet-10g-cpu", "rtx-2080ti", "rtx-3060ti",
+                           "tesla-p100", "tesla-p4", "tesla-t4"}) {
     const auto hardware = read_hardware(std::string(LANCET_SOURCE_DIR "/configs/hardware/") + name + ".json");
     INFO((hardware.ok() ? "" : hardware.error().message));
     REQUIRE(hardware.ok());

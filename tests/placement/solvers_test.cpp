@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "brute_force.h"
+#include "placement/contiguous.h"
 #include "support.h"
 
 namespace lancet::placement {
@@ -168,6 +169,22 @@ TEST_CASE("packing finds a place where list schedulers run out of memory") {
   CHECK(found->makespan_ms == Approx(shortest_in_order(problem)));
 }
 
+// The best split of a chain: 2 ops on the slow device, whose memory ends there, then 3 on the fast one.
+TEST_CASE("splits into neighbouring runs are exact for chains") {
+  Problem problem = problem_of({{2, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 1}}, {{0, 1, 5}, {1, 2, 1}, {2, 3, 5}, {3, 4, 5}});
+  for (Op& op : problem.ops) op.mb = 10;
+  problem.devices[0].memory_mb = 20;
+  problem.devices[1].memory_mb = 40;
+  const auto splits = contiguous_splits(problem, units_of(problem));
+  REQUIRE(splits.size() == 2);                          // one for each order of the devices
+  CHECK(splits[0] == std::vector<int>{0, 0, 1, 1, 1});  // 2 + 2 + 1 + 3; a border before op1 costs 5
+  CHECK(splits[1] == std::vector<int>{1, 1, 1, 1, 0});  // 4 + 5 + 2
+  problem.ops[4].ms[0] = never;
+  CHECK(contiguous_splits(problem, units_of(problem)).size() == 1);
+  problem.devices[0].memory_mb = 5;
+  CHECK(contiguous_splits(problem, units_of(problem)).empty());
+}
+
 TEST_CASE("all solvers' answers are sound, and none is shorter than the search's") {
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     const int devices = 1 + int(seed % 4);
@@ -193,7 +210,7 @@ TEST_CASE("the search finds the best assignment of small chains") {
     problem.flows.clear();
     for (const Flow& flow : chain(7)) problem.flows.push_back({flow.from, flow.to, double(seed % 5) * 0.3});
     for (Device& device : problem.devices) device.memory_mb *= 0.75;
-    const auto found = list_search(problem, {.seconds = 10, .moves = 3000});
+    const auto found = list_search(problem, {.seconds = 10, .moves = 10'000});
     INFO("seed " << seed);
     REQUIRE(found.ok());
     CHECK(found->makespan_ms == Approx(shortest_in_order(problem)));
