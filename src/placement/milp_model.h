@@ -27,8 +27,8 @@ struct MilpModel {
   double bound_ms = 0;    // no placement is shorter, known without solving
 };
 
-// horizon_ms: the makespan of a known placement, or of any placement whatever (serial_ms()). The program has every
-// placement that is not longer, up to the numbers of equal devices.
+// horizon_ms: the makespan of a known placement, or serial_ms(). The program has every placement that is not longer, up
+// to the numbers of equal devices.
 MilpModel milp_model(const Problem& problem, double horizon_ms);
 
 // The time of all ops, each on its slowest device, and of all flows, each on its slowest path, one after another. If a
