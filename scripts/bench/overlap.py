@@ -3,8 +3,9 @@
 It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all
 points. A point is a model, a number of hosts and a share of communication. At each, runs of the sequential step find
 the rate of the links that gives this share, `lancet profile` measures communication and new ops, then the policies run
-in turns, in several rounds: all published ones that have work there, and ours. Rounds that are in the folder are not run again, as long as the program's commit is the
-same, so the command may be interrupted.
+in turns, in several rounds: all published ones that have work there, and ours. Rounds that are in the folder are not
+run again, as long as the program's commit is the same, so the command may be interrupted. A rate is kept as long as the
+folder has rounds of a point with the same sequential step.
 """
 import os
 

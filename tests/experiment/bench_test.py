@@ -259,6 +259,18 @@ def overlap_points():
     expect(plans.target(bounds.CASES["layer-4-0.6"], "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
 
 
+def overlap_rate():
+    """Of rates of which none gives the share, the closest is taken."""
+    class Network(overlap.Network):
+        shares = iter([0.30, 0.50, 0.37, 0.45])
+
+        def share_at(self, point, mbit):
+            return next(self.shares)
+
+    # 140 / (0.4 / 0.6) * (0.3 / 0.7) = 90, then 90 * 1.5 = 135, at which 0.37 is closest to 0.4.
+    expect(Network(None, None).rate_of(overlap.POINTS["main"]), 135, "the best rate tried")
+
+
 def generation():
     options = SimpleNamespace(rounds=3, tokens=8, threads=[2], shape="tiny")
     ours = [{"rates": {"lancet": rate}, "ids": [1, 2]} for rate in (10, 30, 20)]
@@ -283,6 +295,6 @@ def losses():
 
 if __name__ == "__main__":
     for test in (usage, read_of_bounds, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
-                 generation, losses):
+                 overlap_rate, generation, losses):
         test()
         print(f"{test.__name__}: as expected")
