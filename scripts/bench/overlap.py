@@ -52,8 +52,8 @@ HEAD = [
     "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of",
     "the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0",
     "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan",
-    "have the rounds of all. The error is of the predicted step. A figure's ends are from rounds drawn again: the least",
-    f"and the most, or 95% where there are {interleaved.FEWEST_DRAWN} rounds or more.", ""]
+    "have the rounds of all. The error is of the predicted step. The ends of a figure are from rounds drawn again: the",
+    f"least and the most, or 95% where there are {interleaved.FEWEST_DRAWN} rounds or more.", ""]
 
 
 def cluster(*arguments):

@@ -210,8 +210,8 @@ def overlap_rounds():
                lines, True, "what the point is")
         expect("| figure |  | least and most |" in lines, True, "the heading of figures of three rounds")
         expect([line for line in lines if "published way /" in line], [], "a figure over policies that did not all run")
-        expect("Published ways that did not run here: peer_groups, tutel, fastermoe, comet, flowmoe, collective_matmul, "
-               "partition, lancet_paper." in lines, True, "what did not run")
+        expect("Published ways that did not run here: peer_groups, tutel, fastermoe, comet, flowmoe, "
+               "collective_matmul, partition, lancet_paper." in lines, True, "what did not run")
         expect("Not measured: other." in lines, True, "a point without rounds")
         expect(lines[-1], "Mean error of the predicted step over all rows: 3.1%.", "the mean error")
         expect((folder / "overlap.csv").read_text().splitlines()[3].split(",")[:8],
