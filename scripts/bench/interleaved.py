@@ -13,10 +13,12 @@ from typing import Callable, NamedTuple
 
 from bench import run
 from bench.bounds import Share
+from bench.policies import Effort, applying, run_in_turns
 
 TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",
          "late_pct")
 DRAWS = 1000
+FEWEST_DRAWN = 6  # rounds; 95% of the draws of fewer would be little less than their least and their most
 
 
 class Point(NamedTuple):
@@ -28,22 +30,16 @@ class Point(NamedTuple):
     share: Share  # of communication, which the rate of the links is to give
     figures: Callable  # of the medians by policy, as figures by name
 
-
-class Effort(NamedTuple):
-    rounds: int
-    steps: int  # of a policy in a round, after one of warm-up
-
-
-def name_of(policy):
-    """Returns the name of a policy's folder."""
-    return policy.replace(":", "-")
+    def not_run(self):
+        """Returns the published policies that have work here and that the point does not run."""
+        mine = [policy.split(":")[0] for policy in self.policies]
+        return [policy for policy in applying(self.settings) if policy not in mine]
 
 
 def compare(lancet, launcher, point, policies, settings, steps, out):
     """Runs the policies once, in turns; the result is in the folder `out`."""
-    shutil.rmtree(out, ignore_errors=True)
-    run.call([*launcher, lancet, "bench", "policies", point.config, "--policies", ",".join(policies), "--repeats", 1,
-              "--steps", steps, "--out", out, *run.sets([*point.settings, *settings])])
+    run_in_turns(lancet, launcher, point.config, policies, Effort(1, steps), out,
+                 run.sets([*point.settings, *settings]))
 
 
 def hidden_part(communications, which):
@@ -86,14 +82,17 @@ def medians(rounds):
 
 
 def intervals(rounds, figures):
-    """Returns the bootstrapped 95% interval of each figure over rounds; the draws are the same each time."""
+    """Returns what the ends of the figures are, in words, and both ends of each: bootstrapped over rounds, and the same
+    each time."""
     generator = random.Random(1)
     drawn = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
+    is_few = len(rounds) < FEWEST_DRAWN
+    low, high = (0, DRAWS - 1) if is_few else (int(0.025 * DRAWS), int(0.975 * DRAWS))
     found = {}
     for name in drawn[0]:
         values = sorted(each[name] for each in drawn)
-        found[name] = values[int(0.025 * DRAWS)], values[int(0.975 * DRAWS)]
-    return found
+        found[name] = values[low], values[high]
+    return "least and most" if is_few else "95% of rounds drawn again", found
 
 
 def described(point):

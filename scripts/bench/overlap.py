@@ -1,43 +1,47 @@
 """Runs the overlap policies on an emulated network, in turns, and writes overlap.md and overlap.csv.
 
-It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes about 40 minutes for all
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all
 points. A point is a model, a number of hosts and a share of communication. At each, runs of the sequential step find
 the rate of the links that gives this share, `lancet profile` measures communication and new ops, then the policies run
-in turns, in several rounds. Rounds that are in the folder are not run again, as long as the program's commit is the
-same, so the command may be interrupted.
+in turns, in several rounds: all published ones that have work there, and ours. Rounds that are in the folder are not
+run again, as long as the program's commit is the same, so the command may be interrupted. A rate is kept as long as the
+folder has rounds of a point with the same sequential step.
 """
 import os
 
 from bench import interleaved, overlap_page, run
 from bench.bounds import CASES
-from bench.interleaved import Effort, Point
+from bench.interleaved import Point
+from bench.policies import Effort, applying
 
-FIRST_MBIT = 140.0  # the links' rate before a point finds its own
+FIRST_MBIT = 140  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
 MOST_TRIES = 4
-PIPELINES = [f"expert_pipeline:{parts}" for parts in (2, 4, 8)]
-OURS = list(overlap_page.OURS)
+PARTS = {"expert_pipeline": [f"expert_pipeline:{parts}" for parts in (2, 4, 8)]}  # each number apart
 MOE = CASES["fp32"]
 
 
-def moe(what, settings, policies):
-    return Point(what, MOE.config, settings, 2, ["sequential", *PIPELINES, *policies, *OURS], MOE.share,
-                 overlap_page.expert_figures)
+def policies_of(settings):
+    published = [each for policy in applying(settings) for each in PARTS.get(policy, [policy])]
+    return ["sequential", *published, *overlap_page.OURS]
+
+
+def moe(what, settings):
+    return Point(what, MOE.config, settings, 2, policies_of(settings), MOE.share, overlap_page.expert_figures)
 
 
 def tensor(case):
-    return Point(f"{case.what}, fp32", case.config, case.settings, case.ranks,
-                 ["sequential", "dw", "partition", "collective_matmul", *OURS], case.share, overlap_page.tensor_figures)
+    return Point(f"{case.what}, fp32", case.config, case.settings, case.ranks, policies_of(case.settings), case.share,
+                 overlap_page.tensor_figures)
 
 
 POINTS = {
-    "main": moe("fp32, 6 x 256", [], ["tutel", "comet", "flowmoe", "dw", "partition"]),
-    "memory": moe("fp32, 1.3 times the memory", ["overlap.memory_factor=1.3"], []),
+    "main": moe("fp32, 6 x 256", []),
+    "memory": moe("fp32, 1.3 times the memory", ["overlap.memory_factor=1.3"]),
     # Pairs of micro batches do not fit the default factor.
     "micro": moe("fp32, 2 micro batches, 1.3 times the memory",
-                 ["train.gradient_accumulation_steps=2", "train.micro_batch_size=16", "overlap.memory_factor=1.3"],
-                 ["flowmoe", "neighbour_microbatches"]),
-    "bf16": moe("bf16", CASES["bf16"].settings, ["tutel", "comet", "flowmoe"]),
+                 ["train.gradient_accumulation_steps=2", "train.micro_batch_size=16", "overlap.memory_factor=1.3"]),
+    "bf16": moe("bf16", CASES["bf16"].settings),
     "tensor": tensor(CASES["tensor-2"]),
 }
 HEAD = [
@@ -48,7 +52,8 @@ HEAD = [
     "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of",
     "the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0",
     "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan",
-    "have the rounds of all. The error is of the predicted step. A figure's interval is from rounds drawn again.", ""]
+    "have the rounds of all. The error is of the predicted step. The ends of a figure are from rounds drawn again: the",
+    f"least and the most, or 95% where there are {interleaved.FEWEST_DRAWN} rounds or more.", ""]
 
 
 def cluster(*arguments):
@@ -67,27 +72,28 @@ class Network:
     def set_up(self, hosts):
         if hosts != self.hosts:
             cluster("down")
-            cluster("up", "--hosts", hosts, "--rate", f"{FIRST_MBIT:.0f}mbit")
+            cluster("up", "--hosts", hosts, "--rate", f"{FIRST_MBIT}mbit")
             self.hosts = hosts
 
     def share_at(self, point, mbit):
         """Returns the share of the sequential step that is communication of activations."""
-        cluster("rate", f"{mbit:.0f}mbit")
+        cluster("rate", f"{mbit}mbit")
         out = self.folder / "rate"
         settings = [f"overlap.profile={self.profile(point)}"]
         interleaved.compare(self.lancet, self.launcher, point, ["sequential"], settings, 2, out)
         return overlap_page.share_of(interleaved.read_round(out))
 
     def rate_of(self, point):
-        """Returns the links' rate in Mbit/s at which the share is the point's."""
-        mbit, share = FIRST_MBIT, point.share
+        """Returns the links' rate in Mbit/s, of those tried, at which the share is closest to the point's."""
+        mbit, share, tried = FIRST_MBIT, point.share, []
         for _ in range(MOST_TRIES):
             found = self.share_at(point, mbit)
-            run.log(f"{mbit:.0f} Mbit/s: {share.words()}, found {found:.3f}")
-            if abs(found / share.value - 1) < CLOSE:
+            run.log(f"{mbit} Mbit/s: {share.words()}, found {found:.3f}")
+            tried.append((abs(found / share.value - 1), mbit))
+            if tried[-1][0] < CLOSE:
                 break
-            mbit *= share.over_rest(found) / share.over_rest(share.value)
-        return round(mbit)
+            mbit = round(mbit * share.over_rest(found) / share.over_rest(share.value))
+        return min(tried)[1]
 
     def profile(self, point):
         """The file of measured costs of all points with as many hosts."""
@@ -104,20 +110,20 @@ def step_of(point):
     return point.config, point.hosts, point.share, settings
 
 
-def rate_known(results, point, commit):
-    """Returns the rate that was found for another point of the same sequential step, or None."""
-    return next((about["mbit"] for other, about, _ in results.all().values()
-                 if about["commit"] == commit and step_of(other) == step_of(point)), None)
+def rate_known(results, point):
+    """Returns the rate that was found for another point of the same sequential step, at any commit, or None. So points
+    that differ in the planner's settings alone have one rate, also where they were measured at different times."""
+    return next((about["mbit"] for other, about, _ in results.all().values() if step_of(other) == step_of(point)), None)
 
 
 def measure(name, network, results, effort):
-    point, commit = results.points[name], run.program_commit()
-    _, about = results.begin(name, effort.steps, commit)
+    point = results.points[name]
+    _, about = results.begin(name, effort.steps, run.program_commit())
     if len(results.rounds(name)) >= effort.rounds:
         return
     network.set_up(point.hosts)
     if "mbit" not in about:
-        about["mbit"] = rate_known(results, point, commit) or network.rate_of(point)
+        about["mbit"] = rate_known(results, point) or network.rate_of(point)
         about["rate"] = f"{about['mbit']}mbit"
         results.note(name, about)
     cluster("rate", about["rate"])

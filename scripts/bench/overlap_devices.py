@@ -11,20 +11,18 @@ from typing import NamedTuple
 
 from bench import interleaved, overlap_page, policies, run
 from bench.bounds import CASES, Case, Plans
-from bench.interleaved import Effort, Point
+from bench.interleaved import Point
+from bench.policies import Effort, applying
 
 SCALE = 16
 # By devices: more of them need more of this machine's time; so do the many messages of rings.
 DILATION = {"experts": {4: 3, 8: 6}, "step": {4: 6, 8: 16}}
-OURS = list(overlap_page.OURS)
-LAYER = ["sequential", "expert_pipeline", "tutel", "fastermoe", "comet", *OURS]
-TENSOR = ["sequential", "dw", "collective_matmul", *OURS]
 
 
 def point_of(case: Case):
-    is_layer = case.share.of == "experts"
-    return Point(case.what, case.config, case.settings, case.ranks, LAYER if is_layer else TENSOR, case.share,
-                 overlap_page.layer_figures if is_layer else overlap_page.tensor_figures)
+    figures = overlap_page.layer_figures if case.share.of == "experts" else overlap_page.tensor_figures
+    return Point(case.what, case.config, case.settings, case.ranks,
+                 ["sequential", *applying(case.settings), *overlap_page.OURS], case.share, figures)
 
 
 # The share at which Comet publishes its own comes first.
@@ -35,12 +33,20 @@ HEAD = [
     f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
     "executor and transport are real, ops take the times that `ethernet-10g-cpu` declares, with the rate of the",
     "network that gives a share of communication, without the time that messages take of a processor. Times are the",
-    f"device's own, medians over rounds of medians over steps; scale {SCALE}, dilations of",
-    f"{', '.join(str(each) for of in DILATION.values() for each in of.values())}.",
+    "device's own, medians over rounds of medians over steps; each point names its scale and dilation.",
     "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step",
     "of each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
     "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
     "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
+
+
+def dilation_of(case):
+    return DILATION[case.share.of][case.ranks]
+
+
+def words_of(case):
+    """Returns the scale and dilation of a case's devices, for its page."""
+    return f"scale {SCALE}, dilation {dilation_of(case)}"
 
 
 class Device(NamedTuple):
@@ -50,7 +56,7 @@ class Device(NamedTuple):
 
     @property
     def dilation(self):
-        return DILATION[self.case.share.of][self.case.ranks]
+        return dilation_of(self.case)
 
     def fields(self):
         return ["device=emulated", *(f"{field}={value}" for field, value in policies.fields_of(
@@ -77,7 +83,7 @@ def measure(name, lancet, results, effort):
     plans = DevicePlans(lancet, folder)
     if "gbit" not in about:
         about["gbit"] = plans.rate_of(CASES[name])
-        about["rate"] = f"{about['gbit']:.3g} Gbit/s"
+        about |= {"rate": f"{about['gbit']:.3g} Gbit/s", "device": words_of(CASES[name])}
         results.note(name, about)
     device = Device(plans.hardware_at(CASES[name], about["gbit"]), CASES[name])
     with policies.Cluster("overlap", *device.links()) as launcher:

@@ -1,4 +1,5 @@
 """Tables of points that were measured in turns (interleaved.py): figures of their medians, Markdown and CSV."""
+import functools
 import statistics
 from pathlib import Path
 
@@ -23,9 +24,7 @@ def ours_in(rows):
 def common_figures(rows, ours):
     """Returns the figures that every point has of one of our policies. rows: medians by policy."""
     mine, sequential = rows[ours], next(iter(rows.values()))
-    published = [name for name in rows if name not in OURS]
     return {f"sequential / {ours}, step": sequential["step_ms"] / mine["step_ms"],
-            f"best single published way / {ours}, step": fastest(rows, published)["step_ms"] / mine["step_ms"],
             f"{ours}, step / max(compute, communication)":
                 mine["step_ms"] / max(mine["compute_ms"], mine["communication_ms"]),
             f"{ours} / sequential, arena": mine["arena_mb"] / sequential["arena_mb"]}
@@ -76,6 +75,16 @@ def layer_figures(rows):
     return found
 
 
+def figures_of(point, rows):
+    """Returns the figures of a point. That over the best published way is there only where all of them have run."""
+    found = point.figures(rows)
+    if point.not_run():
+        return found
+    best = fastest(rows, [name for name in rows if name not in OURS])
+    return found | {f"best single published way / {ours}, step": best["step_ms"] / rows[ours]["step_ms"]
+                    for ours in ours_in(rows)}
+
+
 def error_of(row):
     return row["predicted_ms"] / row["step_ms"] - 1
 
@@ -106,8 +115,9 @@ def policies_table(rows):
 
 
 def figures_table(point, rounds):
-    values, ends = point.figures(medians(rounds)), intervals(rounds, point.figures)
-    return markdown(["figure", "", "95% of rounds drawn again"],
+    figures = functools.partial(figures_of, point)
+    values, (what, ends) = figures(medians(rounds)), intervals(rounds, figures)
+    return markdown(["figure", "", what],
                     [[name, number(value, 3), " to ".join(number(end, 3) for end in ends[name])]
                      for name, value in values.items()])
 
@@ -117,18 +127,31 @@ def late_line(rows):
     return f", messages late by at most {max(late):.1f}% of a step" if late else ""
 
 
+def not_run_lines(point):
+    missing = point.not_run()
+    return [f"Published ways that did not run here: {', '.join(missing)}."] if missing else []
+
+
+def commits_lines(measured):
+    """Returns a line for pages whose points were measured at several commits."""
+    commits = {about["commit"] for _, about, _ in measured.values()}
+    return [f"Points are of {len(commits)} commits, which each section names: compare across them with care.", ""] \
+        if len(commits) > 1 else []
+
+
 def point_lines(name, point, about, rounds):
     rows = medians(rounds)
     return [f"## {name}: {point.what}", "",
             f"{point.hosts} hosts, {about['rate']}, chosen for {point.share.words()}. {len(rounds)} rounds of "
-            f"{about['steps']} steps,", f"commit {about['commit']}{late_line(rows)}.", "", *policies_table(rows), "",
-            *figures_table(point, rounds), ""]
+            f"{about['steps']} steps,",
+            f"{about['device'] + ', ' if 'device' in about else ''}commit {about['commit']}{late_line(rows)}.",
+            *not_run_lines(point), "", *policies_table(rows), "", *figures_table(point, rounds), ""]
 
 
 def page(head, measured, missing):
     """Returns the text of a page. head: its first lines."""
     rows = csv_rows(measured)
-    lines = [*head, *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
+    lines = [*head, *commits_lines(measured), *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
     for name, found in measured.items():
         lines += point_lines(name, *found)
     mean = statistics.mean(abs(error_of(row)) for row in rows)

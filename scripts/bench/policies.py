@@ -16,6 +16,7 @@ PUBLISHED = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet", "f
              "neighbour_microbatches", "dw", "partition", "lancet_paper")
 OURS = ("lancet", "auto")
 ALL = ("sequential", *PUBLISHED, *OURS)
+OF_EXPERTS = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet")  # they cut nothing else
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
 MOST_LATE = 2  # percent of a step; results whose messages are later are of a machine that did not keep up
@@ -24,6 +25,16 @@ MOST_LATE = 2  # percent of a step; results whose messages are later are of a ma
 def without(*names):
     """Returns all policies but these, in their order."""
     return [policy for policy in ALL if policy not in names]
+
+
+def applying(settings):
+    """Returns the published policies that a config with these settings, FIELD=VALUE each, has work for: those of
+    experts need MoE layers, pairs of micro batches need a second one."""
+    values = dict(setting.split("=", 1) for setting in settings)
+    left_out = () if int(values.get("model.moe_layer_freq", 1)) else OF_EXPERTS
+    if int(values.get("train.gradient_accumulation_steps", 1)) == 1:
+        left_out += ("neighbour_microbatches",)
+    return [policy for policy in PUBLISHED if policy not in left_out]
 
 
 class Setting(NamedTuple):
@@ -69,11 +80,16 @@ def fields_of(hardware, scale, dilation, routing="even"):
             "emulated.routing": routing}
 
 
-def compare(lancet, launcher, setting, effort, out):
-    """Runs the policies in turns; the result is in the folder `out`."""
+def run_in_turns(lancet, launcher, config, policies, effort, out, words):
+    """Runs the policies in turns; the result is in the folder `out`. words: settings of the config."""
     shutil.rmtree(out, ignore_errors=True)
-    run.call([*launcher, lancet, "bench", "policies", CONFIG, "--policies", ",".join(setting.policies), "--repeats",
-              effort.rounds, "--steps", effort.steps, "--out", out, *setting.words()])
+    run.call([*launcher, lancet, "bench", "policies", config, "--policies", ",".join(policies), "--repeats",
+              effort.rounds, "--steps", effort.steps, "--out", out, *words])
+
+
+def compare(lancet, launcher, setting, effort, out):
+    """Runs the policies of a setting in turns; the result is in the folder `out`."""
+    run_in_turns(lancet, launcher, CONFIG, setting.policies, effort, out, setting.words())
 
 
 def has_fields(config, fields):

@@ -194,11 +194,11 @@ def overlap_rounds():
         found = point.figures(rows)
         for what, wanted in {"all-to-all / step, sequential": 0.4, "lancet / best expert_pipeline, exposed": 0.55,
                              "best expert_pipeline / lancet, step": 90 / 62, "lancet / sequential, arena": 1.05,
-                             "best single published way / lancet, step": 90 / 62,
                              "lancet, step / max(compute, communication)": 62 / 50}.items():
             expect(round(found[what], 9), round(wanted, 9), what)
-        ends = interleaved.intervals(rounds, point.figures)
-        expect(ends["lancet / best expert_pipeline, exposed"], (0.5, 0.6), "an interval")
+        for several, wanted in ((rounds, "least and most"), (2 * rounds, "95% of rounds drawn again")):
+            what, ends = interleaved.intervals(several, point.figures)
+            expect((what, ends["lancet / best expert_pipeline, exposed"]), (wanted, (0.5, 0.6)), "an interval")
         overlap_page.write(results, ["# Made up", ""], folder / "overlap")
         lines = (folder / "overlap.md").read_text().splitlines()
         expect("| expert_pipeline | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
@@ -208,6 +208,10 @@ def overlap_rounds():
         expect("| lancet / best expert_pipeline, exposed | 0.550 | 0.500 to 0.600 |" in lines, True, "a figure")
         expect("2 hosts, 280mbit, chosen for collectives of activations / sequential step = 0.4. 3 rounds of 3 steps," in
                lines, True, "what the point is")
+        expect("| figure |  | least and most |" in lines, True, "the heading of figures of three rounds")
+        expect([line for line in lines if "published way /" in line], [], "a figure over policies that did not all run")
+        expect("Published ways that did not run here: peer_groups, tutel, fastermoe, comet, flowmoe, "
+               "collective_matmul, partition, lancet_paper." in lines, True, "what did not run")
         expect("Not measured: other." in lines, True, "a point without rounds")
         expect(lines[-1], "Mean error of the predicted step over all rows: 3.1%.", "the mean error")
         expect((folder / "overlap.csv").read_text().splitlines()[3].split(",")[:8],
@@ -221,7 +225,8 @@ def overlap_of_products():
     with tempfile.TemporaryDirectory() as name:
         write_round(Path(name), {"sequential": (100, 40, 100, 2000000), "dw": (80, 30, 80, 2000000),
                                  "collective_matmul": (64, 10, 64, 2000000), "lancet": (60, 5, 60, 2000000), "auto": (65, 5, 60, 2000000)})
-        found = point.figures(interleaved.medians([interleaved.read_round(Path(name))]))
+        point = point._replace(policies=overlap.policies_of(point.settings))
+        found = overlap_page.figures_of(point, interleaved.medians([interleaved.read_round(Path(name))]))
         expect(found["best without rings / collective_matmul, step"], 1.25, "against the best way without rings")
         expect(found["best without rings / auto, step"], 1.28, "the same of auto")
         expect(found["collective_matmul, hidden share of gathers and scatters, forward"], 0.8, "the hidden share")
@@ -236,6 +241,10 @@ def overlap_points():
             names = [policy.split(":")[0] for policy in point.policies]
             expect([each for each in names if each not in policies.ALL], [], f"unknown policies of {name}")
             expect((names[0], names[-1]), ("sequential", "auto"), f"the ends of the policies of {name}")
+            expect(point.not_run(), [], f"published ways that {name} leaves out")
+    expect(overlap.step_of(overlap.POINTS["memory"]), overlap.step_of(overlap.POINTS["main"]), "points of one rate")
+    expect([name for name in policies.PUBLISHED if name not in policies.applying(["model.moe_layer_freq=0"])],
+           [*policies.OF_EXPERTS, "neighbour_microbatches"], "what has no work without experts and pairs")
     device = overlap_devices.Device(Path("/x.json"), bounds.CASES["layer-4-0.6"])
     scale, dilation = overlap_devices.SCALE, device.dilation
     expect(device.links(), ["--hosts", 4, "--hardware", Path("/x.json"), "--scale", scale, "--dilation", dilation,
@@ -248,6 +257,18 @@ def overlap_points():
     expect((made["network"]["nic_gbit_per_s"]["value"], made["overlap"]["core_ms_per_mb"]["value"]), (2.5, 0),
            "the hardware file of devices")
     expect(plans.target(bounds.CASES["layer-4-0.6"], "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
+
+
+def overlap_rate():
+    """Of rates of which none gives the share, the closest is taken."""
+    class Network(overlap.Network):
+        shares = iter([0.30, 0.50, 0.37, 0.45])
+
+        def share_at(self, point, mbit):
+            return next(self.shares)
+
+    # 140 / (0.4 / 0.6) * (0.3 / 0.7) = 90, then 90 * 1.5 = 135, at which 0.37 is closest to 0.4.
+    expect(Network(None, None).rate_of(overlap.POINTS["main"]), 135, "the best rate tried")
 
 
 def generation():
@@ -274,6 +295,6 @@ def losses():
 
 if __name__ == "__main__":
     for test in (usage, read_of_bounds, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
-                 generation, losses):
+                 overlap_rate, generation, losses):
         test()
         print(f"{test.__name__}: as expected")
