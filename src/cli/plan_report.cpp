@@ -64,19 +64,22 @@ std::string pass_table(const planner::PlanReport& report) {
 }
 
 std::string policy_table(const planner::PlanReport& report) {
-  std::string text = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>2} {:>8}  {}\n", "policy", "step ms",
-                                 "compute", "a2a", "reduce", "exposed", "hidden", "k", "arena MB", "schedule");
+  const auto shown = [&](const std::string& policy) { return policy + (policy == report.chosen ? " *" : ""); };
+  std::size_t width = 16;
+  for (const planner::PolicyResult& result : report.policies) width = std::max(width, shown(result.policy).size());
+  std::string text =
+      fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>2} {:>8}  {}\n", "policy", width, "step ms", "compute",
+                  "a2a", "reduce", "exposed", "hidden", "k", "arena MB", "schedule");
   for (const planner::PolicyResult& result : report.policies) {
     const schedule::Timeline& t = result.timeline;
-    text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
-                        result.policy + (result.policy == report.chosen ? " *" : ""), t.makespan, t.compute,
-                        t.all_to_all, t.all_reduce, t.exposed, hidden_percent(t), result.parts,
-                        in_megabytes(result.arena_bytes), result.how);
+    text += fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
+                        shown(result.policy), width, t.makespan, t.compute, t.all_to_all, t.all_reduce, t.exposed,
+                        hidden_percent(t), result.parts, in_megabytes(result.arena_bytes), result.how);
   }
   const planner::LowerBound& bound = report.lower_bound;
   if (bound.ms() > 0)  // else the plan is from a file
-    text += fmt::format("{:<16} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
-                        "bound", bound.ms(), bound.compute, "", bound.network);
+    text += fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
+                        "bound", width, bound.ms(), bound.compute, "", bound.network);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   if (!report.why_not_across_steps.empty())
     text += fmt::format("border: each step ends before the next one begins: {}\n", report.why_not_across_steps);
