@@ -80,7 +80,7 @@ CASES = {
     **{f"tensor-{ranks}": tensor(ranks) for ranks in (2, 4, 8)},
     **{f"layer-{ranks}-{ratio}": layer(ranks, ratio) for ranks in (4, 8) for ratio in (0.3, 0.6, 1.0)},
     "v100-s": paper("GPT2-S-MoE", "p3dn-v100", 32, "train.micro_batch_size=16"),
-    "v100-s-zero": paper("GPT2-S-MoE, zero=1, clip_grad=1", "p3dn-v100", 32, "train.micro_batch_size=16", "train.zero=1",
+    "v100-s-zero": paper("GPT2-S-MoE", "p3dn-v100", 32, "train.micro_batch_size=16", "train.zero=1",
                          "train.clip_grad=1"),
     "v100-l": paper("GPT2-L-MoE", "p3dn-v100", 32, "train.micro_batch_size=8"),
     "a100-s": paper("GPT2-S-MoE", "p4de-a100", 32, "train.micro_batch_size=24"),

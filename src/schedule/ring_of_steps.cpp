@@ -11,6 +11,7 @@
 #include "lancet/schedule/ring_of_steps.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -237,14 +238,22 @@ Dependencies kept(const Candidate& candidate, const std::vector<bool>& left, con
 }
 
 std::string describe(const ir::Program& program) {
-  std::size_t sums = 0, updates = 0;
+  std::size_t sums = 0, gathers = 0, updates = 0;
   for (const ir::Instruction& at : program.instructions) {
     if (!ir::of_step_before(at)) continue;
-    sums += at.stream == Stream::reduce;
-    updates += !at.writes.empty();
+    const bool gather = ops::kind(at) == ops::Kind::flat_all_gather;
+    gathers += gather;
+    sums += at.stream == Stream::reduce && !gather;
+    updates += !at.writes.empty() && !gather;
   }
-  return fmt::format("{} message{} of gradients and {} update{} in the next step", sums, sums == 1 ? "" : "s", updates,
-                     updates == 1 ? "" : "s");
+  std::vector<std::string> items;
+  const auto add = [&](std::size_t count, std::string_view what, std::string_view rest) {
+    if (count > 0) items.push_back(fmt::format("{} {}{}{}", count, what, count == 1 ? "" : "s", rest));
+  };
+  add(sums, "message", " of gradients");
+  add(updates, "update", "");
+  add(gathers, "gather", " of weights");
+  return fmt::format("{} in the next step", fmt::join(items, ", "));
 }
 
 class RingSearch {

@@ -461,14 +461,6 @@ class Rewriter {
 
 }  // namespace
 
-Split joined(Split a, const Split& b) {
-  for (std::size_t i = 0; i < a.parts.size(); ++i) {
-    if (b.parts[i] == 1) continue;
-    a.rows[i] = b.rows[i], a.parts[i] = b.parts[i], a.cuts[i] = b.cuts[i];
-  }
-  return a;
-}
-
 Rewritten rewrite(const ir::Program& program, const Split& split) { return Rewriter(program, split).run(); }
 
 }  // namespace lancet::schedule

@@ -47,21 +47,6 @@ std::vector<bool> whole_users(const ir::Program& program, const Split& split) {
   return whole;
 }
 
-std::vector<bool> per_token_tensors(const ir::Program& program) {
-  std::vector<bool> result(program.tensors.size());
-  for (const Instruction& at : program.instructions) {
-    const auto& ragged = ops::op(at.op).ragged;
-    if (!ragged || ragged->slots < 0) continue;
-    const Shape& choices = program.type(at.operands[std::size_t(ragged->slots)]).shape;
-    for (std::size_t o = 0; o < at.operands.size(); ++o)
-      if (int(o) != ragged->counts && program.type(at.operands[o]).shape == choices)
-        result[at.operands[o].index()] = true;
-    for (const TensorId id : at.results)
-      if (program.type(id).shape == choices) result[id.index()] = true;
-  }
-  return result;
-}
-
 std::vector<TensorId> choices_of(const ir::Program& program, const std::vector<bool>& per_token, TensorId filled) {
   for (const Instruction& at : program.instructions) {
     if (std::ranges::count(at.operands, filled) == 0) continue;

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/partition/split.h"
 
 namespace lancet::schedule {
 
