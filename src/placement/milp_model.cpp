@@ -280,17 +280,9 @@ class Builder {
       if (end_i <= head(j, k) + slack_ || end_j <= head(i, k) + slack_) continue;  // apart in any case
       forward |= head(i, k) + ms(i, k) <= horizon_ms_ - tail(j, k);
       backward |= head(j, k) + ms(j, k) <= horizon_ms_ - tail(i, k);
-      if (unit(i) != unit(j))
-        both.push_back({{x(i, k), 1}, {x(j, k), 1}});
-      else if (both.empty())
-        both.push_back(on_some_device(i));
+      both.push_back(unit(i) == unit(j) ? Terms{{x(i, k), 2}} : Terms{{x(i, k), 1}, {x(j, k), 1}});
     }
     add_pair(i, j, forward, backward, both);
-  }
-  Terms on_some_device(int op) const {  // adds up to 2, as two ops that share their device do
-    Terms terms;
-    for (int k = 0; k < problem_.device_count(); ++k) terms.push_back({x(op, k), 2});
-    return terms;
   }
 
   Terms crossing(int flow, int k, bool leaves) const {

@@ -113,7 +113,7 @@ Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
 }
 
 int micro_batches_in_plan(const config::Config& config) {
-  constexpr std::int64_t most = 8;
+  const std::int64_t most = config.mesh.stage > 1 ? 64 : 8;
   const std::int64_t all = config.train.gradient_accumulation_steps;
   std::int64_t count = std::min(all, most);
   while (all % count != 0) --count;

@@ -86,6 +86,11 @@ class Stages {
     return work_[std::size_t(stage)].op_costs[head.instruction].alone_ms();
   }
 
+  // Whether these are the two ends of a message, or one collective: else another group's comes first there.
+  static bool meet(const ir::Instruction& a, const ir::Instruction& b) {
+    return ir::between_stages(a.stream) || ir::key_of(a) == ir::key_of(b);
+  }
+
   bool try_next(int stage, int stream) {
     const auto mine = head(stage, stream);
     if (!mine) return false;
@@ -103,7 +108,7 @@ class Stages {
     std::vector<Head> heads;
     for (const auto& [other, its] : others) {
       const auto theirs = head(other, its);
-      if (!theirs) return false;
+      if (!theirs || !meet(in, at(other, theirs->instruction))) return false;
       start = std::max(start, theirs->ready);
       ms = std::max(ms, cost(other, *theirs));
       heads.push_back(*theirs);

@@ -204,6 +204,11 @@ TEST_CASE("micro batches: a plan holds the most, up to eight, that divide the st
     config.train.gradient_accumulation_steps = all;
     CHECK(planning::micro_batches_in_plan(config) == in_plan);
   }
+  config.mesh.stage = 2;
+  for (const auto& [all, in_plan] : {std::pair{1, 1}, {11, 11}, {16, 16}, {64, 64}, {67, 1}, {128, 64}}) {
+    config.train.gradient_accumulation_steps = all;
+    CHECK(planning::micro_batches_in_plan(config) == in_plan);
+  }
 }
 
 TEST_CASE("micro batches: a step of more than a plan holds trains as the same rows in larger micro batches") {

@@ -32,6 +32,9 @@ config::Config border_config(const TemporaryFolder& folder, const std::string& r
   return config;
 }
 
+// Gathers of the first blocks' weights are apart from those of the last ones.
+constexpr std::int64_t small_bucket = 32 << 10;
+
 // Short messages, so that sums of gradients fit into the forward pass.
 struct BorderCosts final : cost::Costs {
   DeclaredCosts declared;
@@ -85,13 +88,14 @@ TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, b
   SECTION("ZeRO-1 with clipping: only gathers of weights cross") {
     config.train.zero = 1;
     config.train.clip_grad = 0.5;
+    config.overlap.bucket_bytes = small_bucket;
   }
-  SECTION("ZeRO-1 with clipping, bf16, steps that may be skipped, micro batches") {
+  SECTION("ZeRO-1 with clipping, bf16, steps that may be skipped") {
     config.train.zero = 1;
     config.train.clip_grad = 0.5;
     config.train.dtype = DType::bf16;
     config.train.on_non_finite = config::OnNonFinite::skip;
-    config.train.gradient_accumulation_steps = 2;
+    config.overlap.bucket_bytes = small_bucket;
   }
   SECTION("micro batches") { config.train.gradient_accumulation_steps = 2; }
   SECTION("micro batches in several runs of a plan, ZeRO-1") {
@@ -274,7 +278,7 @@ TEST_CASE("ring of steps: a step that is skipped leaves gathers that change no w
   config.train.lr_schedule = config::LrSchedule::constant;
   config.train.lr = 1e30;
   config.train.max_skips = 100;
-  config.train.eval_interval = 0;
+  config.overlap.bucket_bytes = small_bucket;
   const BorderCosts costs;
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
   config.log.run_dir = folder / "ring";
@@ -283,9 +287,13 @@ TEST_CASE("ring of steps: a step that is skipped leaves gathers that change no w
   CHECK(ir::crosses_steps(plan_in(folder / "ring").program));
   const auto found = records_of(folder / "ring"), expected = records_of(folder / "whole");
   REQUIRE(found.size() == expected.size());
-  CHECK(found.back()["skipped_steps"] > 0);
-  for (std::size_t i = 0; i < found.size(); ++i)
-    for (const char* key : {"loss", "grad_norm", "skipped_steps"}) CHECK(found[i][key] == expected[i][key]);
+  std::int64_t skipped = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!found[i].contains("loss")) continue;  // of an evaluation
+    for (const char* key : {"loss", "grad_norm", "skipped_steps"}) CHECK(found[i].at(key) == expected[i].at(key));
+    skipped = found[i].at("skipped_steps");
+  }
+  CHECK(skipped > 0);
 }
 
 TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one record a step") {

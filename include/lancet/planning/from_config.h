@@ -30,9 +30,10 @@ struct LeastMemory {
 };
 Result<LeastMemory> least_memory(const config::Config& config, int ranks);
 
-// The micro batches that the plan of a step holds: the largest number of at most 8 that divides the step's. A step of
-// more runs the plan several times, all but the last time without what closes the step (ir::closes_step), so that a
-// plan's size and the time to make it are bounded, whatever the number of micro batches.
+// The micro batches that the plan of a step holds: the largest number of at most 8 (64 with several pipeline stages,
+// which drain between two runs) that divides the step's. A step of more runs the plan several times, all but the last
+// time without what closes the step (ir::closes_step), so that a plan's size and the time to make it are bounded,
+// whatever the number of micro batches.
 int micro_batches_in_plan(const config::Config& config);
 
 struct StepOptions {
