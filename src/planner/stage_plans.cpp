@@ -2,6 +2,7 @@
 // then added stage by stage, so that each has those of its own parameters. Stages are simulated, and checked, together.
 #include "lancet/planner/stage_plans.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lancet/base/check.h"
@@ -10,6 +11,7 @@
 #include "lancet/passes/stages.h"
 #include "lancet/schedule/micro_batches.h"
 #include "lancet/schedule/pipeline_order.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate_stages.h"
 #include "policies.h"
 #include "steps.h"
@@ -52,14 +54,44 @@ Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest
   return made;
 }
 
-void order(Made& made, const PlanRequest& request, int stage) {
-  if (request.micro_batches > 1)
+void repeat(Made& made, int micro_batches) {
+  if (micro_batches > 1)
     made.candidate = made.pipeline.run("micro_batches", std::move(made.candidate), [&](const Candidate& one) {
-      return schedule::in_micro_batches(one, request.micro_batches);
+      return schedule::in_micro_batches(one, micro_batches);
     });
+}
+
+std::int64_t arena_of(const schedule::PipelineOrder& order) {
+  return schedule::plan_memory(order.program, order.needed).arena_bytes;
+}
+
+using config::PipelineSchedule;
+
+// The largest arena of the stages under 1F1B, which is the limit of every stage's. made: with all micro batches.
+std::int64_t most_of_1f1b(std::span<const Made> made) {
+  std::int64_t most = 0;
+  for (int stage = 0; stage < int(made.size()); ++stage)
+    most = std::max(most, arena_of(schedule::in_pipeline_order(made[std::size_t(stage)].candidate.program,
+                                                               PipelineSchedule::one_forward_one_backward, stage,
+                                                               int(made.size()), 0)));
+  return most;
+}
+
+// In the order of the request, with the longest delay of weight gradients whose arena is within `most` bytes.
+schedule::PipelineOrder ordered_within(const ir::Program& all, const PlanRequest& request, int stage,
+                                       std::int64_t most) {
+  const int stages = stages_of(request.mesh);
+  int delay = request.pipeline_schedule == PipelineSchedule::zero_bubble ? stage : 0;
+  for (;; --delay) {
+    schedule::PipelineOrder order = schedule::in_pipeline_order(all, request.pipeline_schedule, stage, stages, delay);
+    if (delay == 0 || arena_of(order) <= most) return order;
+  }
+}
+
+// most: bytes of the arena, as far as the order has a choice.
+void order(Made& made, const PlanRequest& request, int stage, std::int64_t most) {
   made.candidate = made.pipeline.run("pipeline_order", std::move(made.candidate), [&](const Candidate& all) {
-    schedule::PipelineOrder ordered =
-        schedule::in_pipeline_order(all.program, request.pipeline_schedule, stage, stages_of(request.mesh));
+    schedule::PipelineOrder ordered = ordered_within(all.program, request, stage, most);
     Candidate candidate;
     candidate.how = name(request.pipeline_schedule);
     candidate.program = std::move(ordered.program);
@@ -118,7 +150,9 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
-  for (std::size_t stage = 0; stage < made.size(); ++stage) order(made[stage], request, int(stage));
+  for (Made& one : made) repeat(one, request.micro_batches);
+  const std::int64_t most = request.pipeline_schedule == PipelineSchedule::zero_bubble ? most_of_1f1b(made) : 0;
+  for (std::size_t stage = 0; stage < made.size(); ++stage) order(made[stage], request, int(stage), most);
   StageReport times;
   LANCET_ASSIGN(const bool predicted, predict(made, request, times));
   for (std::size_t stage = 0; stage < made.size(); ++stage) {

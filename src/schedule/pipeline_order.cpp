@@ -25,11 +25,12 @@ struct Passes {
 
 class InPipeline {
  public:
-  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages)
+  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages, int delay)
       : program_(program),
         zero_bubble_(schedule == config::PipelineSchedule::zero_bubble),
         stage_(std::size_t(stage)),
         stages_(std::size_t(stages)),
+        delay_(zero_bubble_ ? std::size_t(delay) : 0),
         dependencies_(ir::dependencies(program)),
         listed_(program.instructions.size()),
         is_weight_(program.instructions.size()),
@@ -44,7 +45,7 @@ class InPipeline {
       if (m + warm_up < count) list_pass(passes_[m + warm_up].forward);
       backward(m);
     }
-    for (std::size_t m = delay() < count ? count - delay() : 0; m < count; ++m) list_pass(passes_[m].weights);
+    for (std::size_t m = delay_ < count ? count - delay_ : 0; m < count; ++m) list_pass(passes_[m].weights);
     follow();
     LANCET_CHECK(order_.size() == program_.instructions.size(), "{} of {} instructions are in the order of the stage",
                  order_.size(), program_.instructions.size());
@@ -52,9 +53,6 @@ class InPipeline {
   }
 
  private:
-  // The backward passes after which the weight gradients of a micro batch follow.
-  std::size_t delay() const { return zero_bubble_ ? stage_ : 0; }
-
   void find_passes() {
     const std::vector<bool> closes = ir::closes_step(program_);
     std::vector<bool> in_backward(passes_.size());
@@ -84,13 +82,13 @@ class InPipeline {
   }
 
   void backward(std::size_t micro) {
-    if (!zero_bubble_ || delay() == 0) {
+    if (delay_ == 0) {
       list_pass(passes_[micro].backward);
       list_pass(passes_[micro].weights);
-    } else if (micro < delay()) {
+    } else if (micro < delay_) {
       list_pass(passes_[micro].backward);
     } else {
-      list_pass(dealt(passes_[micro].backward, passes_[micro - delay()].weights));
+      list_pass(dealt(passes_[micro].backward, passes_[micro - delay_].weights));
     }
   }
 
@@ -159,6 +157,7 @@ class InPipeline {
   const ir::Program& program_;
   const bool zero_bubble_;
   const std::size_t stage_, stages_;
+  const std::size_t delay_;  // the backward passes after which the weight gradients of a micro batch follow
   const Dependencies dependencies_;
   std::vector<bool> listed_, is_weight_;  // by instruction
   std::vector<Passes> passes_;            // by micro batch
@@ -172,8 +171,9 @@ class InPipeline {
 
 }  // namespace
 
-PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages) {
-  return InPipeline(program, schedule, stage, stages).run();
+PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
+                                int delay) {
+  return InPipeline(program, schedule, stage, stages, delay).run();
 }
 
 }  // namespace lancet::schedule

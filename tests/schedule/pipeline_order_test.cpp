@@ -47,7 +47,7 @@ struct Pipeline {
       one.program = stage_of(stage, count);
       one.needed = ir::dependencies(one.program);
       const schedule::Candidate all = schedule::in_micro_batches(one, micro_batches);
-      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count));
+      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count, stage));
       auto& of_stage = costs.emplace_back();
       for (const ir::Instruction& at : stages.back().program.instructions) {
         const bool pass = at.stream == ir::Stream::compute && at.label == "a";

@@ -13,16 +13,19 @@ struct PipelineOrder {
 // program: the micro batches of a stage one after the other (micro_batches.h), of which the last has what closes the
 // step. F is what a micro batch runs before its first instruction of the backward pass, W its weight gradients that no
 // other instruction but what closes the step reads, B the rest.
-//   one_forward_one_backward: min(stages - 1 - stage, M) times F, then F and B in turns, then the rest of B, each B
-//   with
-//     its W (PipeDream-Flush; Narayanan et al., SC 2021, section 2.2)
-//   zero_bubble: the same, but W of a micro batch follows the B of the micro batch `stage` after it, so that stages
-//   need
-//     the memory of at most `stages` micro batches, as the first stage does without; from the second stage on, W is
-//     dealt over the all-to-alls of that B, and runs beside them (ZB-H1; Qi et al., Zero Bubble Pipeline Parallelism,
-//     ICLR 2024, section 2.2)
+//
+// one_forward_one_backward: min(stages - 1 - stage, M) times F, then F and B in turns, then the rest of B, each B with
+// its W (PipeDream-Flush; Narayanan et al., SC 2021, section 2.2).
+//
+// zero_bubble: the same, but W of a micro batch follows the B of the micro batch `delay` after it. The paper's delay is
+// `stage`, which keeps the activations of at most `stages` micro batches, as the first stage does without. Where there
+// is a delay, W is dealt over the all-to-alls of that B, and runs beside them (ZB-H1; Qi et al., Zero Bubble Pipeline
+// Parallelism, ICLR 2024, section 2.2).
+//
 // All-reduces and updates keep their order and run once they can. Computation and all-to-alls take turns but for those
 // W. A value is received no earlier than the pass before the last one has ended.
-PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages);
+// delay: from 0 to `stage`; of zero_bubble alone.
+PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
+                                int delay);
 
 }  // namespace lancet::schedule
