@@ -1,5 +1,10 @@
 #include "lancet/base/shipped_files.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
 namespace lancet {
 
 namespace fs = std::filesystem;
@@ -26,6 +31,15 @@ fs::path first_there(const std::vector<fs::path>& places) {
 }
 
 fs::path find_shipped(const fs::path& name) { return first_there(shipped_places(name)); }
+
+std::string or_shipped_json(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const fs::path& place : shipped_places(folder))
+    for (const auto& entry : fs::directory_iterator(place, error))
+      if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
+  return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
+}
 
 std::string either_of(const std::vector<fs::path>& places) {
   std::string text;

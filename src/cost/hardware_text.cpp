@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "hardware_changes.h"
 #include "lancet/base/atomic_file.h"
@@ -248,15 +247,6 @@ class Parser {
 
 const std::filesystem::path folder = "configs/hardware";
 
-std::string names_there() {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const std::filesystem::path& place : shipped_places(folder))
-    for (const auto& entry : std::filesystem::directory_iterator(place, error))
-      if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
-  return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
-}
-
 }  // namespace
 
 Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view changes) {
@@ -270,8 +260,8 @@ Result<Hardware> read_hardware(const std::string& name_or_path) {
   const std::filesystem::path path = is_path ? std::filesystem::path(file) : folder / (file + ".json");
   const std::filesystem::path found = find_shipped(path);
   if (found.empty())
-    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}", names_there(), file,
-                                    either_of(shipped_places(path))));
+    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}",
+                                    or_shipped_json(folder), file, either_of(shipped_places(path))));
   auto text = read_file(found, "a hardware file");
   if (!text.ok()) return config_error(text.error().message);
   return parse_hardware(*text, found.string(), changes);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <set>
 
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/json.h"
@@ -177,15 +176,6 @@ class ClusterParser {
 
 const std::filesystem::path cluster_folder = "configs/clusters";
 
-std::string shipped_clusters() {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const std::filesystem::path& place : shipped_places(cluster_folder))
-    for (const auto& entry : std::filesystem::directory_iterator(place, error))
-      if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
-  return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
-}
-
 }  // namespace
 
 Result<Cluster> parse_cluster(std::string_view text, std::string_view origin) { return ClusterParser(origin)(text); }
@@ -196,8 +186,9 @@ Result<Cluster> read_cluster(const std::string& name_or_path) {
       is_path ? std::filesystem::path(name_or_path) : cluster_folder / (name_or_path + ".json");
   const std::filesystem::path found = find_shipped(path);
   if (found.empty())
-    return config_error(fmt::format("cluster: expected a file{}, found '{}', which is not at {}", shipped_clusters(),
-                                    cut(name_or_path, 80), either_of(shipped_places(path))));
+    return config_error(fmt::format("cluster: expected a file{}, found '{}', which is not at {}",
+                                    or_shipped_json(cluster_folder), cut(name_or_path, 80),
+                                    either_of(shipped_places(path))));
   auto text = read_file(found, "a cluster file");
   if (!text.ok()) return config_error(text.error().message);
   return parse_cluster(*text, found.string());

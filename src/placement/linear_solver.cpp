@@ -56,7 +56,7 @@ CbcModel load(const LinearModel& model) {
     indices.clear();
     factors.clear();
     for (const Term& term : row.terms) indices.push_back(term.column), factors.push_back(term.factor);
-    // An equation for now: this call takes one bound of a row.
+    // Cbc_addRow takes one bound of a row; both are set below.
     Cbc_addRow(cbc.get(), row.name.c_str(), static_cast<int>(indices.size()), indices.data(), factors.data(), 'E', 0);
   }
   for (std::size_t i = 0; i < model.rows.size(); ++i) {

@@ -1,18 +1,16 @@
 // How the program is built. Moirai's equations are in parentheses; x, S, T and d are its letters.
 //
 // - x(unit, device) binary, one device for a unit (4c), memory by device (5).
-// - u(flow, k, l) >= 0: the flow goes from device k to l. Moirai's rows (7) for z and u follow from sum_l u(k, l) = x
-// of the
-//   maker on k and sum_k u(k, l) = x of the reader on l, z = sum of u with k != l; this form makes the linear
-//   relaxation of a chain of ops exact. Flows between the same two units have the same u.
+// - u(flow, k, l) >= 0: the flow goes from device k to l. Moirai's rows (7) for z and u follow from
+//   sum_l u(k, l) = x of the maker on k and sum_k u(k, l) = x of the reader on l, z = sum of u with k != l. This form
+//   makes the linear relaxation of a chain of ops exact. Flows between the same two units have the same u.
 // - Durations (4b) are sums over x and u, so that ends need no columns. Starts: reader >= flow's end >= flow's start >=
 //   maker's end (4a).
 // - Two ops without precedence (6) have one binary `before` and a bounded column `after` with
 //   before + after >= x(i, k) + x(j, k) - 1 for each device k, and start(j) >= end(i) - M (1 - before), and the reverse
 //   with `after`. Two flows likewise (8), with what leaves or enters device k in place of x: sums of u.
-// - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon; where
-// these
-//   leave one order, or none, the other has no column.
+// - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon. An order
+//   that these exclude has no column.
 // - Beyond Moirai: heads and tails by device, T >= head + load + tail of ops that share a device and of all flows of a
 //   link, and devices that are equal in all things are used in the order of their numbers.
 #include "milp_model.h"

@@ -1,6 +1,7 @@
-// As ir::verify_ranks, with times: every stream of every stage goes on as far as it can, and an instruction starts at
-// the latest of its stream's last end, the ends of what it needs, and the arrival of those that it meets. Times do not
-// depend on the order in which the streams are looked at.
+// The simulation is ir::verify_ranks with times. Each stream of each stage advances until its next instruction has to
+// wait. An instruction starts at the latest of three times: the end of the one before it on its stream, the ends of its
+// dependencies, and the time at which all its peers on other stages are ready. The order in which the streams are
+// visited does not change the times.
 #include "lancet/schedule/simulate_stages.h"
 
 #include <algorithm>

@@ -20,6 +20,10 @@ std::filesystem::path first_there(const std::vector<std::filesystem::path>& plac
 // first_there(shipped_places(name)).
 std::filesystem::path find_shipped(const std::filesystem::path& name);
 
+// " or one of a, b", the names without extension of the JSON files in a folder of the source tree, for errors; empty if
+// there are none.
+std::string or_shipped_json(const std::filesystem::path& folder);
+
 // "a, b or c", for errors.
 std::string either_of(const std::vector<std::filesystem::path>& places);
 

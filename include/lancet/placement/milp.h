@@ -12,9 +12,9 @@ namespace lancet::placement {
 struct MilpOptions {
   double seconds = 60;  // wall time of the solver
   double gap = 0;       // stops once (makespan - bound) / makespan is at most this
-  const Placement* start =
-      nullptr;  // a placement without violations, of any heuristic: the shorter its makespan, the
-                // fewer orders the program has to decide. None: all ops and flows one by one bound it
+  // A placement without violations, of any heuristic: the shorter its makespan, the fewer orders the program has to
+  // decide. Null: the time of all ops and flows one by one is the bound.
+  const Placement* start = nullptr;
 };
 
 struct MilpAnswer {
