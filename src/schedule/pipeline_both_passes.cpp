@@ -20,7 +20,7 @@ Candidate both_passes_in_parts(const Step& step, const config::Overlap& overlap,
       const Order order = orders.find({.fill_gaps = false, .lead = lead, .backward_lead = lead}).order;
       Candidate found = as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
                                  orders.op_costs(order), orders.needed(order));
-      if (overlap.parts > 1 || fits_memory(step, overlap, found)) best = better(std::move(best), std::move(found));
+      best = better_that_fits(std::move(best), std::move(found), step, overlap);
     }
   }
   return best;

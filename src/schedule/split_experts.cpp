@@ -65,19 +65,20 @@ Candidate split_experts(const Step& step, const config::Overlap& overlap, const 
   if (expert_ranges(step).empty()) return candidate;  // no tokens travel
   return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
     for (int parts : step.part_counts(cut))
-      best = better(std::move(best), experts_in_parts(step, cut, all_alike(step, parts), how));
+      best = better_that_fits(std::move(best), experts_in_parts(step, cut, all_alike(step, parts), how), step, overlap);
     return best;
   });
 }
 
 // The best degree for all layers alike, then layer by layer the degree that makes the step shortest.
-Candidate search_degrees(const Step& step, PartOrder how, Candidate best) {
+Candidate search_degrees(const Step& step, const config::Overlap& overlap, PartOrder how, Candidate best) {
   std::vector<int> degrees = all_alike(step, 1);
   std::vector<int> choices{1};
   for (int parts : step.part_counts(cut_named("capacity"))) choices.push_back(parts);
   auto try_degrees = [&](const std::vector<int>& tried) {
     Candidate candidate = experts_in_parts(step, cut_named("capacity"), tried, how);
-    if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9)) return;
+    if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9) || !fits_memory(step, overlap, candidate))
+      return;
     best = std::move(candidate);
     degrees = tried;
   };
@@ -109,7 +110,7 @@ Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Can
   if (overlap.parts > 0) return split_experts_by_capacity(step, overlap, std::move(candidate));
   candidate.how = "experts and their all-to-alls whole";
   for (PartOrder how : {PartOrder::stages, PartOrder::list_schedule})
-    candidate = search_degrees(step, how, std::move(candidate));
+    candidate = search_degrees(step, overlap, how, std::move(candidate));
   return candidate;
 }
 

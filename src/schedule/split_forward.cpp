@@ -20,8 +20,9 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
       const Order order = orders.find({.fill_gaps = false, .lead = lead}).order;
       ir::Program program = orders.program(order);
       Dependencies needed = turns(program, orders.needed(order));
-      best = better(std::move(best), as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order),
-                                              std::move(needed)));
+      Candidate found =
+          as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
+      best = better_that_fits(std::move(best), std::move(found), step, overlap);
     }
   }
   return best;

@@ -12,6 +12,11 @@ Candidate better(Candidate a, Candidate b) {
   return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
 }
 
+Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap) {
+  if (overlap.parts <= 1 && !fits_memory(step, overlap, b)) return a;
+  return better(std::move(a), std::move(b));
+}
+
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search) {
   const double makespan = whole.timeline.makespan;

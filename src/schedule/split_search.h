@@ -17,6 +17,9 @@ namespace lancet::schedule {
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 
+// The same, but `b` only if its arena is within overlap.memory_factor or overlap.parts forces a split.
+Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap);
+
 // The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
 // replaces it; if no split fits the memory, `whole` is returned with its own length.
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
