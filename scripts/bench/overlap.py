@@ -51,8 +51,9 @@ HEAD = [
     "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with",
     "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of",
     "the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0",
-    "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower; policies of one plan",
-    "have the rounds of all. The error is of the predicted step. The ends of a figure are from rounds drawn again: the",
+    "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
+    "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
+    "ends of a figure are from rounds drawn again: the",
     f"least and the most, or 95% where there are {interleaved.FEWEST_DRAWN} rounds or more.", ""]
 
 
