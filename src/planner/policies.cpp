@@ -20,7 +20,7 @@ constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collecti
 constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
-constexpr SchedulePass ring_of_steps{"ring_of_steps", schedule::ring_of_steps};
+constexpr SchedulePass across_steps{"across_steps", schedule::across_steps};
 constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
 
 const Policy table[] = {
@@ -94,7 +94,7 @@ const Policy table[] = {
      {search_orders, search_orders_with_rings},
      false,
      {},
-     {ring_of_steps}},
+     {across_steps}},
     {"auto",
      "the fastest of those above, but lancet_paper",
      {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe",

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/schedule/across_steps.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/ring_of_steps.h"
 
 namespace lancet::planner {
 

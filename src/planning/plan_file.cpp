@@ -21,8 +21,8 @@
 #include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
+#include "lancet/schedule/across_steps.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/ring_of_steps.h"
 #include "lancet/schedule/schedule_report.h"
 #include "lancet/world/agree.h"
 

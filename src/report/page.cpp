@@ -126,11 +126,16 @@ std::string quoted(const std::vector<std::string>& texts) {
   return all + "]";
 }
 
-// Counts the records of steps whose loss or norm was not finite, and names the step of the first.
-std::string not_finite_json(const Metrics& metrics) {
+// Counts the records of steps whose loss or norm was not finite, and names the step of the first. Emulated devices
+// compute neither.
+std::string not_finite_json(const Run& run) {
+  const Metrics& metrics = run.metrics;
+  const auto device = run.config.find("device");
+  const bool computes = device == run.config.end() || device->second != R"("emulated")";
   const auto first = std::ranges::find(metrics.finite, false);
-  return fmt::format(R"({{"count":{},"first":{}}})", std::ranges::count(metrics.finite, false),
-                     first == metrics.finite.end() ? 0 : metrics.steps[std::size_t(first - metrics.finite.begin())]);
+  const bool none = !computes || first == metrics.finite.end();
+  return fmt::format(R"({{"count":{},"first":{}}})", none ? 0 : std::ranges::count(metrics.finite, false),
+                     none ? 0 : metrics.steps[std::size_t(first - metrics.finite.begin())]);
 }
 
 std::string series_json(const Metrics& metrics) {
@@ -273,7 +278,7 @@ std::string run_json(const Run& run) {
       R"({{"name":{},"left_out":{},"cut_short":{},"broken":{{"count":{},"first":{}}},"not_finite":{},"means":{},"series":{},"load":{},)"
       R"("config":{},"plan":{},"memory":{},"timeline":{},"communications":{}}})",
       quoted(run.name), quoted(run.left_out), run.metrics.cut_short, run.metrics.broken.count,
-      quoted(run.metrics.broken.first), not_finite_json(run.metrics), means_json(run.metrics), series_json(run.metrics),
+      quoted(run.metrics.broken.first), not_finite_json(run), means_json(run.metrics), series_json(run.metrics),
       load_json(run.metrics), config_json(run.config), run.plan ? plan_json(*run.plan) : "null",
       run.memory ? memory_json(*run.memory) : "null", run.timeline ? timeline_json(*run.timeline) : "null",
       communications_json(run.communications));

@@ -28,7 +28,7 @@ constexpr OverlapWay ways[] = {
     {"ring shards", "all-gather and product, product and reduce-scatter; own shard first or last", "collective matmul"},
     {"neighbours", "two halves of the batch: forward of one beside backward of the other", "Megatron, DualPipe"},
     {"gathers across steps", "across the step's border, all-gathers of updated weights", "ZeRO"},
-    {"ring of steps", "across the step's border, whatever updates weights before they are read", "ZeRO, DeepSpeed"},
+    {"across steps", "across the step's border, whatever updates weights before they are read", "ZeRO, DeepSpeed"},
     {"all", "all of these together", ""},
 };
 

@@ -206,7 +206,10 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
   search.best(candidate);
   if (!search.any_chosen()) return candidate;
   const Result<Step> ringed = step.with_program(search.program());
-  if (!ringed.ok()) return candidate;  // measured costs may lack parts of a step with rings
+  if (!ringed.ok()) {  // measured costs may lack parts of a step with rings
+    candidate.how += fmt::format("{}without rings, whose costs the profile lacks", candidate.how.empty() ? "" : "; ");
+    return candidate;
+  }
   Candidate found = search_orders(*ringed, overlap, candidate);
   if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
   found.how = search.in_words() + "; " + found.how;

@@ -171,6 +171,16 @@ TEST_CASE("a norm that a run did not live to know is not one that was not finite
   CHECK(run["series"]["grad_norm"]["mean"] == json({1, nullptr}));
 }
 
+TEST_CASE("emulated devices compute no loss, so theirs is not one that was not finite") {
+  const TemporaryFolder folder;
+  folder.write("metrics.jsonl", "{\"step\": 1, \"loss\": null, \"grad_norm\": null, \"step_ms\": 2}\n");
+  const auto count = [&] { return data_of(page_of(folder).value())["runs"][0]["not_finite"]["count"]; };
+  folder.write("config.json", R"({"device": "cpu"})");
+  CHECK(count() == 1);
+  folder.write("config.json", R"({"device": "emulated"})");
+  CHECK(count() == 0);
+}
+
 TEST_CASE("a held-out loss on its own line belongs to the step before it") {
   const TemporaryFolder folder;
   const auto held_out_after = [](int step) {

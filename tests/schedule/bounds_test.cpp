@@ -89,7 +89,7 @@ TEST_CASE("bounds: two all-to-alls and the product between them") {
   CHECK(way(bounds, "neighbours").ms == Approx(20));
   CHECK(way(bounds, "ring shards").ms == Approx(30));
   // Nothing is updated, so that steps only share the streams; or all but gathers must end first.
-  CHECK(way(bounds, "ring of steps").ms == Approx(20));
+  CHECK(way(bounds, "across steps").ms == Approx(20));
   CHECK(way(bounds, "gathers across steps").ms == Approx(30));
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("bounds: a product between an all-gather and a reduce-scatter") {
 TEST_CASE("bounds: the next step begins before weights that it reads later are updated") {
   const Bounds bounds = bounds_of(updated, {4, 4, 4, 8, 1});
   CHECK(bounds.today.any.ms == Approx(21));
-  CHECK(way(bounds, "ring of steps").ms ==
+  CHECK(way(bounds, "across steps").ms ==
         Approx(17));  // the first product runs under the all-reduce of the step before
   CHECK(way(bounds, "gathers across steps").ms == Approx(21));
   // Halves meet in the all-reduce; the products of each take half the time.

@@ -74,7 +74,7 @@ void check_same_runs(const std::string& found, const std::string& expected, std:
 
 }  // namespace
 
-TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, bit for bit") {
+TEST_CASE("across steps: the same losses, norms, evaluations and checkpoints, bit for bit") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "whole", false);
   int ranks = 2;
@@ -126,7 +126,7 @@ TEST_CASE("ring of steps: the same losses, norms, evaluations and checkpoints, b
   check_same_runs(folder / "ring", folder / "whole");
 }
 
-TEST_CASE("ring of steps: a run that stops and resumes equals one that does not, bit for bit") {
+TEST_CASE("across steps: a run that stops and resumes equals one that does not, bit for bit") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "whole", true);
   const BorderCosts costs;
@@ -141,7 +141,7 @@ TEST_CASE("ring of steps: a run that stops and resumes equals one that does not,
   check_same_runs(folder / "stopped", folder / "whole");
 }
 
-TEST_CASE("ring of steps: where updates wait for the norm, steps end before the next one, and the log says so") {
+TEST_CASE("across steps: where updates wait for the norm, steps end before the next one, and the log says so") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "run", true);
   std::string why;
@@ -210,7 +210,7 @@ Held train_steps(const config::Config& config, int steps, bool on_device, int la
 
 }  // namespace
 
-TEST_CASE("ring of steps: on the CPU and on device streams, recorded or not, the same bits") {
+TEST_CASE("across steps: on the CPU and on device streams, recorded or not, the same bits") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "run", false);
   SECTION("one run a step") {}
@@ -225,7 +225,7 @@ TEST_CASE("ring of steps: on the CPU and on device streams, recorded or not, the
   }
 }
 
-TEST_CASE("ring of steps: a late rank changes no value") {
+TEST_CASE("across steps: a late rank changes no value") {
   const TemporaryFolder folder;
   const config::Config config = border_config(folder, "run", true);
   const Held expected = train_steps(config, 4, false), found = train_steps(config, 4, false, 1);
@@ -234,7 +234,7 @@ TEST_CASE("ring of steps: a late rank changes no value") {
   CHECK(found.tensors == expected.tensors);
 }
 
-TEST_CASE("ring of steps: a norm that is not finite is an error of its own step, once it is known") {
+TEST_CASE("across steps: a norm that is not finite is an error of its own step, once it is known") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "run", true);
   config.train.gradient_accumulation_steps = 2;
@@ -261,7 +261,7 @@ TEST_CASE("ring of steps: a norm that is not finite is an error of its own step,
   if (!status.ok()) FAIL(status.error().message);
 }
 
-TEST_CASE("ring of steps: a step that is skipped leaves gathers that change no weight") {
+TEST_CASE("across steps: a step that is skipped leaves gathers that change no weight") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "whole", false);
   config.train.zero = 1;
@@ -289,7 +289,7 @@ TEST_CASE("ring of steps: a step that is skipped leaves gathers that change no w
   CHECK(skipped > 0);
 }
 
-TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one record a step") {
+TEST_CASE("across steps: a run that ends with a loss that is not finite has one record a step") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "run", true);
   config.train.optimizer = config::Optimizer::sgd;
@@ -305,7 +305,7 @@ TEST_CASE("ring of steps: a run that ends with a loss that is not finite has one
   CHECK(records_of(folder / "run")[0]["grad_norm"].is_number());
 }
 
-TEST_CASE("ring of steps: a plan file is read back, and refused where an edit breaks the border") {
+TEST_CASE("across steps: a plan file is read back, and refused where an edit breaks the border") {
   const TemporaryFolder folder;
   config::Config config = border_config(folder, "run", true);
   config.train.steps = 1;

@@ -8,7 +8,7 @@
 // step uses before a number of times in it: gradients of the first layers are made last and needed first. For the best
 // few of these choices, list scheduling also orders the whole list again under a grid of settings, as in
 // order_search.cpp.
-#include "lancet/schedule/ring_of_steps.h"
+#include "lancet/schedule/across_steps.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -256,9 +256,9 @@ std::string describe(const ir::Program& program) {
   return fmt::format("{} in the next step", fmt::join(items, ", "));
 }
 
-class RingSearch {
+class BorderSearch {
  public:
-  RingSearch(const Step& step, const Candidate& candidate)
+  BorderSearch(const Step& step, const Candidate& candidate)
       : step_(step), candidate_(candidate), first_uses_(first_uses(candidate)) {}
 
   // Without those that are no shorter than the candidate, the shortest first.
@@ -383,8 +383,8 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
   return as_it_is(step, std::move(how), std::move(program), permuted(candidate.op_costs, source), std::move(needed));
 }
 
-Candidate ring_of_steps(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  std::vector<Candidate> found = RingSearch(step, candidate).run();
+Candidate across_steps(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  std::vector<Candidate> found = BorderSearch(step, candidate).run();
   if (found.empty()) return candidate;
   const std::int64_t most = plan_memory(candidate.program, candidate.needed).arena_bytes;
   for (Candidate& one : found)
