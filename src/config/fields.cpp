@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};
 constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
-constexpr std::array<std::string_view, 2> pipeline_words = {"1f1b", "zero_bubble"};
+constexpr std::array<std::string_view, 3> pipeline_words = {"1f1b", "zero_bubble", "searched"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
 constexpr std::array<std::string_view, 3> device_words = {"cpu", "cuda", "emulated"};
@@ -161,7 +161,8 @@ constexpr Field table[] = {
         "MB for a rank's parameters, optimizer state and arena: activations that do not fit are computed again in the "
         "backward pass; 0: no limit"),
     ROW(train.pipeline_schedule, any(),
-        "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps"),
+        "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps; "
+        "searched: from predicted times, over all stages together"),
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),

@@ -10,10 +10,10 @@
 #include "lancet/ir/verify_ranks.h"
 #include "lancet/passes/stages.h"
 #include "lancet/schedule/micro_batches.h"
-#include "lancet/schedule/pipeline_order.h"
-#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate_stages.h"
+#include "lancet/schedule/stage_graph.h"
 #include "policies.h"
+#include "stage_orders.h"
 #include "steps.h"
 
 namespace lancet::planner {
@@ -61,43 +61,31 @@ void repeat(Made& made, int micro_batches) {
     });
 }
 
-std::int64_t arena_of(const schedule::PipelineOrder& order) {
-  return schedule::plan_memory(order.program, order.needed).arena_bytes;
+// Puts all stages in the order of the request.
+Status order(std::vector<Made>& made, const PlanRequest& request) {
+  std::vector<const ir::Program*> programs;
+  for (const Made& one : made) programs.push_back(&one.candidate.program);
+  LANCET_ASSIGN(StageOrders orders, stage_orders(programs, request));
+  for (std::size_t stage = 0; stage < made.size(); ++stage)
+    made[stage].candidate =
+        made[stage].pipeline.run("pipeline_order", std::move(made[stage].candidate), [&](const Candidate&) {
+          Candidate candidate;
+          candidate.how = orders.how;
+          candidate.program = std::move(orders.stages[stage].program);
+          candidate.needed = std::move(orders.stages[stage].needed);
+          return candidate;
+        });
+  return {};
 }
 
-using config::PipelineSchedule;
-
-// The largest arena of the stages under 1F1B, which is the limit of every stage's. made: with all micro batches.
-std::int64_t most_of_1f1b(std::span<const Made> made) {
-  std::int64_t most = 0;
-  for (int stage = 0; stage < int(made.size()); ++stage)
-    most = std::max(most, arena_of(schedule::in_pipeline_order(made[std::size_t(stage)].candidate.program,
-                                                               PipelineSchedule::one_forward_one_backward, stage,
-                                                               int(made.size()), 0)));
-  return most;
-}
-
-// In the order of the request, with the longest delay of weight gradients whose arena is within `most` bytes.
-schedule::PipelineOrder ordered_within(const ir::Program& all, const PlanRequest& request, int stage,
-                                       std::int64_t most) {
-  const int stages = stages_of(request.mesh);
-  int delay = request.pipeline_schedule == PipelineSchedule::zero_bubble ? stage : 0;
-  for (;; --delay) {
-    schedule::PipelineOrder order = schedule::in_pipeline_order(all, request.pipeline_schedule, stage, stages, delay);
-    if (delay == 0 || arena_of(order) <= most) return order;
-  }
-}
-
-// most: bytes of the arena, as far as the order has a choice.
-void order(Made& made, const PlanRequest& request, int stage, std::int64_t most) {
-  made.candidate = made.pipeline.run("pipeline_order", std::move(made.candidate), [&](const Candidate& all) {
-    schedule::PipelineOrder ordered = ordered_within(all.program, request, stage, most);
-    Candidate candidate;
-    candidate.how = name(request.pipeline_schedule);
-    candidate.program = std::move(ordered.program);
-    candidate.needed = std::move(ordered.needed);
-    return candidate;
-  });
+// What no order of these instructions goes below.
+double least_of(std::span<const Made> made, const PlanRequest& request) {
+  std::vector<schedule::Dependencies> needed;
+  for (const Made& one : made) needed.push_back(ir::dependencies(one.candidate.program));
+  std::vector<schedule::StageWork> work;
+  for (std::size_t stage = 0; stage < made.size(); ++stage)
+    work.push_back({made[stage].candidate.program, needed[stage], made[stage].candidate.op_costs});
+  return schedule::least_makespan(schedule::stage_graph(work, request.mesh, request.costs->launch_ms()), work);
 }
 
 // Sets the timelines. False if the costs lack an op, which they may.
@@ -113,6 +101,7 @@ Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageR
   }
   schedule::StagesTimeline times = schedule::simulate_stages(work, request.mesh, request.costs->launch_ms());
   report.makespan = times.makespan;
+  report.least = least_of(made, request);
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     report.compute.push_back(times.stages[stage].compute);
     report.bubble.push_back(times.bubble_ms(stage));
@@ -151,9 +140,9 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
   for (Made& one : made) repeat(one, request.micro_batches);
-  const std::int64_t most = request.pipeline_schedule == PipelineSchedule::zero_bubble ? most_of_1f1b(made) : 0;
-  for (std::size_t stage = 0; stage < made.size(); ++stage) order(made[stage], request, int(stage), most);
+  LANCET_TRY(order(made, request));
   StageReport times;
+  times.how = made[0].candidate.how;
   LANCET_ASSIGN(const bool predicted, predict(made, request, times));
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     ir::Plan& plan = plans.emplace_back(plan_of(made[stage].candidate, made[stage].pipeline));

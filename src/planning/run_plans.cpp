@@ -40,7 +40,9 @@ class Planning {
       : config_(config), world_(world), options_(options), request_(request), costs_(options.costs) {}
 
   Status plan(StepPlans& plans) {
-    const bool chooses = config_.overlap.policy != "sequential";
+    const bool searches =
+        config_.mesh.stage > 1 && config_.train.pipeline_schedule == config::PipelineSchedule::searched;
+    const bool chooses = config_.overlap.policy != "sequential" || searches;
     needs_costs_ = chooses && world_.size() > 1;
     if (!costs_) LANCET_TRY(find_costs());
     plans.costs = costs_;

@@ -33,7 +33,7 @@ class InPipeline {
         delay_(zero_bubble_ ? std::size_t(delay) : 0),
         dependencies_(ir::dependencies(program)),
         listed_(program.instructions.size()),
-        is_weight_(program.instructions.size()),
+        is_weight_(waiting_weights(program, dependencies_)),
         passes_(std::size_t(ir::micro_batches(program))) {
     find_passes();
   }
@@ -56,7 +56,6 @@ class InPipeline {
   void find_passes() {
     const std::vector<bool> closes = ir::closes_step(program_);
     std::vector<bool> in_backward(passes_.size());
-    find_weights(closes);
     for (std::size_t i = 0; i < closes.size(); ++i) {
       const ir::Instruction& at = program_.instructions[i];
       if (closes[i] || at.stream == ir::Stream::reduce) {
@@ -67,17 +66,6 @@ class InPipeline {
       if (at.role != Role::forward) in_backward[micro] = true;
       Passes& passes = passes_[micro];
       (is_weight_[i] ? passes.weights : in_backward[micro] ? passes.backward : passes.forward).push_back(ir::id_of(i));
-    }
-  }
-
-  void find_weights(const std::vector<bool>& closes) {
-    std::vector<bool> is_needed(closes.size());  // by what is neither a weight gradient nor late
-    for (std::size_t i = closes.size(); i-- > 0;) {
-      const ir::Instruction& at = program_.instructions[i];
-      const bool late = closes[i] || at.stream == ir::Stream::reduce;
-      is_weight_[i] = !late && !is_needed[i] && at.role == Role::dw;
-      if (late || is_weight_[i]) continue;
-      for (const InstructionId before : dependencies_[i]) is_needed[before.index()] = true;
     }
   }
 
@@ -170,6 +158,19 @@ class InPipeline {
 };
 
 }  // namespace
+
+std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies& dependencies) {
+  const std::vector<bool> closes = ir::closes_step(program);
+  std::vector<bool> is_needed(closes.size()), is_weight(closes.size());  // needed: by what is neither a W nor late
+  for (std::size_t i = closes.size(); i-- > 0;) {
+    const ir::Instruction& at = program.instructions[i];
+    const bool late = closes[i] || at.stream == ir::Stream::reduce;
+    is_weight[i] = !late && !is_needed[i] && at.role == Role::dw;
+    if (late || is_weight[i]) continue;
+    for (const InstructionId before : dependencies[i]) is_needed[before.index()] = true;
+  }
+  return is_weight;
+}
 
 PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
                                 int delay) {

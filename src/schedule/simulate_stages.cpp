@@ -18,9 +18,7 @@ namespace {
 class Stages {
  public:
   Stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms)
-      : work_(stages), launch_ms_(launch_ms) {
-    mesh_[mesh::Axis::stage] = mesh[mesh::Axis::stage];
-    whole_ = mesh;
+      : work_(stages), mesh_(mesh), launch_ms_(launch_ms) {
     for (const StageWork& work : stages) {
       State& state = states_.emplace_back();
       state.when.resize(work.program.instructions.size());
@@ -97,14 +95,9 @@ class Stages {
     if (!mine) return false;
     std::vector<std::pair<int, int>> others;  // stage and stream of those that it meets
     const ir::Instruction& in = at(stage, mine->instruction);
-    if (ir::between_stages(in.stream)) {
-      others.emplace_back(ir::neighbour(mesh_, stage, in.stream).value(), int(ir::opposite(in.stream)));
-    } else if (in.stream != ir::Stream::compute && ir::group_of(in, whole_).has(mesh::Axis::stage)) {
-      const std::string key = ir::key_of(in);
-      const std::size_t named = key.find(':');
-      for (const int other : ir::ranks_of(named == key.npos ? "stage" : "stage" + key.substr(named), mesh_, stage))
-        if (other != stage) others.emplace_back(other, stream);
-    }
+    for (const int other : stages_met(in, mesh_, stage))
+      if (other != stage)
+        others.emplace_back(other, ir::between_stages(in.stream) ? int(ir::opposite(in.stream)) : stream);
     double start = mine->ready, ms = cost(stage, *mine);
     std::vector<Head> heads;
     for (const auto& [other, its] : others) {
@@ -137,8 +130,7 @@ class Stages {
   }
 
   const std::span<const StageWork> work_;
-  mesh::Mesh mesh_;   // of one rank a stage
-  mesh::Mesh whole_;  // of all ranks
+  const mesh::Mesh& mesh_;
   const double launch_ms_;
   std::vector<State> states_;
 };

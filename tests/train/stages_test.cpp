@@ -1,6 +1,7 @@
 // Pipeline stages train as one rank does: losses, norms, updates of shared weights, resumes.
 #include <catch2/catch.hpp>
 
+#include "declared_costs.h"
 #include "lancet/config/config.h"
 #include "lancet/planning/from_config.h"
 #include "routers.h"
@@ -14,7 +15,8 @@ using config::PipelineSchedule;
 using mesh::Axis;
 using test::Records;
 
-constexpr PipelineSchedule schedules[] = {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble};
+constexpr PipelineSchedule schedules[] = {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble,
+                                          PipelineSchedule::searched};
 
 // A step of these micro batches, of one sequence for each rank that the batch is split over.
 config::Config staged(int stages, int micro_batches, PipelineSchedule schedule = schedules[0]) {
@@ -25,6 +27,11 @@ config::Config staged(int stages, int micro_batches, PipelineSchedule schedule =
   config.train.pipeline_schedule = schedule;
   config.mesh.stage = stages;
   return config;
+}
+
+Records steps_of(const config::Config& config, int ranks, int steps) {
+  const test::DeclaredCosts costs;
+  return test::run_steps(config, ranks, steps, {}, &costs);
 }
 
 // The same step on one rank.
@@ -57,13 +64,13 @@ void check_losses(const Records& found, const Records& expected) {
 
 TEST_CASE("stages: twenty steps of any number of stages and micro batches are those of one rank") {
   for (const int micro_batches : {1, 2, 4, 8}) {
-    const Records expected = test::run_steps(alone(staged(1, micro_batches)), 1, 20);
+    const Records expected = steps_of(alone(staged(1, micro_batches)), 1, 20);
     CHECK(expected[0].drop_pct.value() > 0);
     CHECK(expected[0].grad_norm > 1);
     for (const int stages : {2, 3, 4})
       for (const PipelineSchedule schedule : schedules) {
         INFO(stages << " stages, " << micro_batches << " micro batches, " << config::name(schedule));
-        check_losses(test::run_steps(staged(stages, micro_batches, schedule), stages, 20), expected);
+        check_losses(steps_of(staged(stages, micro_batches, schedule), stages, 20), expected);
       }
   }
 }
@@ -86,37 +93,63 @@ TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") 
       INFO(to_string(mesh) << ", train.zero " << zero << ", " << config::name(schedule));
       config::Config whole = config;  // the same mesh without its stages
       whole.mesh.stage = 1;
-      check_losses(test::run_steps(config, mesh.ranks(), 20),
-                   test::run_steps(whole, mesh.ranks() / mesh[Axis::stage], 20));
+      check_losses(steps_of(config, mesh.ranks(), 20), steps_of(whole, mesh.ranks() / mesh[Axis::stage], 20));
       config.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch, which has other sequences alone
-      check_sums(test::run_steps(config, mesh.ranks(), 20), test::run_steps(alone(config, shares), 1, 20));
+      check_sums(steps_of(config, mesh.ranks(), 20), steps_of(alone(config, shares), 1, 20));
     }
 }
 
 TEST_CASE("stages: every router trains on stages, also with shared experts") {
   config::Config config = staged(2, 2);
   GENERATE(from_range(test::routes)).set(config.model);
-  check_losses(test::run_steps(config, 2, 6), test::run_steps(alone(config), 1, 6));
+  check_losses(steps_of(config, 2, 6), steps_of(alone(config), 1, 6));
 }
 
 TEST_CASE("stages: many micro batches are one run of a plan, or several") {
   const int micro_batches = GENERATE(16, 65);  // five runs of 13
   const config::Config config = staged(3, micro_batches, PipelineSchedule::zero_bubble);
-  check_losses(test::run_steps(config, 3, 3), test::run_steps(alone(config), 1, 3));
+  check_losses(steps_of(config, 3, 3), steps_of(alone(config), 1, 3));
 }
 
-TEST_CASE("stages: no stage needs more memory under zero_bubble than the one that needs most under 1f1b") {
-  const auto largest_arena = [](PipelineSchedule schedule) {
+TEST_CASE("stages: no stage needs more memory under other schedules than the one that needs most under 1f1b") {
+  const test::DeclaredCosts costs;
+  const auto largest_arena = [&](PipelineSchedule schedule) {
     config::Config config = staged(4, 8, schedule);
     config.model.vocab_size = 4096;  // the gradients of the logits are large
     config.model.n_layer = 4;
-    const auto plans = planning::plan_stages(config, 4, {});
+    const auto plans = planning::plan_stages(config, 4, {.costs = &costs});
     if (!plans.ok()) FAIL(plans.error().message);
     std::int64_t most = 0;
     for (const ir::Plan& plan : *plans) most = std::max(most, plan.arena_bytes);
     return most;
   };
-  CHECK(largest_arena(schedules[1]) <= largest_arena(schedules[0]));
+  for (const PipelineSchedule schedule : schedules) CHECK(largest_arena(schedule) <= largest_arena(schedules[0]));
+}
+
+TEST_CASE("stages: searched is predicted no slower than the others, and none beats what no order goes below") {
+  const test::DeclaredCosts costs;
+  int listed = 0;
+  for (const auto& [stages, experts] : {std::pair{2, 1}, {3, 1}, {4, 1}, {2, 2}, {4, 2}})
+    for (const int micro_batches : {1, 4, 8}) {
+      INFO(stages << " stages, " << experts << " places of experts, " << micro_batches << " micro batches");
+      double best = std::numeric_limits<double>::infinity();
+      for (const PipelineSchedule schedule : schedules) {
+        config::Config config = staged(stages, micro_batches, schedule);
+        config.mesh.expert = experts;
+        config.model.n_layer = 8;
+        planner::StageReport report;
+        const auto plans = planning::plan_stages(config, stages * experts, {.costs = &costs}, nullptr, &report);
+        if (!plans.ok()) FAIL(plans.error().message);
+        CHECK(report.least > 0);
+        CHECK(report.least <= report.makespan * (1 + 1e-9));
+        if (schedule == PipelineSchedule::searched) {
+          CHECK(report.makespan <= best * (1 + 1e-9));
+          listed += report.how == "searched: a list schedule of all stages";
+        }
+        best = std::min(best, report.makespan);
+      }
+    }
+  CHECK(listed >= 5);
 }
 
 TEST_CASE("stages: the embedding of the first stage and the head's of the last stay equal to the bit") {
@@ -175,7 +208,7 @@ TEST_CASE("stages: a step that is not finite is skipped on all stages") {
   config.train.on_non_finite = config::OnNonFinite::skip;
   config.train.lr = 1e30;
   config.train.clip_grad = 0;
-  const Records records = test::run_steps(config, 3, 4);
+  const Records records = steps_of(config, 3, 4);
   CHECK_FALSE(records[0].skipped);
   CHECK(records.back().skipped);
 }

@@ -28,12 +28,13 @@ inline config::Config small_config() {
 }
 
 // Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` is called with each rank's trainer
-// first.
+// first. costs: those that plans are made with; none: measured ones.
 inline std::vector<run::StepRecord> run_steps(const config::Config& config, int ranks, int steps,
-                                              const std::function<void(train::Trainer&, int rank)>& prepare = {}) {
+                                              const std::function<void(train::Trainer&, int rank)>& prepare = {},
+                                              const cost::Costs* costs = nullptr) {
   std::vector<run::StepRecord> records;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
     if (prepare) prepare(*trainer, world.rank());
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));

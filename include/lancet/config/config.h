@@ -18,7 +18,7 @@ namespace lancet::config {
 
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
-enum class PipelineSchedule { one_forward_one_backward, zero_bubble };
+enum class PipelineSchedule { one_forward_one_backward, zero_bubble, searched };
 enum class LrSchedule { constant, linear, cosine, wsd };
 // automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };

@@ -1,5 +1,6 @@
 // Plans of pipeline stages: one for each stage of the mesh, made together.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "lancet/planner/planner.h"
@@ -8,7 +9,9 @@ namespace lancet::planner {
 
 // The time of a step over all stages, as simulated. Milliseconds.
 struct StageReport {
+  std::string how;  // the schedule; of `searched`, also what it found
   double makespan = 0;
+  double least = 0;                     // what no order of the stages' instructions goes below
   std::vector<double> compute, bubble;  // by stage: busy and idle time of the compute stream, which are the makespan
 };
 

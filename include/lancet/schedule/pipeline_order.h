@@ -10,9 +10,13 @@ struct PipelineOrder {
   Dependencies needed;  // ir::dependencies, turns, and what keeps receives from running far ahead
 };
 
+// By instruction, the W of a stage's program: weight gradients that no other instruction reads but all-reduces and what
+// closes the step. dependencies: those of the program.
+std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies& dependencies);
+
 // program: the micro batches of a stage one after the other (micro_batches.h), of which the last has what closes the
-// step. F is what a micro batch runs before its first instruction of the backward pass, W its weight gradients that no
-// other instruction but what closes the step reads, B the rest.
+// step. F is what a micro batch runs before its first instruction of the backward pass, W is waiting_weights(), B the
+// rest.
 //
 // one_forward_one_backward: min(stages - 1 - stage, M) times F, then F and B in turns, then the rest of B, each B with
 // its W (PipeDream-Flush; Narayanan et al., SC 2021, section 2.2).
@@ -24,7 +28,8 @@ struct PipelineOrder {
 //
 // All-reduces and updates keep their order and run once they can. Computation and all-to-alls take turns but for those
 // W. A value is received no earlier than the pass before the last one has ended.
-// delay: from 0 to `stage`; of zero_bubble alone.
+// delay: from 0 to `stage`; of zero_bubble alone. schedule: not `searched`, which orders all stages together
+// (search_stages.h).
 PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
                                 int delay);
 

@@ -5,15 +5,9 @@
 
 #include "lancet/mesh/mesh.h"
 #include "lancet/schedule/simulate.h"
+#include "lancet/schedule/stage_graph.h"
 
 namespace lancet::schedule {
-
-// One stage: its program in the order of its streams, what each instruction needs, and what it costs.
-struct StageWork {
-  const ir::Program& program;
-  const Dependencies& needed;
-  std::span<const cost::OpCost> op_costs;
-};
 
 struct StagesTimeline {
   std::vector<Timeline> stages;  // each with the makespan of its own stage
