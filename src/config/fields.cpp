@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};
 constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
 constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
 constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
-constexpr std::array<std::string_view, 3> pipeline_words = {"1f1b", "zero_bubble", "searched"};
+constexpr std::array<std::string_view, 4> pipeline_words = {"1f1b", "zero_bubble", "searched", "interleaved"};
 constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
 constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
 constexpr std::array<std::string_view, 3> device_words = {"cpu", "cuda", "emulated"};
@@ -162,7 +162,8 @@ constexpr Field table[] = {
         "backward pass; 0: no limit"),
     ROW(train.pipeline_schedule, any(),
         "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps; "
-        "searched: from predicted times, over all stages together"),
+        "searched: from predicted times, over all stages together; interleaved: the same, with two runs of blocks on "
+        "each stage"),
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),

@@ -14,8 +14,13 @@ using mesh::Axis;
 
 // Steps ask for their mesh, so this allocates nothing where all is well.
 Status check_stage(const Config& config) {
-  const std::int64_t stages = config.mesh.stage;
-  if (stages <= config.model.n_layer) return {};
+  const std::int64_t stages = config.mesh.stage, chunks = stages * chunks_of_stage(config);
+  if (chunks <= config.model.n_layer) return {};
+  if (chunks > stages)
+    return config_error(
+        fmt::format("config: train.pipeline_schedule: expected at least {} blocks of the model (model.n_layer) for "
+                    "\"interleaved\" on {} stages, found {}",
+                    chunks, stages, config.model.n_layer));
   return config_error(
       fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}",
                   config.model.n_layer, stages));

@@ -69,9 +69,9 @@ std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank
 std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream) {
   const int stages = mesh[mesh::Axis::stage], stride = mesh.ranks() / stages;
   const bool next = stream == Stream::send_next || stream == Stream::receive_next;
-  const int stage = mesh.coordinate(rank, mesh::Axis::stage) + (next ? 1 : -1);
-  if (stage < 0 || stage >= stages) return std::nullopt;
-  return rank + (next ? stride : -stride);
+  if (stages == 1) return std::nullopt;
+  const int stage = mesh.coordinate(rank, mesh::Axis::stage);
+  return rank + ((stage + (next ? 1 : stages - 1)) % stages - stage) * stride;
 }
 
 Stream opposite(Stream stream) {

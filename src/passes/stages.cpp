@@ -1,7 +1,8 @@
-// Assignment gives each instruction its stage. Emission then walks the program once for each stage. Before an
-// instruction of the stage it receives every value that crosses to or through this stage and was made before the
-// instruction in the whole program; it sends a value right after the instruction, or the receive, that gives it. So the
-// messages of a link are in the order of their makers on both of its ends.
+// Assignment gives each instruction its chunk, of which stage s has those that are s modulo the number of stages.
+// Emission then walks the program once for each stage. Before an instruction of the stage it receives every value that
+// crosses to or through a chunk of this stage and was made before the instruction in the whole program; it sends a
+// value right after the instruction, or the receive, that gives it. So the messages of a link are in the order of their
+// makers on both of its ends.
 //
 // The gradients of a shared parameter are a chain of accumulations, one onto the other. Where the chain leaves a stage
 // it is broken: the next link begins with the parameter's state, or with nothing, and what is left becomes a gradient
@@ -93,20 +94,25 @@ struct Layout {
   const ir::Program& program;
   const mesh::Mesh& mesh;
   int stages;
+  int laps;                            // the chunks of a stage
   std::vector<std::size_t> made;       // by tensor: the instruction that makes it; the number of instructions: none
-  std::vector<int> stage;              // by instruction
-  std::vector<int> nearest, farthest;  // by tensor: the first and last stage that has it
+  std::vector<int> chunk;              // by instruction
+  std::vector<int> nearest, farthest;  // by tensor: the first and last chunk that has it
   struct Gradient {
     TensorId parameter, sum;
-    int stage;
+    int chunk;
   };
-  std::vector<Gradient> gradients;               // each stage's sum of a parameter's gradient
+  std::vector<Gradient> gradients;               // each chunk's sum of a parameter's gradient
   std::map<TensorId, std::vector<int>> holders;  // of parameters with gradients: the stages, ascending
 
   Layout(const ir::Program& cut, const mesh::Mesh& of, std::span<const int> first_blocks)
-      : program(cut), mesh(of), stages(int(first_blocks.size())), made(makers_of(cut)) {
+      : program(cut),
+        mesh(of),
+        stages(of[mesh::Axis::stage]),
+        laps(int(first_blocks.size()) / stages),
+        made(makers_of(cut)) {
     for (const int block : blocks_of(program))
-      stage.push_back(int(std::ranges::upper_bound(first_blocks, block) - first_blocks.begin()) - 1);
+      chunk.push_back(int(std::ranges::upper_bound(first_blocks, block) - first_blocks.begin()) - 1);
     find_crossings();
     for (const ir::Output& output : program.outputs)
       if (output.kind == OutputKind::gradient) follow(output);
@@ -117,12 +123,13 @@ struct Layout {
   }
 
   bool is_made(TensorId id) const { return made[id.index()] < program.instructions.size(); }
-  int stage_of(TensorId id) const { return stage[made[id.index()]]; }
-  // True for an operand whose sum the instruction continues on another stage than that which made it.
+  int chunk_of(TensorId id) const { return chunk[made[id.index()]]; }
+  int stage_of(TensorId id) const { return chunk_of(id) % stages; }
+  // True for an operand whose sum the instruction continues in another chunk than that which made it.
   bool is_broken(std::size_t i, std::size_t operand) const {
     const Instruction& at = program.instructions[i];
     return int(operand) == accumulator_of(at) && is_made(at.operands[operand]) &&
-           stage_of(at.operands[operand]) != stage[i];
+           chunk_of(at.operands[operand]) != chunk[i];
   }
 
  private:
@@ -133,11 +140,11 @@ struct Layout {
       nearest[id.index()] = std::min(nearest[id.index()], where);
       farthest[id.index()] = std::max(farthest[id.index()], where);
     };
-    for (std::size_t i = 0; i < stage.size(); ++i) {
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
       const Instruction& at = program.instructions[i];
-      for (const TensorId id : at.results) has(id, stage[i]);
+      for (const TensorId id : at.results) has(id, chunk[i]);
       for (std::size_t operand = 0; operand < at.operands.size(); ++operand)
-        if (is_made(at.operands[operand]) && !is_broken(i, operand)) has(at.operands[operand], stage[i]);
+        if (is_made(at.operands[operand]) && !is_broken(i, operand)) has(at.operands[operand], chunk[i]);
     }
   }
 
@@ -147,11 +154,11 @@ struct Layout {
     int last = -1;
     while (is_made(sum)) {
       const std::size_t maker = made[sum.index()];
-      if (stage[maker] != last) {
-        gradients.push_back({output.parameter, sum, stage[maker]});
-        holders[output.parameter].push_back(stage[maker]);
+      if (chunk[maker] != last) {
+        gradients.push_back({output.parameter, sum, chunk[maker]});
+        holders[output.parameter].push_back(chunk[maker] % stages);
       }
-      last = stage[maker];
+      last = chunk[maker];
       const int operand = accumulator_of(program.instructions[maker]);
       if (operand < 0) return;
       sum = program.instructions[maker].operands[std::size_t(operand)];
@@ -161,7 +168,11 @@ struct Layout {
 
 class Stage {
  public:
-  Stage(const Layout& cut, int stage) : cut_(cut), source_(cut.program), stage_(stage), now_(source_.tensors.size()) {
+  Stage(const Layout& cut, int stage)
+      : cut_(cut),
+        source_(cut.program),
+        stage_(stage),
+        now_(std::size_t(cut.laps), std::vector<TensorId>(source_.tensors.size())) {
     result_.program.name = source_.name;
     result_.program.attributes = source_.attributes;
   }
@@ -173,10 +184,9 @@ class Stage {
         no_shares_[output.tensor] = ops::append(result_.program, "no_share", {}, of_type(source_.type(output.tensor)),
                                                 Role::forward, output.name)[0];
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
-      if (cut_.stage[i] == stage_) {
-        receive_before(i);
-        emit(i);
-      }
+      if (cut_.chunk[i] % cut_.stages != stage_) continue;
+      receive_before(i);
+      emit(i);
     }
     receive_before(source_.instructions.size());
     sum_shared_gradients();
@@ -192,52 +202,62 @@ class Stage {
     std::vector<bool> read(source_.tensors.size());
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       const Instruction& at = source_.instructions[i];
-      if (cut_.stage[i] != stage_) continue;
+      if (cut_.chunk[i] % cut_.stages != stage_) continue;
       for (const TensorId id : at.operands) read[source_.root(id).index()] = true;
     }
     for (std::size_t i = 0; i < read.size(); ++i) {
       const ir::Tensor& tensor = source_.tensors[i];
       if (!read[i] || tensor.number >= 0) continue;
-      now_[i] = program().add_named(tensor.kind, tensor.name, tensor.type, tensor.sharding);
-      program()[now_[i]].flat_shard = tensor.flat_shard;
+      const TensorId named = program().add_named(tensor.kind, tensor.name, tensor.type, tensor.sharding);
+      program()[named].flat_shard = tensor.flat_shard;
+      for (auto& of_lap : now_) of_lap[i] = named;
     }
   }
 
-  // Receives what was made before instruction `end` on other stages, and is read on this one or beyond it.
+  // The copy of a tensor of the source in a chunk of this stage.
+  TensorId& now(int chunk, TensorId id) { return now_[std::size_t(chunk / cut_.stages)][id.index()]; }
+
+  // Receives what was made before instruction `end` in other chunks, and is read in one of this stage or beyond it.
   void receive_before(std::size_t end) {
     for (; received_ < end; ++received_)
-      if (const int from = cut_.stage[received_]; from != stage_)
-        for (const TensorId id : source_.instructions[received_].results)
-          if (from < stage_ ? cut_.farthest[id.index()] >= stage_ : cut_.nearest[id.index()] <= stage_)
-            receive(received_, id, from < stage_);
+      for (const TensorId id : source_.instructions[received_].results) {
+        const int from = cut_.chunk[received_], chunks = cut_.laps * cut_.stages;
+        // A value reaches the chunk that is nearer to its maker first.
+        for (int chunk = stage_; chunk < chunks; chunk += cut_.stages)
+          if (from < chunk && cut_.farthest[id.index()] >= chunk) receive(received_, id, chunk);
+        for (int chunk = chunks - cut_.stages + stage_; chunk >= 0; chunk -= cut_.stages)
+          if (chunk < from && cut_.nearest[id.index()] <= chunk) receive(received_, id, chunk);
+      }
   }
 
-  void receive(std::size_t maker, TensorId id, bool from_previous) {
+  void receive(std::size_t maker, TensorId id, int chunk) {
     const Instruction& at = source_.instructions[maker];
-    now_[id.index()] = ops::append(program(), from_previous ? "receive_previous" : "receive_next", {},
-                                   of_type(source_.type(id)), at.role, at.label)[0];
-    send(maker, id);
+    const bool from_previous = cut_.chunk[maker] < chunk;
+    now(chunk, id) = ops::append(program(), from_previous ? "receive_previous" : "receive_next", {},
+                                 of_type(source_.type(id)), at.role, at.label)[0];
+    send(maker, id, chunk);
   }
 
   // To the neighbour that is farther from the maker.
-  void send(std::size_t maker, TensorId id) {
+  void send(std::size_t maker, TensorId id, int chunk) {
     const Instruction& at = source_.instructions[maker];
-    const int from = cut_.stage[maker];
-    if (stage_ >= from && cut_.farthest[id.index()] > stage_)
-      ops::append(program(), "send_next", {now_[id.index()]}, {}, at.role, at.label);
-    if (stage_ <= from && cut_.nearest[id.index()] < stage_)
-      ops::append(program(), "send_previous", {now_[id.index()]}, {}, at.role, at.label);
+    const int from = cut_.chunk[maker];
+    if (chunk >= from && cut_.farthest[id.index()] > chunk)
+      ops::append(program(), "send_next", {now(chunk, id)}, {}, at.role, at.label);
+    if (chunk <= from && cut_.nearest[id.index()] < chunk)
+      ops::append(program(), "send_previous", {now(chunk, id)}, {}, at.role, at.label);
   }
 
   void emit(std::size_t i) {
     Instruction at = source_.instructions[i];
+    const int chunk = cut_.chunk[i];
     std::optional<TensorId> dropped;
     for (std::size_t operand = 0; operand < at.operands.size(); ++operand) {
       if (!cut_.is_broken(i, operand)) continue;
       const TensorId root = source_.root(at.operands[operand]);
       dropped = at.operands[operand];
       if (source_[root].kind == TensorKind::state) {
-        now_[dropped->index()] = now_[root.index()];
+        now(chunk, *dropped) = now(chunk, root);
       } else {
         LANCET_CHECK(operand + 1 == at.operands.size() && int(operand) >= ops::op(at.op).required,
                      "{} at {} sums onto a value of another stage", at.op, at.label);
@@ -245,29 +265,29 @@ class Stage {
       }
     }
     for (auto* list : {&at.operands, &at.writes})
-      for (TensorId& id : *list) id = now_[id.index()];
+      for (TensorId& id : *list) id = now(chunk, id);
     std::vector<TensorId> made;
-    for (const TensorId id : at.results) made.push_back(copy(id, dropped));
+    for (const TensorId id : at.results) made.push_back(copy(id, chunk, dropped));
     std::swap(at.results, made);
     program().instructions.push_back(std::move(at));
-    for (const TensorId id : made) send(i, id);
+    for (const TensorId id : made) send(i, id, chunk);
   }
 
-  TensorId copy(TensorId id, std::optional<TensorId> dropped) {
+  TensorId copy(TensorId id, int chunk, std::optional<TensorId> dropped) {
     const ir::Tensor& tensor = source_[id];
-    TensorId storage = tensor.storage.valid() ? now_[tensor.storage.index()] : TensorId{};
-    if (dropped && tensor.storage == *dropped && !now_[dropped->index()].valid()) storage = {};
-    now_[id.index()] = program().add_value(tensor.type, storage, tensor.slice);
-    program()[now_[id.index()]].sharding = tensor.sharding;
-    return now_[id.index()];
+    TensorId storage = tensor.storage.valid() ? now(chunk, tensor.storage) : TensorId{};
+    if (dropped && tensor.storage == *dropped && !now(chunk, *dropped).valid()) storage = {};
+    const TensorId made = program().add_value(tensor.type, storage, tensor.slice);
+    program()[made].sharding = tensor.sharding;
+    return now(chunk, id) = made;
   }
 
   // An all-reduce over the stages that have the parameter, which makes their sums equal.
   void sum_shared_gradients() {
     for (const Layout::Gradient& gradient : cut_.gradients) {
-      if (gradient.stage != stage_) continue;
+      if (gradient.chunk % cut_.stages != stage_) continue;
       const std::vector<int>& holders = cut_.holders.at(gradient.parameter);
-      TensorId sum = now_[gradient.sum.index()];
+      TensorId sum = now(gradient.chunk, gradient.sum);
       if (holders.size() > 1) {
         const auto& sharding = source_[final_of(gradient.parameter)].sharding;
         sum = ops::append(program(), "all_reduce", {sum}, group_of(holders), Role::sync,
@@ -300,7 +320,8 @@ class Stage {
       if (output.kind == OutputKind::gradient || output.kind == OutputKind::bias || output.kind == OutputKind::rounds)
         continue;
       const auto none = no_shares_.find(output.tensor);
-      const TensorId id = none == no_shares_.end() ? now_[output.tensor.index()] : none->second;
+      const int chunk = cut_.is_made(output.tensor) ? cut_.chunk_of(output.tensor) : 0;
+      const TensorId id = none == no_shares_.end() ? now(chunk, output.tensor) : none->second;
       if (is_share(output.kind)) {
         mesh::Sharding sharding =
             source_[output.tensor].sharding.value_or(mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
@@ -318,29 +339,29 @@ class Stage {
   const Layout& cut_;
   const ir::Program& source_;
   const int stage_;
-  std::vector<TensorId> now_;               // by tensor of the source: its copy on this stage
+  std::vector<std::vector<TensorId>> now_;  // by lap and tensor of the source: its copy in that chunk of this stage
   std::map<TensorId, TensorId> no_shares_;  // by output of the source that another stage makes: zeros in its place
-  std::size_t received_ = 0;                // what earlier instructions make on other stages is received
+  std::size_t received_ = 0;                // what earlier instructions make in other chunks is received
   std::vector<std::pair<TensorId, TensorId>> sums_;  // parameters of the source, and the sums of their gradients
   StageProgram result_;
 };
 
 }  // namespace
 
-Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages) {
+Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks) {
   const std::vector<int> blocks = blocks_of(program);
   const int count = blocks.empty() ? 0 : *std::ranges::max_element(blocks) + 1;
-  if (count < stages)
+  if (count < chunks)
     return config_error(fmt::format(
-        "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, stages));
+        "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, chunks));
   std::vector<double> before(std::size_t(count) + 1);  // work of the blocks before each
   for (std::size_t i = 0; i < blocks.size(); ++i)
     before[std::size_t(blocks[i]) + 1] += ops::work(program, program.instructions[i]).flops;
   for (std::size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
-  // least[s][b]: the largest work of a stage if the blocks before b are on s + 1 stages; from: where the last begins.
-  std::vector<std::vector<double>> least(std::size_t(stages), std::vector<double>(before.size()));
-  std::vector<std::vector<int>> from(std::size_t(stages), std::vector<int>(before.size()));
-  for (std::size_t s = 0; s < std::size_t(stages); ++s)
+  // least[s][b]: the largest work of a chunk if the blocks before b are in s + 1 chunks; from: where the last begins.
+  std::vector<std::vector<double>> least(std::size_t(chunks), std::vector<double>(before.size()));
+  std::vector<std::vector<int>> from(std::size_t(chunks), std::vector<int>(before.size()));
+  for (std::size_t s = 0; s < std::size_t(chunks); ++s)
     for (std::size_t b = s + 1; b < before.size(); ++b) {
       least[s][b] = s == 0 ? before[b] : std::numeric_limits<double>::infinity();
       for (std::size_t a = s; s > 0 && a < b; ++a)
@@ -349,15 +370,15 @@ Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages)
           from[s][b] = int(a);
         }
     }
-  std::vector<int> first(std::size_t(stages), 0);
-  for (std::size_t s = std::size_t(stages), end = std::size_t(count); s-- > 1; end = std::size_t(first[s]))
+  std::vector<int> first(std::size_t(chunks), 0);
+  for (std::size_t s = std::size_t(chunks), end = std::size_t(count); s-- > 1; end = std::size_t(first[s]))
     first[s] = from[s][end];
   return first;
 }
 
 std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
                                      std::span<const int> first_blocks) {
-  if (first_blocks.size() == 1) return {{program}};
+  if (mesh[mesh::Axis::stage] == 1) return {{program}};
   const Layout cut(program, mesh, first_blocks);
   std::vector<StageProgram> result;
   for (int stage = 0; stage < cut.stages; ++stage) result.push_back(Stage(cut, stage).run());

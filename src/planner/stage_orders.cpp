@@ -60,9 +60,9 @@ class Stages {
     const double plain_ms = makespan_of(plain), zero_ms = makespan_of(zero);
     auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most);
     if (found && found->makespan < std::min(plain_ms, zero_ms))
-      return StageOrders{std::move(found->stages), "searched: a list schedule of all stages"};
-    if (plain_ms <= zero_ms) return StageOrders{plain, "searched: 1f1b"};
-    return StageOrders{std::move(zero), "searched: zero_bubble"};
+      return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
+    if (plain_ms <= zero_ms) return StageOrders{plain, said("1f1b")};
+    return StageOrders{std::move(zero), said("zero_bubble")};
   }
 
  private:
@@ -72,8 +72,11 @@ class Stages {
     return schedule::in_pipeline_order(*programs_[std::size_t(stage)], schedule, stage, count(), delay);
   }
 
-  static StageOrders unknown(Orders zero) {
-    return {std::move(zero), "searched: zero_bubble, since the time of an op is not known"};
+  std::string said(std::string_view found) const {
+    return fmt::format("{}: {}", name(request_.pipeline_schedule), found);
+  }
+  StageOrders unknown(Orders zero) const {
+    return {std::move(zero), said("zero_bubble, since the time of an op is not known")};
   }
 
   double makespan_of(const Orders& orders) const {

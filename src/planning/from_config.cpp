@@ -53,7 +53,7 @@ constexpr double crowded_error = 0.28;
 Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks) {
   if (config.mesh.stage == 1) return std::vector<int>{0};
   LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
-  return passes::balanced_stages(forward, int(config.mesh.stage));
+  return passes::balanced_chunks(forward, int(config.mesh.stage) * config::chunks_of_stage(config));
 }
 
 }  // namespace

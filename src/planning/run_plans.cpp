@@ -40,8 +40,7 @@ class Planning {
       : config_(config), world_(world), options_(options), request_(request), costs_(options.costs) {}
 
   Status plan(StepPlans& plans) {
-    const bool searches =
-        config_.mesh.stage > 1 && config_.train.pipeline_schedule == config::PipelineSchedule::searched;
+    const bool searches = config_.mesh.stage > 1 && config::searches(config_.train.pipeline_schedule);
     const bool chooses = config_.overlap.policy != "sequential" || searches;
     needs_costs_ = chooses && world_.size() > 1;
     if (!costs_) LANCET_TRY(find_costs());

@@ -1,14 +1,14 @@
 // The search is list scheduling over the graph of all stages. Events are the ends of nodes and the times at which what
-// they need has arrived; after each, every free stream starts the most urgent node that is ready, and what several stages
-// do together starts once all of their streams are free. One pass, forward or backward, goes before the other, and within
-// a pass the earlier micro batch, then what has the longest chain to the end of the step, over all stages. Weight
-// gradients (pipeline_order.h: W) and updates run where nothing else does.
+// they need has arrived; after each, every free stream starts the most urgent node that is ready, and what several
+// stages do together starts once all of their streams are free. One pass, forward or backward, goes before the other,
+// and within a pass the earlier micro batch, then what has the longest chain to the end of the step, over all stages.
+// Weight gradients (pipeline_order.h: W) and updates run where nothing else does.
 //
 // Memory is bounded by the micro batches in flight. A stage begins the forward pass of a micro batch only if less than
 // `ahead` are between its own and the first whose backward pass has not ended; and W goes before all others once the
 // backward passes of `delay` later micro batches have ended. The search begins with those of zero bubble and with more,
-// since a message's way back and forth takes time in which others can run, measures the arenas, and takes a stage's delay
-// down, then its `ahead`, where it needs too much.
+// since a message's way back and forth takes time in which others can run, measures the arenas, and takes a stage's
+// delay down, then its `ahead`, where it needs too much.
 //
 // A receive has no operand, so nothing in the program keeps it from running far ahead of its reader, and its memory
 // from being occupied. It therefore needs the computation that has ended last when it starts.
@@ -48,10 +48,10 @@ std::vector<Kind> kinds_of(const ir::Program& program, const Dependencies& depen
     const ir::Instruction& at = program.instructions[i];
     const bool late = closes[i] || at.stream == ir::Stream::reduce;
     if (!late && at.role != ir::Role::forward) in_backward[std::size_t(at.micro_batch)] = true;
-    kinds.push_back(late                                           ? Kind::late
-                    : weights[i]                                   ? Kind::weight
+    kinds.push_back(late                                       ? Kind::late
+                    : weights[i]                               ? Kind::weight
                     : in_backward[std::size_t(at.micro_batch)] ? Kind::backward
-                                                                   : Kind::forward);
+                                                               : Kind::forward);
   }
   return kinds;
 }

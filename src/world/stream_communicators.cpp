@@ -68,21 +68,24 @@ Result<Streams::OpenGroup> Streams::open(const mesh::Mesh& mesh, const std::stri
 }
 
 // Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two
-// pairs, so those that begin with an even stage are split off first, then those that begin with an odd one.
+// pairs, so those that begin with an even stage are split off first, then those that begin with an odd one, then those
+// of the last stage and the first.
 Status Streams::open_links(const mesh::Mesh& mesh) {
   using ir::Stream;
-  if (mesh[mesh::Axis::stage] == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};
+  const int stages = mesh[mesh::Axis::stage];
+  if (stages == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};
   const OpenGroup& all = groups_[static_cast<std::size_t>(Stream::reduce)].find("")->second;
   const int rank = all.group.place, stage = mesh.coordinate(rank, mesh::Axis::stage);
+  const auto turn_of = [&](int first) { return first == stages - 1 ? 2 : first % 2; };
   for (const Stream of_first : {Stream::send_next, Stream::receive_next})
-    for (const int even : {0, 1}) {
-      const bool is_first = stage % 2 == even;  // of its pair
-      const Stream stream = is_first ? of_first : ir::opposite(of_first);
-      const auto other = ir::neighbour(mesh, rank, stream);
+    for (const int turn : {0, 1, 2}) {
+      const bool is_first = turn_of(stage) == turn, is_second = turn_of((stage + stages - 1) % stages) == turn;
       std::vector<int> members{rank};
-      if (other) members.insert(is_first ? members.end() : members.begin(), *other);
+      const Stream stream = is_first ? of_first : ir::opposite(of_first);
+      if (is_first || is_second) members.push_back(ir::neighbour(mesh, rank, stream).value());
+      std::ranges::sort(members);
       LANCET_ASSIGN(auto communicator, all.host->split(members));
-      if (!other) continue;
+      if (members.size() == 1) continue;
       LANCET_ASSIGN(groups_[std::size_t(stream)][""], open(std::move(communicator), std::string(ir::name(stream))));
     }
   return {};

@@ -99,6 +99,32 @@ TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") 
     }
 }
 
+TEST_CASE("stages: interleaved runs of blocks train as one rank") {
+  const auto interleaved = [](const mesh::Mesh& mesh, int micro_batches) {
+    config::Config config = staged(mesh[Axis::stage], micro_batches, PipelineSchedule::interleaved);
+    config.model.n_layer = 8;
+    config.train.micro_batch_size = 4 / mesh.size(mesh::batch_axes);
+    config.mesh.data = mesh[Axis::data];
+    config.mesh.expert = mesh[Axis::expert];
+    config.mesh.tensor = mesh[Axis::tensor];
+    return config;
+  };
+  for (const int micro_batches : {1, 4})
+    for (const int stages : {2, 3, 4}) {
+      INFO(stages << " stages, " << micro_batches << " micro batches");
+      const config::Config config = interleaved({{stages, 1, 1, 1}}, micro_batches);
+      check_losses(steps_of(config, stages, 20), steps_of(alone(config), 1, 20));
+    }
+  for (const mesh::Mesh& mesh : {mesh::Mesh{{2, 2, 1, 1}}, {{2, 1, 2, 1}}, {{2, 1, 1, 2}}}) {
+    INFO(to_string(mesh));
+    config::Config config = interleaved(mesh, 4);
+    config.train.zero = mesh[Axis::expert] > 1;
+    config::Config whole = config;
+    whole.mesh.stage = 1;
+    check_losses(steps_of(config, 4, 20), steps_of(whole, 2, 20));
+  }
+}
+
 TEST_CASE("stages: every router trains on stages, also with shared experts") {
   config::Config config = staged(2, 2);
   GENERATE(from_range(test::routes)).set(config.model);
@@ -228,6 +254,13 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
         "config: mesh.stage: expected 1 for device \"cuda\", found 2");
   CHECK(error([](config::Config& c) { c.log.trace = 1; }) ==
         "config: log.trace: expected 0 with mesh.stage = 2, found 1");
+  CHECK(
+      error([](config::Config& c) {
+        c.mesh.stage = 3;
+        c.train.pipeline_schedule = PipelineSchedule::interleaved;
+      }) ==
+      "config: train.pipeline_schedule: expected at least 6 blocks of the model (model.n_layer) for \"interleaved\" on "
+      "3 stages, found 4");
   CHECK(error([](config::Config& c) { c.mesh.stage = 5; }) ==
         "config: mesh.stage: expected at most the 4 blocks of the model (model.n_layer), found 5");
 }

@@ -18,7 +18,7 @@ namespace lancet::config {
 
 enum class Optimizer { adamw, sgd };
 enum class OnNonFinite { stop, skip };
-enum class PipelineSchedule { one_forward_one_backward, zero_bubble, searched };
+enum class PipelineSchedule { one_forward_one_backward, zero_bubble, searched, interleaved };
 enum class LrSchedule { constant, linear, cosine, wsd };
 // automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
 enum class Transport { automatic, mpi, self, nccl, mirrored };
@@ -178,6 +178,12 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
 Result<mesh::Mesh> make_mesh(const Config& config, int ranks);
 // The same for a config that passed check() for these ranks.
 mesh::Mesh mesh_of(const Config& config, int ranks);
+// The runs of blocks that a stage holds.
+inline int chunks_of_stage(const Config& config) {
+  return config.mesh.stage > 1 && config.train.pipeline_schedule == PipelineSchedule::interleaved ? 2 : 1;
+}
+// True for a schedule that predicted times decide.
+inline bool searches(PipelineSchedule schedule) { return schedule >= PipelineSchedule::searched; }
 // The ranks that the batch is split over: each has train.micro_batch_size sequences of its own.
 inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(mesh::batch_axes); }
 

@@ -44,7 +44,7 @@ std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank
 std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program);
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
 
-// The rank at the other end of a stream between stages; nothing before the first stage and after the last one.
+// The rank at the other end of a stream between stages, of which the first follows the last; nothing with one stage.
 std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream);
 // The stream of that rank on which it takes part.
 Stream opposite(Stream stream);

@@ -16,20 +16,23 @@ struct StageProgram {
   std::vector<std::string> copies = {};
 };
 
-// The first block of each stage, such that the largest flops of a stage are as small as they can be; what is before the
-// first block counts to the first stage, what is after the last one to the last stage. The work comes from shapes
-// alone, so no measurement decides where the model is cut. Config error: the program has fewer blocks than stages.
-Result<std::vector<int>> balanced_stages(const ir::Program& program, int stages);
+// The first block of each of `chunks` runs of blocks, such that the largest flops of a chunk are as small as they can
+// be; what is before the first block counts to the first chunk, what is after the last one to the last. The work comes
+// from shapes alone, so no measurement decides where the model is cut. Config error: the program has fewer blocks than
+// chunks.
+Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks);
 
-// One program a stage of mesh's axis `stage`. Runs after partition_spmd and fuse, and before sync. An instruction goes
-// where its block is (ir/block.h), forward and backward; what is before the first block is on the first stage, what is
-// after the last block on the last. A value that is read on other stages crosses from neighbour to neighbour
-// (ops/stage_transfer), each once, in the order in which values are made. Each stage has the parameters, states and
-// inputs that its instructions read. Where stages have the same parameter, as the embedding that is the head's weight,
-// each sums its own share of the gradient, and an all-reduce over these stages completes the sums, so that their
-// updates are equal. Losses and loads are sums over the stages, too: all but the maker add zeros, so that every stage
-// has the result. Other outputs are on the stage that makes them, but for OutputKind::bias and rounds, which no stage
-// has. first_blocks: of each stage, ascending from 0 on. A program of one stage is returned as it is.
+// One program a stage of mesh's axis `stage`, of p stages; stage s has the chunks s, s + p, ... of the model, of which
+// first_blocks has the first blocks, ascending from 0 on. Their number is a multiple of p. Runs after partition_spmd
+// and fuse, and before sync. An instruction goes where its block is (ir/block.h), forward and backward; what is before
+// the first block is in the first chunk, what is after the last block in the last. A value that is read in other chunks
+// crosses from neighbour to neighbour (ops/stage_transfer), once for each chunk, in the order in which values are made;
+// the last stage's next neighbour is the first. Each stage has the parameters, states and inputs that its instructions
+// read. Where stages have the same parameter, as the embedding that is the head's weight, each sums its own share of
+// the gradient, and an all-reduce over these stages completes the sums, so that their updates are equal. Losses and
+// loads are sums over the stages, too: all but the maker add zeros, so that every stage has the result. Other outputs
+// are on the stage that makes them, but for OutputKind::bias and rounds, which no stage has. A program of one stage is
+// returned as it is.
 std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
                                      std::span<const int> first_blocks);
 

@@ -9,7 +9,7 @@ namespace lancet::planner {
 
 // The time of a step over all stages, as simulated. Milliseconds.
 struct StageReport {
-  std::string how;  // the schedule; of `searched`, also what it found
+  std::string how;  // the schedule; of a search, also what it found
   double makespan = 0;
   double least = 0;                     // what no order of the stages' instructions goes below
   std::vector<double> compute, bubble;  // by stage: busy and idle time of the compute stream, which are the makespan

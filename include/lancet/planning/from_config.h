@@ -49,7 +49,7 @@ struct StepOptions {
 Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
                            planner::PlanReport* report = nullptr);
 // The same by pipeline stage of the config's mesh; of one stage, the plan alone. Config errors: also those of
-// passes::balanced_stages.
+// passes::balanced_chunks.
 Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
                                           planner::PlanReport* report = nullptr,
                                           planner::StageReport* stages = nullptr);

@@ -35,7 +35,7 @@ struct StageNode {
 };
 
 struct StageGraph {
-  std::vector<StageNode> nodes;                  // what a node depends on may be after it
+  std::vector<StageNode> nodes;                     // what a node depends on may be after it
   std::vector<std::vector<std::int32_t>> of_stage;  // by stage and instruction, its node
 };
 
@@ -44,8 +44,8 @@ struct StageGraph {
 StageGraph stage_graph(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms);
 
 // What no order of the same instructions on the same streams goes below, in milliseconds: the longest chain, and for
-// each stream of a stage the least time that its own instructions need, each between the longest chains before and after
-// it.
+// each stream of a stage the least time that its own instructions need, each between the longest chains before and
+// after it.
 double least_makespan(const StageGraph& graph, std::span<const StageWork> stages);
 
 // The stages that an instruction of `stage` meets, with its own; its own alone if it meets none. mesh: of all ranks.
