@@ -10,6 +10,7 @@
 #include "lancet/config/config.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/partition/rewrite.h"
+#include "list_schedule.h"
 #include "ranges.h"
 
 namespace lancet::schedule {
@@ -17,8 +18,15 @@ namespace lancet::schedule {
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 
-// The same, but `b` only if its arena is within overlap.memory_factor or overlap.parts forces a split.
-Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap);
+// Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor, or overlap.parts
+// forces a split. True if replaced.
+bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap);
+
+// The same with make(options). A candidate that is shorter and does not fit is made again with jobs that wait until
+// less memory is alive (ListOptions::hold_bytes), so that no way to overlap is left out because of the memory of the
+// one order that was tried first.
+bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
+                       const std::function<Candidate(const ListOptions&)>& make);
 
 // The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
 // replaces it; if no split fits the memory, `whole` is returned with its own length.
