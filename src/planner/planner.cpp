@@ -78,7 +78,7 @@ std::vector<std::string_view> skippable() {
 
 // Without a second micro batch, a policy of several is another one.
 bool is_compared(const Policy& policy, int micro_batches) {
-  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
+  return !policy.step_of_ablation && (!policy.of_micro_batches || micro_batches > 1);
 }
 
 // A policy's schedule, and the passes that made it.

@@ -62,4 +62,9 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, C
   return candidate;
 }
 
+Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  Candidate paired = pair_micro_batches(step, overlap, candidate);
+  return better(std::move(candidate), std::move(paired));
+}
+
 }  // namespace lancet::schedule

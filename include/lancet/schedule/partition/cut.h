@@ -55,7 +55,14 @@ struct Cut {
   ops::PeerParts (*peers)(const TokenRanks&, int parts) = nullptr;
 };
 
-std::span<const Cut* const> all_cuts();       // by name
+std::span<const Cut* const> all_cuts();  // by name
+// What is split by passes and not by a table of rows: windows of collectives (collective_matmul), and the step's micro
+// batches (pair_micro_batches).
+struct PassCut {
+  std::string_view name;
+  CutWords words;
+};
+std::span<const PassCut> pass_cuts();
 const Cut& cut_named(std::string_view name);  // InternalError if unknown
 
 }  // namespace lancet::schedule
