@@ -135,7 +135,7 @@ class RingSearch {
     const std::vector<RingChoice> before = choices_;
     for (const std::size_t i : kind) choices_[i] = choice;
     Candidate other = candidate();
-    if (other.timeline.makespan < best.timeline.makespan * (1 - 1e-9) && fits_memory(step_, overlap_, other))
+    if (is_better(step_, overlap_, other, best))
       best = std::move(other);
     else
       choices_ = before;
@@ -211,7 +211,7 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
     return candidate;
   }
   Candidate found = search_orders(*ringed, overlap, candidate);
-  if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
+  if (!is_shorter(found, candidate)) return candidate;
   found.how = search.in_words() + "; " + found.how;
   return found;
 }

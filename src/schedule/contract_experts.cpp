@@ -72,27 +72,23 @@ class ContractSearch {
   }
 
   Candidate run(Candidate best) {
-    std::vector<int> counts = step_.part_counts(cut_);
-    for (const int count : counts) try_tiles(std::vector<int>(chosen_.size(), count), best);
-    if (overlap_.parts > 1 || chosen_.size() < 2) return best;
-    counts.insert(counts.begin(), 1);
-    for (std::size_t kind = 0; kind < chosen_.size(); ++kind)
-      for (const int count : counts) {
-        std::vector<int> tiles = chosen_;
-        tiles[kind] = count;
-        if (tiles != chosen_) try_tiles(tiles, best);
-      }
+    const std::vector<int>& counts = step_.part_counts(cut_);
+    std::vector<int> of_a_kind;
+    if (overlap_.parts <= 1 && chosen_.size() > 1) {
+      of_a_kind = counts;
+      of_a_kind.insert(of_a_kind.begin(), 1);
+    }
+    search_choices(chosen_, counts, of_a_kind, [&](const std::vector<int>& tiles) { return takes(tiles, best); });
     return best;
   }
 
  private:
-  void try_tiles(const std::vector<int>& tiles, Candidate& best) {
-    if (std::ranges::all_of(tiles, [](int count) { return count == 1; })) return;
+  bool takes(const std::vector<int>& tiles, Candidate& best) const {
+    if (std::ranges::all_of(tiles, [](int count) { return count == 1; })) return false;
     Candidate candidate = in_tiles(tiles);
-    if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9)) return;
-    if (!fits_memory(step_, overlap_, candidate)) return;
+    if (!is_better(step_, overlap_, candidate, best)) return false;
     best = std::move(candidate);
-    chosen_ = tiles;
+    return true;
   }
 
   Candidate in_tiles(const std::vector<int>& tiles) const {

@@ -8,9 +8,7 @@
 
 namespace lancet::schedule {
 
-Candidate better(Candidate a, Candidate b) {
-  return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
-}
+Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
 
 Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap) {
   if (overlap.parts <= 1 && !fits_memory(step, overlap, b)) return a;

@@ -122,8 +122,7 @@ class TileSearch {
 
   void try_tiles(const std::vector<Tiles>& tiles) {
     Candidate candidate = in_tiles(tiles);
-    if (candidate.timeline.makespan >= best_.timeline.makespan * (1 - 1e-9)) return;
-    if (!fits_memory(step_, overlap_, candidate)) return;
+    if (!is_better(step_, overlap_, candidate, best_)) return;
     best_ = std::move(candidate);
     chosen_ = tiles;
   }
