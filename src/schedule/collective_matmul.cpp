@@ -215,7 +215,7 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
     return candidate;
   }
   Candidate found = search_orders(*ringed, overlap, candidate);
-  if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
+  if (!is_shorter(found, candidate)) return candidate;
   found.how = search.in_words() + "; " + found.how;
   return found;
 }

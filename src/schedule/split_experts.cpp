@@ -80,19 +80,12 @@ Candidate split_experts(const Step& step, const config::Overlap& overlap, const 
 
 // The best degree for all layers alike, then layer by layer the degree that makes the step shortest.
 Candidate search_degrees(const Step& step, const config::Overlap& overlap, PartOrder how, Candidate best) {
-  std::vector<int> degrees = all_alike(step, 1);
-  std::vector<int> choices{1};
-  for (int parts : step.part_counts(cut_named("capacity"))) choices.push_back(parts);
-  const auto try_degrees = [&](const std::vector<int>& tried) {
-    if (replace_if_better(best, step, overlap, cut_named("capacity"), tried, how)) degrees = tried;
-  };
-  for (int parts : step.part_counts(cut_named("capacity"))) try_degrees(all_alike(step, parts));
-  for (std::size_t layer = 0; layer < degrees.size(); ++layer)
-    for (int parts : choices) {
-      std::vector<int> tried = degrees;
-      tried[layer] = parts;
-      if (tried != degrees) try_degrees(tried);
-    }
+  const std::vector<int>& counts = step.part_counts(cut_named("capacity"));
+  std::vector<int> degrees = all_alike(step, 1), of_a_layer = counts;
+  of_a_layer.insert(of_a_layer.begin(), 1);
+  search_choices(degrees, counts, of_a_layer, [&](const std::vector<int>& tried) {
+    return replace_if_better(best, step, overlap, cut_named("capacity"), tried, how);
+  });
   return best;
 }
 

@@ -14,10 +14,6 @@ namespace {
 // What packing tensors into the arena may lose of the memory that an order is given, as shares of the step's.
 constexpr double packing_margins[] = {0.025, 0.065, 0.1};
 
-bool is_shorter(const Candidate& a, const Candidate& b) {
-  return a.timeline.makespan < b.timeline.makespan * (1 - 1e-9);
-}
-
 }  // namespace
 
 Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }

@@ -33,6 +33,23 @@ bool replace_if_better(Candidate& best, const Step& step, const config::Overlap&
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
 
+// Finds a choice for each layer or kind: first the same one for all, of `for_all`, then one of `for_one` for each in
+// turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best so far.
+template <class Choice, class Takes>
+void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_all, const std::vector<Choice>& for_one,
+                    const Takes& takes) {
+  const auto attempt = [&](std::vector<Choice> choices) {
+    if (choices != chosen && takes(choices)) chosen = std::move(choices);
+  };
+  for (const Choice& choice : for_all) attempt(std::vector<Choice>(chosen.size(), choice));
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    for (const Choice& choice : for_one) {
+      std::vector<Choice> choices = chosen;
+      choices[i] = choice;
+      attempt(std::move(choices));
+    }
+}
+
 // The range [first, last) of the rewritten program that holds the instructions [begin, end) of the source.
 std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end);
 

@@ -89,6 +89,7 @@ class TrainerImpl final : public Trainer {
                  .accelerator = accelerator,
                  .crowded = crowded,
                  .inspect = options_.inspect};
+    if (options_.interrupted || options_.stop) planning_.interrupted = [this] { return is_asked_to_stop(); };
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
@@ -244,8 +245,10 @@ class TrainerImpl final : public Trainer {
   // Collective, so that no rank continues alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
-    return world::any(
-        world_, (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
+    return world::any(world_, is_asked_to_stop());
+  }
+  bool is_asked_to_stop() const {
+    return (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted());
   }
 
   int micro_batches_a_run() const { return int(step_.micro_batches.size()); }

@@ -26,7 +26,8 @@ PartsRun parts_run(const config::Config& config, int ranks) {
     }
     if (world.rank() != 0) return {};
     run.split = int(std::ranges::count_if(trainer->executor().plan().program.instructions, [](const auto& at) {
-      return (at.op == "all_gather" || at.op == "reduce_scatter" || at.op == "sum_shards") && at.attributes.has("parts");
+      return (at.op == "all_gather" || at.op == "reduce_scatter" || at.op == "sum_shards") &&
+             at.attributes.has("parts");
     }));
     return {};
   });
