@@ -41,7 +41,32 @@ Error no_answer(const Problem& problem, const LinearAnswer& answer, double secon
         fmt::format("no placement of {} ops on {} devices has enough memory and paths: expected one, "
                     "found a proof that there is none",
                     problem.op_count(), problem.device_count()));
-  return config_error(fmt::format("the integer program: expected a placement within {} s, found none", seconds));
+  const char* found = has_values(answer)      ? "found one only within CBC's tolerances"
+                      : !answer.is_time_over ? "found a failure of CBC"
+                                              : "found none";
+  return config_error(fmt::format("the integer program: expected a placement within {} s, {}", seconds, found));
+}
+
+// The shortest placement of all that CBC found and of the start, none of which is taken on trust: CBC keeps to its rows
+// only within tolerances. No device for any op: there is none.
+Placement shortest(const Problem& problem, const MilpModel& model, const LinearAnswer& solved, const Placement* start) {
+  Placement best;
+  if (start) best = *start;
+  const auto consider = [&](const std::vector<double>& values) {
+    Placement found = milp_placement(model, problem, values);
+    if (violations(problem, found).empty() && (best.device.empty() || found.makespan_ms < best.makespan_ms))
+      best = std::move(found);
+  };
+  if (has_values(solved)) consider(solved.values);
+  for (const std::vector<double>& values : solved.earlier) consider(values);
+  return best;
+}
+
+MilpAnswer::End end_of(const LinearAnswer& solved, bool is_proven) {
+  using Status = LinearAnswer::Status;
+  if (is_proven) return MilpAnswer::End::proof;
+  if (solved.status == Status::infeasible || solved.status == Status::optimal) return MilpAnswer::End::tolerances;
+  return solved.is_time_over ? MilpAnswer::End::time : MilpAnswer::End::fault;
 }
 
 }  // namespace
@@ -59,15 +84,11 @@ Result<MilpAnswer> solve_milp(const Problem& problem, const MilpOptions& options
   if (!options.start || options.start->makespan_ms * (1 - allowed_gap) > known_bound_ms) {
     LANCET_ASSIGN(solved, solve_model(model, problem, options, options.seconds - seconds_since(before)));
   }
-  if (!has_values(solved) && !options.start) return no_answer(problem, solved, options.seconds);
-
   MilpAnswer answer;
-  if (has_values(solved)) answer.placement = milp_placement(model, problem, solved.values);
-  if (has_values(solved)) check_valid(problem, answer.placement, "the integer program's placement");
-  if (options.start && (!has_values(solved) || options.start->makespan_ms <= answer.placement.makespan_ms))
-    answer.placement = *options.start;
+  answer.placement = shortest(problem, model, solved, options.start);
+  if (answer.placement.device.size() != problem.ops.size()) return no_answer(problem, solved, options.seconds);
   answer.bound_ms = std::min(answer.placement.makespan_ms, std::max(known_bound_ms, solved.bound * model.scale));
-  answer.proven = answer.gap() <= allowed_gap;
+  answer.end = end_of(solved, answer.gap() <= allowed_gap);
   answer.columns = static_cast<int>(model.linear.columns.size());
   answer.integers = model.linear.integer_count();
   answer.rows = static_cast<int>(model.linear.rows.size());
