@@ -46,11 +46,12 @@ namespace {
 constexpr double grace_seconds = 0.25;
 // By which an answer's rows may be off, relative to the sum of the row's factors: CBC's own tolerances are below it.
 constexpr double row_tolerance = 1e-5;
+constexpr double bound_tolerance = 1e-6;  // relative
 
 using Clock = std::chrono::steady_clock;
-using Status = LinearAnswer::Status;
+using LinearStatus = LinearAnswer::Status;
 
-enum class Message { bound, answer, end };  // the end's bound is followed by a Status in place of the number of values
+enum class Message { bound, answer, end };  // the end's bound is followed by a LinearStatus in place of the number of values
 
 class Sender {
  public:
@@ -61,7 +62,7 @@ class Sender {
     numbers.insert(numbers.end(), values, values + count);
     send(numbers);
   }
-  void end(Status status, double bound) const { send({double(Message::end), finite(bound), double(status)}); }
+  void end(LinearStatus status, double bound) const { send({double(Message::end), finite(bound), double(status)}); }
 
  private:
   static double finite(double bound) { return std::fabs(bound) < 1e40 ? bound : -unbounded; }
@@ -82,7 +83,8 @@ class Sender {
 // Hands over what CBC finds. CBC clones it with each copy of its model.
 class Progress : public CbcEventHandler {
  public:
-  Progress(const Sender& sender, std::size_t columns) : sender_(sender), columns_(int(columns)) {}
+  Progress(const Sender& sender, std::size_t columns, double bound)
+      : sender_(sender), columns_(int(columns)), bound_(bound) {}
   CbcEventHandler* clone() const override { return new Progress(*this); }
   CbcAction event(CbcEvent which) override {
     if (model_->parentModel()) return noAction;  // a heuristic's part of the program
@@ -90,8 +92,12 @@ class Progress : public CbcEventHandler {
     if (which == treeStatus) sender_.bound(model_->getBestPossibleObjValue());
     if (which == solution || which == heuristicSolution) {
       const OsiSolverInterface* whole = model_->postProcessedSolver();
-      if (whole && whole->getNumCols() == columns_)
-        sender_.answer(whole->getColSolution(), static_cast<std::size_t>(columns_));
+      if (!whole || whole->getNumCols() != columns_) return noAction;
+      sender_.answer(whole->getColSolution(), static_cast<std::size_t>(columns_));
+      if (whole->getObjValue() <= bound_ + bound_tolerance * std::fabs(bound_)) {
+        sender_.end(LinearStatus::optimal, bound_);
+        _exit(0);
+      }
     }
     return noAction;
   }
@@ -99,6 +105,7 @@ class Progress : public CbcEventHandler {
  private:
   Sender sender_;
   int columns_;
+  double bound_;
 };
 
 double cbc_bound(double bound) { return std::clamp(bound, -COIN_DBL_MAX, COIN_DBL_MAX); }
@@ -139,17 +146,17 @@ void set_start(CbcModel& cbc, const LinearModel& model, const std::vector<double
   if (!values.empty()) cbc.setMIPStart(values);
 }
 
-Status status_of(const CbcModel& cbc) {
-  if (cbc.isContinuousUnbounded() || cbc.isProvenInfeasible()) return Status::infeasible;
-  if (cbc.isProvenOptimal()) return Status::optimal;
-  return cbc.bestSolution() && !cbc.isAbandoned() ? Status::feasible : Status::nothing;
+LinearStatus status_of(const CbcModel& cbc) {
+  if (cbc.isContinuousUnbounded() || cbc.isProvenInfeasible()) return LinearStatus::infeasible;
+  if (cbc.isProvenOptimal()) return LinearStatus::optimal;
+  return cbc.bestSolution() && !cbc.isAbandoned() ? LinearStatus::feasible : LinearStatus::nothing;
 }
 
 void branch_and_cut(const OsiClpSolverInterface& clp, const LinearModel& model, const LinearOptions& options,
                     bool careful, const Sender& sender) {
   CbcModel cbc(clp);
   CbcMain0(cbc);
-  const Progress progress(sender, model.columns.size());
+  const Progress progress(sender, model.columns.size(), options.bound);
   cbc.passInEventHandler(&progress);
   set_start(cbc, model, options.start);
   const std::string seconds = fmt::format("{:.3f}", options.seconds), gap = fmt::format("{:.17g}", options.gap);
@@ -159,9 +166,9 @@ void branch_and_cut(const OsiClpSolverInterface& clp, const LinearModel& model, 
   if (careful) words.insert(words.end(), {"-preprocess", "off", "-heuristicsOnOff", "off"});
   words.insert(words.end(), {"-solve", "-quit"});
   CbcMain1(static_cast<int>(words.size()), words.data(), cbc);
-  const Status status = status_of(cbc);
-  if (status == Status::optimal || status == Status::feasible) sender.answer(cbc.getColSolution(), model.columns.size());
-  const bool is_best = status == Status::optimal && options.gap == 0;
+  const LinearStatus status = status_of(cbc);
+  if (status == LinearStatus::optimal || status == LinearStatus::feasible) sender.answer(cbc.getColSolution(), model.columns.size());
+  const bool is_best = status == LinearStatus::optimal && options.gap == 0;
   sender.end(status, is_best ? cbc.getObjValue() : cbc.getBestPossibleObjValue());
 }
 
@@ -171,12 +178,12 @@ void solve_here(const LinearModel& model, const LinearOptions& options, bool car
   clp.messageHandler()->setLogLevel(0);
   load(model, clp);
   clp.initialSolve();
-  if (clp.isProvenPrimalInfeasible() || clp.isProvenDualInfeasible()) return sender.end(Status::infeasible, -unbounded);
-  if (!clp.isProvenOptimal()) return sender.end(Status::nothing, -unbounded);
+  if (clp.isProvenPrimalInfeasible() || clp.isProvenDualInfeasible()) return sender.end(LinearStatus::infeasible, -unbounded);
+  if (!clp.isProvenOptimal()) return sender.end(LinearStatus::nothing, -unbounded);
   sender.bound(clp.getObjValue());
   if (model.integer_count() == 0) {
     sender.answer(clp.getColSolution(), model.columns.size());
-    return sender.end(Status::optimal, clp.getObjValue());
+    return sender.end(LinearStatus::optimal, clp.getObjValue());
   }
   LinearOptions rest = options;
   rest.seconds = std::max(0.01, options.seconds - std::chrono::duration<double>(Clock::now() - begin).count());
@@ -237,7 +244,7 @@ bool add_messages(std::span<const double> numbers, const LinearModel& model, Lin
     answer.bound = std::max(answer.bound, numbers[1]);
     const auto message = static_cast<Message>(static_cast<int>(numbers[0]));
     if (message == Message::end) {
-      answer.status = static_cast<Status>(static_cast<int>(numbers[2]));
+      answer.status = static_cast<LinearStatus>(static_cast<int>(numbers[2]));
       return true;
     }
     const auto count = static_cast<std::size_t>(numbers[2]);
@@ -293,10 +300,10 @@ Result<LinearAnswer> solve_linear(const LinearModel& model, const LinearOptions&
     solve_in_child(model, rest, true, answer);
   }
   answer.seconds = passed();
-  answer.is_time_over = answer.seconds >= options.seconds;
-  if (answer.status == Status::nothing && !answer.values.empty()) answer.status = Status::feasible;
-  if (answer.status == Status::infeasible && !answer.values.empty()) answer.status = Status::feasible;
-  if (answer.status != Status::infeasible && answer.values.empty()) answer.status = Status::nothing;
+  answer.is_time_over = answer.seconds >= 0.99 * options.seconds;
+  if (answer.status == LinearStatus::nothing && !answer.values.empty()) answer.status = LinearStatus::feasible;
+  if (answer.status == LinearStatus::infeasible && !answer.values.empty()) answer.status = LinearStatus::feasible;
+  if (answer.status != LinearStatus::infeasible && answer.values.empty()) answer.status = LinearStatus::nothing;
   return answer;
 }
 

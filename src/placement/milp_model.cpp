@@ -9,6 +9,7 @@
 // - Two ops without precedence (6) have one binary `before` and a bounded column `after` with
 //   before + after >= x(i, k) + x(j, k) - 1 for each device k, and start(j) >= end(i) - M (1 - before), and the reverse
 //   with `after`. Two flows likewise (8), with what leaves or enters device k in place of x: sums of u.
+// - Pairs are added one by one, as answers need them (milp.cpp).
 // - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon. An order
 //   that these exclude has no column.
 // - Beyond Moirai: heads and tails by device, T >= head + load + tail of ops that share a device and of all flows of a
@@ -21,6 +22,7 @@
 #include <cmath>
 #include <map>
 #include <queue>
+#include <set>
 
 #include "lancet/base/check.h"
 #include "milp_windows.h"
@@ -37,7 +39,9 @@ void append(Terms& terms, const Terms& more, double factor = 1) {
   for (const Term& term : more) terms.push_back({term.column, factor * term.factor});
 }
 
-class Builder {
+}  // namespace
+
+class MilpProgram::Builder {
  public:
   Builder(const Problem& problem, double horizon_ms)
       : problem_(problem),
@@ -48,23 +52,27 @@ class Builder {
     model_.scale = horizon_ms > 0 ? horizon_ms / horizon_units : 1;
     windows_ = windows(problem, model_.units, horizon_ms_);
     model_.bound_ms = windows_.bound_ms;
-  }
-
-  MilpModel build() {
     add_makespan();
     add_devices();
     add_twins();
     for (int flow = 0; flow < flow_count(); ++flow) add_paths(flow);
     add_starts();
     add_precedence();
-    for (int i = 0; i < problem_.op_count(); ++i)
-      for (int j = i + 1; j < problem_.op_count(); ++j)
-        if (!ordered(i, j)) add_pair_of_ops(i, j);
-    for (int q = 0; q < flow_count(); ++q)
-      for (int r = q + 1; r < flow_count(); ++r)
-        if (!ordered(task_of(q), task_of(r)) && moves(q) && moves(r)) add_pair_of_flows(q, r);
     for (int k = 0; k < problem_.device_count(); ++k) add_load(k), add_link_load(k);
-    return std::move(model_);
+  }
+
+  MilpModel& model() { return model_; }
+  int task_count() const { return task_of(flow_count()); }
+  // Two ops, or two flows; nothing if one of them precedes the other or they are a pair already. True if that adds rows.
+  bool add_pair(int first, int second) {
+    if (ordered(first, second) || !paired_.emplace(first, second).second) return false;
+    const std::size_t before = model_.linear.rows.size();
+    const int ops = problem_.op_count();
+    if (second < ops)
+      add_pair_of_ops(first, second);
+    else if (first >= ops && moves(first - ops) && moves(second - ops))
+      add_pair_of_flows(first - ops, second - ops);
+    return model_.linear.rows.size() > before;
   }
 
  private:
@@ -250,7 +258,7 @@ class Builder {
   }
 
   // Columns and rows of a pair; both: what each shared device or link adds up to if both tasks are on it, less one.
-  void add_pair(int first, int second, bool forward, bool backward, const std::vector<Terms>& both) {
+  void add_rows_of_pair(int first, int second, bool forward, bool backward, const std::vector<Terms>& both) {
     if (both.empty()) return;
     MilpPair pair{first, second, -1, -1};
     Terms orders;
@@ -280,7 +288,7 @@ class Builder {
       backward |= head(j, k) + ms(j, k) <= horizon_ms_ - tail(i, k);
       both.push_back(unit(i) == unit(j) ? Terms{{x(i, k), 2}} : Terms{{x(i, k), 1}, {x(j, k), 1}});
     }
-    add_pair(i, j, forward, backward, both);
+    add_rows_of_pair(i, j, forward, backward, both);
   }
 
   Terms crossing(int flow, int k, bool leaves) const {
@@ -304,7 +312,7 @@ class Builder {
         append(terms, other);
         both.push_back(std::move(terms));
       }
-    add_pair(first, second, true, true, both);
+    add_rows_of_pair(first, second, true, true, both);
   }
 
   // Ops that cannot start before one op's head and have at least its tail share the time between, if one of them is on
@@ -363,7 +371,10 @@ class Builder {
   MilpModel model_;
   std::vector<std::vector<Path>> paths_;               // by flow
   std::map<std::pair<int, int>, int> paths_of_units_;  // the first flow between two units
+  std::set<std::pair<int, int>> paired_;               // tasks
 };
+
+namespace {
 
 // Equal devices in the order in which the units use them first.
 void order_twins(const MilpModel& model, Placement& placement) {
@@ -383,7 +394,28 @@ void order_twins(const MilpModel& model, Placement& placement) {
 
 }  // namespace
 
-MilpModel milp_model(const Problem& problem, double horizon_ms) { return Builder(problem, horizon_ms).build(); }
+MilpProgram::MilpProgram(const Problem& problem, double horizon_ms)
+    : problem_(problem), builder_(std::make_unique<Builder>(problem, horizon_ms)) {}
+MilpProgram::~MilpProgram() = default;
+
+const MilpModel& MilpProgram::model() const { return builder_->model(); }
+
+int MilpProgram::add_conflicts(const std::vector<double>& values) {
+  int added = 0;
+  for (const auto& [first, second] : milp_conflicts(model(), problem_, values))
+    added += builder_->add_pair(first, second);
+  return added;
+}
+
+void MilpProgram::add_all_pairs() {
+  for (int first = 0; first < builder_->task_count(); ++first)
+    for (int second = first + 1; second < builder_->task_count(); ++second) builder_->add_pair(first, second);
+}
+
+void MilpProgram::tighten(double makespan_ms) {
+  LinearModel::Column& makespan = builder_->model().linear.columns[slot(model().makespan)];
+  makespan.upper = std::min(makespan.upper, makespan_ms / model().scale * (1 + horizon_slack));
+}
 
 double serial_ms(const Problem& problem) {
   const auto longest = [](double most, double ms) { return std::isfinite(ms) ? std::max(most, ms) : most; };
@@ -424,14 +456,19 @@ std::vector<double> milp_start(const MilpModel& model, const Problem& problem, P
   return values;
 }
 
-Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
-  const int ops = problem.op_count();
-  std::vector<int> device(slot(ops), 0);
-  for (int op = 0; op < ops; ++op) {
+std::vector<int> milp_devices(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
+  std::vector<int> device(problem.ops.size(), 0);
+  for (int op = 0; op < problem.op_count(); ++op) {
     const auto& on = model.on[slot(model.units.of[slot(op)])];
     for (int k = 0; k < problem.device_count(); ++k)
       if (values[slot(on[slot(k)])] > 0.5) device[slot(op)] = k;
   }
+  return device;
+}
+
+Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
+  const int ops = problem.op_count();
+  const std::vector<int> device = milp_devices(model, problem, values);
   // Of what may run, what starts first: starts may precede their predecessors' ends by the solver's tolerance.
   const FlowsOfOps flows = flows_of_ops(problem);
   using Entry = std::pair<double, int>;  // start, task

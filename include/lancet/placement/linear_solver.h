@@ -14,6 +14,7 @@ std::string linear_solver();
 struct LinearOptions {
   double seconds = 60;          // wall time; what is found by then is the answer
   double gap = 0;               // stops once (answer - bound) / answer is at most this; 0: only by the proof
+  double bound = -unbounded;    // no answer is known to be smaller: one as small is the best, but for 1e-6 of it
   std::vector<double> start{};  // by column, of a known answer; only those of integer columns are read. Empty: none
 };
 
