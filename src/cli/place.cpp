@@ -207,7 +207,9 @@ void add_place(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
-  command->add_option("--time-limit", arguments->seconds, "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2")
+  command
+      ->add_option("--time-limit", arguments->seconds,
+                   "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2")
       ->check(between(0.001, 86400));
   add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");

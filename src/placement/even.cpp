@@ -8,8 +8,9 @@ namespace lancet::placement {
 Result<Placement> even(const Problem& problem) {
   const Units units = units_of(problem);
   const auto sets = linked_devices(problem);
-  const std::vector<int>& devices = *std::max_element(
-      sets.begin(), sets.end(), [&](const auto& a, const auto& b) { return memory_of(problem, a) < memory_of(problem, b); });
+  const std::vector<int>& devices = *std::max_element(sets.begin(), sets.end(), [&](const auto& a, const auto& b) {
+    return memory_of(problem, a) < memory_of(problem, b);
+  });
   const int count = units.count();
   Partial partial(problem);
   for (int op = 0; op < problem.op_count(); ++op) {

@@ -51,7 +51,11 @@ constexpr double bound_tolerance = 1e-6;  // relative
 using Clock = std::chrono::steady_clock;
 using LinearStatus = LinearAnswer::Status;
 
-enum class Message { bound, answer, end };  // the end's bound is followed by a LinearStatus in place of the number of values
+enum class Message {
+  bound,
+  answer,
+  end
+};  // the end's bound is followed by a LinearStatus in place of the number of values
 
 class Sender {
  public:
@@ -140,7 +144,7 @@ void load(const LinearModel& model, OsiClpSolverInterface& clp) {
 }
 
 void set_start(CbcModel& cbc, const LinearModel& model, const std::vector<double>& start) {
-  std::vector<std::pair<std::string, double>> values;
+  std::vector<std::pair<std::string, double> > values;
   for (std::size_t i = 0; i < start.size(); ++i)
     if (model.columns[i].integer) values.emplace_back(model.columns[i].name, start[i]);
   if (!values.empty()) cbc.setMIPStart(values);
@@ -160,14 +164,15 @@ void branch_and_cut(const OsiClpSolverInterface& clp, const LinearModel& model, 
   cbc.passInEventHandler(&progress);
   set_start(cbc, model, options.start);
   const std::string seconds = fmt::format("{:.3f}", options.seconds), gap = fmt::format("{:.17g}", options.gap);
-  std::vector<const char*> words{"lancet", "-log",      "0",         "-threads", "0",           "-timeMode",
-                                 "elapsed", "-sec",     seconds.c_str(), "-ratioGap", gap.c_str(), "-allowableGap",
-                                 "0"};
+  std::vector<const char*> words{"lancet",    "-log",          "0",    "-threads",      "0",
+                                 "-timeMode", "elapsed",       "-sec", seconds.c_str(), "-ratioGap",
+                                 gap.c_str(), "-allowableGap", "0"};
   if (careful) words.insert(words.end(), {"-preprocess", "off", "-heuristicsOnOff", "off"});
   words.insert(words.end(), {"-solve", "-quit"});
   CbcMain1(static_cast<int>(words.size()), words.data(), cbc);
   const LinearStatus status = status_of(cbc);
-  if (status == LinearStatus::optimal || status == LinearStatus::feasible) sender.answer(cbc.getColSolution(), model.columns.size());
+  if (status == LinearStatus::optimal || status == LinearStatus::feasible)
+    sender.answer(cbc.getColSolution(), model.columns.size());
   const bool is_best = status == LinearStatus::optimal && options.gap == 0;
   sender.end(status, is_best ? cbc.getObjValue() : cbc.getBestPossibleObjValue());
 }
@@ -178,7 +183,8 @@ void solve_here(const LinearModel& model, const LinearOptions& options, bool car
   clp.messageHandler()->setLogLevel(0);
   load(model, clp);
   clp.initialSolve();
-  if (clp.isProvenPrimalInfeasible() || clp.isProvenDualInfeasible()) return sender.end(LinearStatus::infeasible, -unbounded);
+  if (clp.isProvenPrimalInfeasible() || clp.isProvenDualInfeasible())
+    return sender.end(LinearStatus::infeasible, -unbounded);
   if (!clp.isProvenOptimal()) return sender.end(LinearStatus::nothing, -unbounded);
   sender.bound(clp.getObjValue());
   if (model.integer_count() == 0) {

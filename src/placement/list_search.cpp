@@ -20,10 +20,10 @@
 #include <optional>
 
 #include "contiguous.h"
-#include "linked.h"
 #include "lancet/base/random.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
+#include "linked.h"
 
 namespace lancet::placement {
 namespace {

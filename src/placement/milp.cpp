@@ -34,9 +34,9 @@ bool has_values(const LinearAnswer& answer) {
   return answer.status == LinearAnswer::Status::optimal || answer.status == LinearAnswer::Status::feasible;
 }
 
-// The shortest of a placement, if it is one, and those of all answers of CBC, none of which is taken on trust: CBC keeps
-// to its rows only within tolerances, and the program may lack rows. Each answer has its own order and that of the
-// longest chains under its devices.
+// The shortest of a placement, if it is one, and those of all answers of CBC, none of which is taken on trust: CBC
+// keeps to its rows only within tolerances, and the program may lack rows. Each answer has its own order and that of
+// the longest chains under its devices.
 void shorten(Placement& best, const Problem& problem, const MilpModel& model, const LinearAnswer& solved) {
   const FlowsOfOps flows = flows_of_ops(problem);
   const auto consider = [&](Placement found) {
@@ -58,9 +58,9 @@ Error no_answer(const Problem& problem, const LinearAnswer& answer, double secon
         fmt::format("no placement of {} ops on {} devices has enough memory and paths: expected one, "
                     "found a proof that there is none",
                     problem.op_count(), problem.device_count()));
-  const char* found = answer.is_time_over    ? "found none"
+  const char* found = answer.is_time_over  ? "found none"
                       : has_values(answer) ? "found one only within CBC's tolerances"
-                                             : "found a failure of CBC";
+                                           : "found a failure of CBC";
   return config_error(fmt::format("the integer program: expected a placement within {} s, {}", seconds, found));
 }
 
@@ -101,8 +101,7 @@ class MilpSolver {
   Status solve() {
     const MilpModel& model = program_.model();
     const double left = options_.seconds - seconds_since(begin_);
-    LinearOptions linear{
-        .seconds = std::max(0.01, left), .gap = options_.gap, .bound = answer_.bound_ms / model.scale};
+    LinearOptions linear{.seconds = std::max(0.01, left), .gap = options_.gap, .bound = answer_.bound_ms / model.scale};
     if (has_placement()) linear.start = milp_start(model, problem_, answer_.placement);
     LANCET_ASSIGN(solved_, solve_linear(model.linear, linear));
     answer_.bound_ms = std::max(answer_.bound_ms, solved_.bound * model.scale);

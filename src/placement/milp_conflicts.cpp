@@ -18,8 +18,7 @@ void add_overlaps(std::vector<TimedTask>& tasks, std::vector<std::pair<int, int>
   std::sort(tasks.begin(), tasks.end(), [](const TimedTask& a, const TimedTask& b) { return a.start < b.start; });
   for (std::size_t i = 0; i < tasks.size(); ++i)
     for (std::size_t j = i + 1; j < tasks.size() && tasks[j].start < tasks[i].end - overlap_allowed; ++j)
-      if (tasks[j].end - tasks[j].start > overlap_allowed)
-        pairs.push_back(std::minmax(tasks[i].task, tasks[j].task));
+      if (tasks[j].end - tasks[j].start > overlap_allowed) pairs.push_back(std::minmax(tasks[i].task, tasks[j].task));
 }
 
 }  // namespace

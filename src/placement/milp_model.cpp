@@ -63,7 +63,8 @@ class MilpProgram::Builder {
 
   MilpModel& model() { return model_; }
   int task_count() const { return task_of(flow_count()); }
-  // Two ops, or two flows; nothing if one of them precedes the other or they are a pair already. True if that adds rows.
+  // Two ops, or two flows; nothing if one of them precedes the other or they are a pair already. True if that adds
+  // rows.
   bool add_pair(int first, int second) {
     if (ordered(first, second) || !paired_.emplace(first, second).second) return false;
     const std::size_t before = model_.linear.rows.size();

@@ -67,7 +67,8 @@ TEST_CASE("an integer program whose time is over keeps its answers and its bound
     double half = 0;
     for (int i = 0; i < 50; ++i) terms.push_back({i, double(random() % 100)}), half += terms.back().factor / 2;
     for (const double sign : {1.0, -1.0})
-      terms.push_back({model.add_column({"miss" + std::to_string(model.columns.size()), 0, unbounded, 1, false}), sign});
+      terms.push_back(
+          {model.add_column({"miss" + std::to_string(model.columns.size()), 0, unbounded, 1, false}), sign});
     model.add_row("half" + std::to_string(row), std::floor(half), std::floor(half), terms);
   }
   const auto answer = solve_linear(model, {.seconds = 1});

@@ -199,7 +199,7 @@ TEST_CASE("devices that hold all ops together but have no path between them are 
 // A forward chain, its backward chain, and weight gradients that only their own backward op precedes.
 TEST_CASE("where backward ops share the device of their forward op, list schedulers leave an equal device idle") {
   std::vector<std::vector<double>> ms(9, {1, 1});
-  std::vector<Flow> flows{{0, 1, 0.1}, {1, 2, 0.1}, {2, 3, 0.1}, {3, 5, 0.1}, {5, 7, 0.1}};  // 3, 5, 7: dX
+  std::vector<Flow> flows{{0, 1, 0.1}, {1, 2, 0.1}, {2, 3, 0.1}, {3, 5, 0.1}, {5, 7, 0.1}};           // 3, 5, 7: dX
   for (const auto& [from, to] : {std::pair(2, 4), {3, 6}, {5, 8}}) flows.push_back({from, to, 0.1});  // 4, 6, 8: dW
   Problem problem = problem_of(ms, flows);
   for (const char* solver : {"heft", "etf", "msct", "getf"}) check_answer(solver, problem, 6.1);

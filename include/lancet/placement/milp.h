@@ -25,8 +25,8 @@ struct MilpAnswer {
     tolerances,  // CBC holds that there is no placement, or finds none that keeps to the rules without its tolerances
     fault        // CBC failed
   };
-  Placement placement;                      // its makespan is at most the start's
-  double bound_ms = 0;                      // no placement has a smaller makespan
+  Placement placement;  // its makespan is at most the start's
+  double bound_ms = 0;  // no placement has a smaller makespan
   End end = End::time;
   double seconds = 0;                       // of building and solving
   int columns = 0, integers = 0, rows = 0;  // of the program
