@@ -42,6 +42,10 @@ POINTS = {f"{place}-{model}-{task}": Point(f"moirai-{place}", f"GPT-3 {model}", 
           for task in TASKS for place in ("inter", "intra") for model, settings in MODELS.items()}
 POINTS.update({f"{cluster}-{task}": Point(cluster, "GPT2-S-MoE", [], task)
                for cluster in ("memory-split", "one-device") for task in TASKS})
+# Of fewer layers: graphs of up to some 80 ops, whose optimum or bound the integer program proves.
+POINTS.update({f"{place}-S{layers}-{task}": Point(cluster, f"GPT2-S-MoE, {layers} layers", [f"model.n_layer={layers}"], task)
+               for place, cluster, task, several in (("memory-split", "memory-split", "forward", (4, 8)),
+                                                     ("inter", "moirai-inter", "training", (1, 2))) for layers in several})
 
 
 class Answers:
@@ -160,8 +164,9 @@ def page(results, command, options):
         "[hardware and cluster files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
         f"{run.cpu()} that other programs used as well; with a time limit, what is found depends on them.", "",
         "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16), and",
-        "GPT2-S-MoE where memory forces a split (`memory-split`) and where one device is best (`one-device`). All times are",
-        "in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no placement in the memory.",
+        "GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
+        "(`one-device`). All times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",
+        "placement in the memory.",
         "`search` takes 2 s and ends earlier where it meets its bound. `milp` begins with it; its bound is proven, and it",
         "ended by the proof, by the time, by CBC's tolerances or by a fault of CBC. [The solvers](../placement.md#solvers).",
         "Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward, of graphs of measured ops.", ""]

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <queue>
 #include <set>
 
 #include "lancet/base/check.h"
@@ -375,26 +374,6 @@ class MilpProgram::Builder {
   std::set<std::pair<int, int>> paired_;               // tasks
 };
 
-namespace {
-
-// Equal devices in the order in which the units use them first.
-void order_twins(const MilpModel& model, Placement& placement) {
-  std::vector<int> root(model.twin.size()), renamed(model.twin.size(), -1), used(model.twin.size(), -1);
-  for (std::size_t k = 0; k < root.size(); ++k) root[k] = model.twin[k] < 0 ? int(k) : root[slot(model.twin[k])];
-  const auto next_of = [&](int class_root) {
-    int device = used[slot(class_root)] + 1;
-    while (root[slot(device)] != class_root) ++device;
-    return used[slot(class_root)] = device;
-  };
-  for (const auto& ops : model.units.ops) {
-    const int device = placement.device[slot(ops.front())];
-    if (renamed[slot(device)] < 0) renamed[slot(device)] = next_of(root[slot(device)]);
-  }
-  for (int& device : placement.device) device = renamed[slot(device)];
-}
-
-}  // namespace
-
 MilpProgram::MilpProgram(const Problem& problem, double horizon_ms)
     : problem_(problem), builder_(std::make_unique<Builder>(problem, horizon_ms)) {}
 MilpProgram::~MilpProgram() = default;
@@ -433,74 +412,6 @@ double serial_ms(const Problem& problem) {
     sum += most;
   }
   return sum;
-}
-
-std::vector<double> milp_start(const MilpModel& model, const Problem& problem, Placement placement) {
-  order_twins(model, placement);
-  std::vector<double> values(model.linear.columns.size(), 0);
-  for (std::size_t u = 0; u < model.on.size(); ++u)
-    values[slot(model.on[u][slot(placement.device[slot(model.units.ops[u].front())])])] = 1;
-  const int ops = problem.op_count();
-  const auto interval = [&](int task) {
-    return task < ops ? placement.ops[slot(task)] : placement.flows[slot(task - ops)];
-  };
-  const auto meet = [&](int task, int other) {
-    const auto device = [&](int op) { return placement.device[slot(op)]; };
-    if (task < ops) return device(task) == device(other);
-    const Flow &q = problem.flows[slot(task - ops)], &r = problem.flows[slot(other - ops)];
-    if (device(q.from) == device(q.to) || device(r.from) == device(r.to)) return false;
-    return device(q.from) == device(r.from) || device(q.to) == device(r.to);
-  };
-  for (const MilpPair& pair : model.pairs)
-    if (pair.before >= 0 && meet(pair.first, pair.second) && interval(pair.first).end <= interval(pair.second).start)
-      values[slot(pair.before)] = 1;
-  return values;
-}
-
-std::vector<int> milp_devices(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
-  std::vector<int> device(problem.ops.size(), 0);
-  for (int op = 0; op < problem.op_count(); ++op) {
-    const auto& on = model.on[slot(model.units.of[slot(op)])];
-    for (int k = 0; k < problem.device_count(); ++k)
-      if (values[slot(on[slot(k)])] > 0.5) device[slot(op)] = k;
-  }
-  return device;
-}
-
-Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
-  const int ops = problem.op_count();
-  const std::vector<int> device = milp_devices(model, problem, values);
-  // Of what may run, what starts first: starts may precede their predecessors' ends by the solver's tolerance.
-  const FlowsOfOps flows = flows_of_ops(problem);
-  using Entry = std::pair<double, int>;  // start, task
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-  std::vector<std::size_t> waits(slot(ops));
-  const auto push = [&](int task) { ready.emplace(values[slot(model.start[slot(task)])], task); };
-  const auto arrived = [&](int op) {
-    if (--waits[slot(op)] == 0) push(op);
-  };
-  for (int op = 0; op < ops; ++op) {
-    waits[slot(op)] = flows.in[slot(op)].size();
-    if (waits[slot(op)] == 0) push(op);
-  }
-  std::vector<int> order;
-  while (!ready.empty()) {
-    const int task = ready.top().second;
-    ready.pop();
-    order.push_back(task);
-    if (task >= ops) {
-      arrived(problem.flows[slot(task - ops)].to);
-      continue;
-    }
-    for (const int flow : flows.out[slot(task)]) {
-      const int reader = problem.flows[slot(flow)].to;
-      if (device[slot(reader)] == device[slot(task)])
-        arrived(reader);
-      else
-        push(ops + flow);
-    }
-  }
-  return timetable(problem, device, order);
 }
 
 }  // namespace lancet::placement
