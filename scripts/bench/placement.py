@@ -1,9 +1,10 @@
 """Places models on clusters of unlike devices with every solver, and writes placement.md and placement.csv.
 
-A point is a model, a cluster and a task: Moirai's models (Table IV) on its two device sets, for a forward pass and for a
-training step, and a cluster where memory forces a split and one where a single device is best. Each solver of `lancet
-place` answers it with and without coarsening. Times of ops are declared by hardware files; the seconds of the solvers
-are measured on this machine. Answers of the same program are kept in points/placement.jsonl and not asked for again.
+A point is a model, a cluster and a task: Moirai's models (Table IV) on its two device sets, for a forward pass and for
+a training step, and a cluster where memory forces a split and one where a single device is best. Each solver of
+`lancet place` answers it with and without coarsening. Times of ops are declared by hardware files; the seconds of the
+solvers are measured on this machine. Answers of the same program are kept in points/placement.jsonl and not asked for
+again.
 """
 import json
 from pathlib import Path
@@ -16,8 +17,8 @@ HOUR = 3600
 LISTS = ("even", "heft", "etf", "msct", "getf")  # solvers without a time limit
 SHOWN = {"even": "even", "heft": "HEFT", "etf": "ETF", "msct": "m-SCT", "getf": "GETF", "search": "search"}
 TASKS = ("forward", "training")
-FIELDS = ("point", "task", "coarsened", "solver", "limit_s", "ops", "solved_ops", "makespan_ms", "op_by_op_ms", "bound_ms",
-          "seconds", "end", "error", "commit", "cpu")
+FIELDS = ("point", "task", "coarsened", "solver", "limit_s", "ops", "solved_ops", "makespan_ms", "op_by_op_ms",
+          "bound_ms", "seconds", "end", "error", "commit", "cpu")
 
 
 class Point(NamedTuple):
@@ -43,9 +44,11 @@ POINTS = {f"{place}-{model}-{task}": Point(f"moirai-{place}", f"GPT-3 {model}", 
 POINTS.update({f"{cluster}-{task}": Point(cluster, "GPT2-S-MoE", [], task)
                for cluster in ("memory-split", "one-device") for task in TASKS})
 # Of fewer layers: graphs of up to some 80 ops, whose optimum or bound the integer program proves.
-POINTS.update({f"{place}-S{layers}-{task}": Point(cluster, f"GPT2-S-MoE, {layers} layers", [f"model.n_layer={layers}"], task)
-               for place, cluster, task, several in (("memory-split", "memory-split", "forward", (4, 8)),
-                                                     ("inter", "moirai-inter", "training", (1, 2))) for layers in several})
+POINTS.update({f"{name}-S{layers}-{task}": Point(cluster, "GPT2-S-MoE", [f"model.n_layer={layers}"], task)
+               for name, cluster, task, layers in (("memory-split", "memory-split", "forward", 4),
+                                                   ("memory-split", "memory-split", "forward", 8),
+                                                   ("inter", "moirai-inter", "training", 1),
+                                                   ("inter", "moirai-inter", "training", 2))})
 
 
 class Answers:
@@ -157,26 +160,27 @@ def coarsening(results, options):
 
 def page(results, command, options):
     placed = {name: found for name, found in results.items() if fits(found)}
-    errors = [f"- {name}: {next(iter(found.values()))['error']}" for name, found in results.items() if name not in placed]
+    errors = [f"- {name}: {next(iter(found.values()))['error']}" for name, found in results.items()
+              if name not in placed]
     lines = [
         "# Placement on unlike devices", "",
-        f"`{command}`, commit {run.program_commit()}. Makespans are **simulated**: times of ops and flows are declared by",
-        "[hardware and cluster files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
+        f"`{command}`, commit {run.program_commit()}. Makespans are **simulated**: times of ops and flows are declared",
+        "by [hardware and cluster files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
         f"{run.cpu()} that other programs used as well; with a time limit, what is found depends on them.", "",
-        "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16), and",
-        "GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
-        "(`one-device`). All times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",
-        "placement in the memory.",
-        "`search` takes 2 s and ends earlier where it meets its bound. `milp` begins with it; its bound is proven, and it",
-        "ended by the proof, by the time, by CBC's tolerances or by a fault of CBC. [The solvers](../placement.md#solvers).",
-        "Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward, of graphs of measured ops.", ""]
+        "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16),",
+        "and GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
+        "(`one-device`). Times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",
+        "placement in the memory. `search` takes 2 s and ends earlier where it meets its bound. `milp` begins with it;",
+        "its bound is proven, and it ended by the proof, by the time, by CBC's tolerances or by a fault of CBC.",
+        "[The solvers](../placement.md#solvers). Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward,",
+        "of graphs of measured ops.", ""]
     for task in TASKS:
         mine = {name: found for name, found in placed.items() if POINTS[name].task == task}
         if mine:
             lines += [f"## Makespan, {task}", "", *makespans(mine, options), ""]
     if placed:
         lines += ["## What coarsening does", "",
-                  "Makespans of the model's own ops: of the placement of the coarsened graph, each fused op in the turn of its",
+                  "Makespans of the model's own ops: of the placement of the coarsened graph, each op in the turn of its",
                   "chain, and of the graph placed op by op.", "", *coarsening(placed, options), "",
                   "## Planning time in seconds", "", *seconds(placed, options), ""]
     return "\n".join(lines + (["## What does not fit", "", *errors, ""] if errors else []))

@@ -61,7 +61,7 @@ Error no_answer(const Problem& problem, const LinearAnswer& answer, double secon
   const char* found = answer.is_time_over  ? "found none"
                       : has_values(answer) ? "found one only within CBC's tolerances"
                                            : "found a failure of CBC";
-  return config_error(fmt::format("the integer program: expected a placement within {} s, {}", seconds, found));
+  return config_error(fmt::format("the integer program: expected a placement within {:.1f} s, {}", seconds, found));
 }
 
 class MilpSolver {
