@@ -100,7 +100,7 @@ TEST_CASE("place uses devices with a path between them") {
     REQUIRE(outcome.code == 0);
     CHECK(test::json_in(outcome.output)["devices"][0]["ops"] == 0);
   }
-  const PlaceFiles both_small("0.3", "0.3", "");
+  const PlaceFiles both_small("0.5", "0.5", "");
   for (const char* solver : {"even", "heft", "search"})
     test::check_said(lancet(both_small.command(options + solver)), 2,
                      {"error: two: expected devices with paths between them that hold the ops "});
