@@ -87,7 +87,7 @@ class Answers:
 
 def ask_all(answers, name, options):
     """Returns the answers to a point: by whether it is coarsened, by the solver and its limit."""
-    limits = [(solver, None) for solver in LISTS] + [("search", 2), ("milp", options.limit)]
+    limits = [(solver, None) for solver in LISTS] + [("search", options.search), ("milp", options.limit)]
     limits += [("milp", HOUR)] if options.hour else []
     found = {}
     for coarsened in (True, False):
@@ -129,16 +129,16 @@ def makespans(results, options):
         header += [f"milp, {limit} s", "its bound", "ended by"]
     rows = []
     for name, found in results.items():
-        solvers = [ms(found[True, solver, None]) for solver in LISTS] + [ms(found[True, "search", 2])]
+        solvers = [ms(found[True, solver, None]) for solver in LISTS] + [ms(found[True, "search", options.search])]
         cells = [cell for limit in limits for cell in milp_cells(found[True, "milp", limit])]
-        rows.append([name, *size(found), *solvers, *cells, over_getf(found, True, "search", 2),
+        rows.append([name, *size(found), *solvers, *cells, over_getf(found, True, "search", options.search),
                      over_getf(found, True, "milp", limits[-1])])
     return markdown([*header, "GETF / search", "GETF / milp"], rows)
 
 
 def seconds(results, options):
     """Returns a table of the solvers' seconds, with coarsening and without."""
-    solvers = [*((solver, None) for solver in LISTS), ("search", 2), ("milp", options.limit)]
+    solvers = [*((solver, None) for solver in LISTS), ("search", options.search), ("milp", options.limit)]
     rows = [[name, "yes" if coarsened else "no", *(number(found[coarsened, *solver].get("seconds"), 2) or "-"
                                                    for solver in solvers)]
             for name, found in results.items() for coarsened in (True, False)]
@@ -147,7 +147,7 @@ def seconds(results, options):
 
 def coarsening(results, options):
     """Returns a table of what coarsening does: makespans of the model's own ops, placed with it and without."""
-    solvers = [("getf", None), ("search", 2), ("milp", options.limit)]
+    solvers = [("getf", None), ("search", options.search), ("milp", options.limit)]
     header = ["point", "ops", "coarse"]
     for solver, _ in solvers:
         header += [f"{SHOWN.get(solver, solver)}, coarsened", "each op"]
@@ -170,8 +170,9 @@ def page(results, command, options):
         "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16),",
         "and GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
         "(`one-device`). Times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",
-        "placement in the memory. `search` takes 2 s and ends earlier where it meets its bound. `milp` begins with it;",
-        "its bound is proven, and it ended by the proof, by the time, by CBC's tolerances or by a fault of CBC.",
+        "placement in the memory. `search` takes " f"{options.search} s and ends earlier where it meets its bound. `milp`",
+        "begins with a search of its own of 2 s; its bound is proven, and it ended by the proof, by the time, by CBC's",
+        "tolerances or by a fault of CBC.",
         "[The solvers](../placement.md#solvers). Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward,",
         "of graphs of measured ops.", ""]
     for task in TASKS:
@@ -196,6 +197,7 @@ def write(results, command, options):
 def add_arguments(parser):
     parser.add_argument("--points", default=",".join(POINTS), help="points, separated by commas; default: %(default)s")
     parser.add_argument("--limit", type=run.at_least(1), default=60, help="seconds of milp; default: %(default)s")
+    parser.add_argument("--search", type=run.at_least(1), default=2, help="seconds of search; default: %(default)s")
     parser.add_argument("--hour", action="store_true", help="milp for an hour as well, on the coarsened graphs")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
     run.add_program(parser)
@@ -204,11 +206,12 @@ def add_arguments(parser):
 def main(options):
     names, results = run.chosen("--points", options.points, POINTS), {}
     command = "python3 scripts/bench placement" + ("" if names == list(POINTS) else f" --points {options.points}")
-    command += ("" if options.limit == 60 else f" --limit {options.limit}") + (" --hour" if options.hour else "")
+    command += "" if options.limit == 60 else f" --limit {options.limit}"
+    command += ("" if options.search == 2 else f" --search {options.search}") + (" --hour" if options.hour else "")
     answers = Answers(run.program(options), options.out / "points/placement.jsonl")
     for name in names:
         results[name] = ask_all(answers, name, options)
-        found = results[name][True, "search", 2]
+        found = results[name][True, "search", options.search]
         run.log(f"{name}: " + (found.get("error") or f"{found['makespan_ms']:.1f} ms by search"))
         write(results, command, options)
     return 0
