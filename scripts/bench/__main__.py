@@ -21,6 +21,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "overlap_devices": ("the policies on emulated devices: the hidden share of one MoE layer, rings", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "recompute": ("what it costs to keep half of the activations, simulated, or measured here", None),
+    "bubbles": ("the schedules of pipeline stages: bubbles, memory, bounds, simulated", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),
