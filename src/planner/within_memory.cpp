@@ -46,6 +46,10 @@ class WithinMemory {
       LANCET_ASSIGN(found, in_turns());
     }
     if (!report) return std::move(found->plan);
+    if (request_.compare) {
+      LANCET_ASSIGN(Planned compared, planned(found->choice, found->policy, true));
+      std::swap(found->report.policies, compared.report.policies);
+    }
     *report = std::move(found->report);
     report->requested = request_.overlap.policy;
     report->memory = MemoryReport{.limit = request_.memory_limit,
@@ -59,6 +63,7 @@ class WithinMemory {
  private:
   struct Planned {
     RecomputeChoice choice;
+    std::string policy;
     ir::Plan plan;
     PlanReport report;
     std::int64_t over = 0;  // bytes above the limit
@@ -98,10 +103,11 @@ class WithinMemory {
     }
   }
 
-  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy) {
-    Planned made{.choice = choice, .plan = {}, .report = {}};
+  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy, bool compare = false) {
+    Planned made{.choice = choice, .policy = std::string(policy), .plan = {}, .report = {}};
     PlanRequest request = request_;
     request.overlap.policy = policy;
+    request.compare = compare;
     // A search may not need more than the limit leaves.
     const double factor = double(allowed_) / double(std::max<std::int64_t>(1, choice.arena_bytes));
     request.overlap.memory_factor = std::clamp(factor, 1.0, request_.overlap.memory_factor);

@@ -1,5 +1,6 @@
 // Within a memory limit, which makes activations again in the backward pass, training keeps its bits.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
@@ -172,9 +173,9 @@ config::Config staged_config(int stages, config::PipelineSchedule schedule) {
   return config;
 }
 
-constexpr config::PipelineSchedule all_schedules[] = {
-    config::PipelineSchedule::one_forward_one_backward, config::PipelineSchedule::zero_bubble,
-    config::PipelineSchedule::searched, config::PipelineSchedule::interleaved};
+constexpr std::array all_schedules{config::PipelineSchedule::one_forward_one_backward,
+                                   config::PipelineSchedule::zero_bubble, config::PipelineSchedule::searched,
+                                   config::PipelineSchedule::interleaved};
 
 }  // namespace
 
@@ -193,7 +194,8 @@ TEST_CASE("memory limit: each stage makes again what its own memory asks for, an
   const auto schedule = GENERATE(from_range(all_schedules));
   config::Config config = staged_config(2, schedule);
   config.train.gradient_accumulation_steps = 8;
-  config = limited(config, 2, 0.6, &costs);
+  config.train.micro_batch_size = 16;
+  config = limited(config, 2, 0.75, &costs);
   const std::int64_t limit = config.train.memory_limit_mb * 1'000'000;
   const auto plans = planning::plan_stages(config, 2, {.costs = &costs});
   if (!plans.ok()) FAIL(plans.error().message);
