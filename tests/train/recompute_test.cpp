@@ -191,8 +191,8 @@ TEST_CASE("memory limit: pipeline stages keep their bits, under every schedule")
 
 TEST_CASE("memory limit: each stage makes again what its own memory asks for, and the first one most") {
   const test::DeclaredCosts costs;
-  const auto schedule = GENERATE(from_range(all_schedules));
-  config::Config config = staged_config(2, schedule);
+  // Interleaved stages have other blocks than those that the limit is taken from.
+  config::Config config = staged_config(2, all_schedules[std::size_t(GENERATE(0, 1, 2))]);
   config.train.gradient_accumulation_steps = 8;
   config.train.micro_batch_size = 16;
   config = limited(config, 2, 0.75, &costs);
