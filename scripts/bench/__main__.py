@@ -22,6 +22,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "placement": ("models on unlike devices, every solver, simulated; planning time measured", None),
     "recompute": ("what it costs to keep half of the activations, simulated, or measured here", None),
+    "bubbles": ("the schedules of pipeline stages: bubbles, memory, bounds, simulated", None),
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),

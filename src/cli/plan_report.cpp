@@ -7,6 +7,7 @@
 
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/step_border.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/schedule_report.h"
 
 namespace lancet::cli {
@@ -166,14 +167,22 @@ std::string timeline_chart(const ir::Plan& plan) {
 
 std::string stage_table(const planning::PlannedStep& planned) {
   const planner::StageReport& times = planned.stage_times;
-  std::string text = fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>12}\n", "stage", "step ms", "compute",
-                                 "bubble", "", "arena MB", "instructions");
+  std::string text =
+      fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>8} {:>8} {:>12}\n", "stage", "step ms", "compute",
+                  "bubble", "", "arena MB", "memory MB", "again ms", "beside", "instructions");
   double end = 0;
   for (std::size_t stage = 0; stage < planned.stages.size(); ++stage) {
     const ir::Plan& plan = planned.stages[stage];
-    text += fmt::format("{:<8} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f}% {:>8} {:>12}\n", stage, times.makespan,
-                        times.compute[stage], times.bubble[stage], 100 * times.bubble[stage] / times.makespan,
-                        in_megabytes(plan.arena_bytes), plan.program.instructions.size());
+    double again_ms = 0, beside_ms = 0;
+    for (const schedule::RecomputedSite& site : schedule::recomputed_sites(plan.program, plan.predicted)) {
+      again_ms += site.ms;
+      beside_ms += site.beside_ms;
+    }
+    text +=
+        fmt::format("{:<8} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f}% {:>8} {:>9} {:>8.1f} {:>8.1f} {:>12}\n", stage,
+                    times.makespan, times.compute[stage], times.bubble[stage],
+                    100 * times.bubble[stage] / times.makespan, in_megabytes(plan.arena_bytes),
+                    in_megabytes(schedule::plan_bytes(plan)), again_ms, beside_ms, plan.program.instructions.size());
     for (const ir::Interval& when : plan.predicted) end = std::max(end, when.end);
   }
   if (times.least > 0)

@@ -152,9 +152,6 @@ Status check_stages(const Config& config) {
         config.mesh.stage, config.overlap.policy);
   if (config.log.trace > 0)
     return refused("log.trace: expected 0 with mesh.stage = {}, found {}", config.mesh.stage, config.log.trace);
-  if (config.train.memory_limit_mb > 0)
-    return refused("train.memory_limit_mb: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
-                   config.train.memory_limit_mb);
   if (config.overlap.replan > 0)
     return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
                    config.overlap.replan);

@@ -48,18 +48,8 @@ void tell_if_slow(const PlanRequest& request, std::size_t instructions) {
 }
 
 Result<ir::Program> step_of(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline) {
-  pipeline.begin(logical);
-  ir::Program whole =
-      pipeline.run("autodiff", logical, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
-  LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
-  if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
-  program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
-    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, true, request.gradient_sums);
-  });
-  passes::OptimizeOptions optimizer = request.optimizer;
-  optimizer.bucket_bytes = request.overlap.bucket_bytes;
-  program = pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
-  return folded(std::move(program), request.mesh, pipeline);
+  LANCET_ASSIGN(ir::Program program, with_gradients(logical, request, pipeline));
+  return with_updates(std::move(program), request, pipeline);
 }
 
 // The passes that a plan cannot do without.

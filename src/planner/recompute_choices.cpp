@@ -1,4 +1,5 @@
-// A greedy search. The step with the choice up to here has a peak of values alive at once, if it runs in program order.
+// A greedy search. The step with the choice up to here has a peak of values alive at once, if it runs in program order,
+// beside what other micro batches in flight keep from their forward to their backward pass.
 // The next value made again is the one that takes most from what is alive above a level a little below this peak, added
 // up over the instructions, for each millisecond that it costs. Both are exact for the whole choice: that a chain of
 // values has to be made again, or that operands have to be kept longer, is counted. The search ends where no further
@@ -34,6 +35,13 @@ class Lives {
     first_[std::size_t(block)] = std::min(first_[std::size_t(block)], place);
     last_[std::size_t(block)] = std::max(last_[std::size_t(block)], place);
   }
+  // Bytes of what is alive both before the place and from it on.
+  std::int64_t across(std::size_t place, const auto& bytes) const {
+    std::int64_t sum = 0;
+    for (std::size_t block = 0; block < first_.size(); ++block)
+      if (first_[block] < place && last_[block] >= place) sum += bytes(block);
+    return sum;
+  }
   // Bytes alive at each of `places` places. bytes: by block.
   std::vector<std::int64_t> alive(std::size_t places, const auto& bytes) const {
     std::vector<std::int64_t> alive(places + 1);
@@ -56,6 +64,10 @@ class Lives {
 
 bool RecomputeChoice::any() const { return std::ranges::count(chosen, true) > 0; }
 
+StepOrder in_turns() {
+  return {[](const ir::Program& step) { return schedule::plan_memory_sequentially(step).arena_bytes; }};
+}
+
 std::vector<double> work_times(const ir::Program& program) {
   constexpr double flops_per_byte = 32;  // of a machine that is as busy with products as with moving their operands
   std::vector<double> times;
@@ -70,8 +82,8 @@ std::vector<double> work_times(const ir::Program& program) {
   return times;
 }
 
-RecomputeChoices::RecomputeChoices(const ir::Program& step, std::vector<double> ms)
-    : step_(step), values_(step), ms_(std::move(ms)), chosen_(step.instructions.size()) {
+RecomputeChoices::RecomputeChoices(const ir::Program& step, std::vector<double> ms, StepOrder order)
+    : step_(step), values_(step), ms_(std::move(ms)), order_(std::move(order)), chosen_(step.instructions.size()) {
   for (std::size_t i = 0; i < step.tensors.size(); ++i) {
     const TensorId root = step.root({static_cast<std::int32_t>(i)});
     block_.push_back(step[root].number < 0 ? -1 : root.value);
@@ -106,12 +118,19 @@ RecomputeChoices::Live RecomputeChoices::live(const std::vector<bool>& chosen, s
     for (const TensorId id : at.results) lives.touch(block_[id.index()], place);
   }
   for (const ir::Output& output : step_.outputs) lives.touch(block_[output.tensor.index()], order.size() - 1);
-  const std::vector<std::int64_t> alive = lives.alive(
-      order.size(), [&](std::size_t block) { return bytes_[block < block_.size() ? block : block - block_.size()]; });
+  const auto bytes_of = [&](std::size_t block) {
+    return bytes_[block < block_.size() ? block : block - block_.size()];
+  };
+  std::int64_t others = 0;
+  if (order_.in_flight > 1) {
+    const auto is_backward = [&](const auto& at) { return at.again || at.instruction >= values_.forward_end(); };
+    const auto backward = std::size_t(std::ranges::find_if(order, is_backward) - order.begin());
+    others = (order_.in_flight - 1) * lives.across(backward, bytes_of);
+  }
   Live result;
-  for (const std::int64_t bytes : alive) {
-    result.peak = std::max(result.peak, bytes);
-    result.above += double(std::max<std::int64_t>(0, bytes - level));
+  for (const std::int64_t alive : lives.alive(order.size(), bytes_of)) {
+    result.peak = std::max(result.peak, alive + others);
+    result.above += double(std::max<std::int64_t>(0, alive + others - level));
   }
   return result;
 }
@@ -155,7 +174,7 @@ const RecomputeChoice& RecomputeChoices::choice_of(std::size_t link) {
   choice.emplace();
   choice->chosen.resize(chosen_.size());
   for (std::size_t i = 1; i <= link; ++i) choice->chosen[links_[i].added] = true;
-  choice->arena_bytes = schedule::plan_memory_sequentially(values_.run(choice->chosen)).arena_bytes;
+  choice->arena_bytes = order_.arena_bytes(values_.run(choice->chosen));
   return *choice;
 }
 

@@ -1,6 +1,7 @@
 // Which values a step makes again in the backward pass so that it fits a memory (passes/recompute.h).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,21 +12,28 @@ namespace lancet::planner {
 
 struct RecomputeChoice {
   std::vector<bool> chosen;      // per instruction of the step
-  std::int64_t arena_bytes = 0;  // of the step in turns, with these made again
+  std::int64_t arena_bytes = 0;  // of the step with these made again, as it will run
   bool is_least = false;         // no other choice needs less
   bool any() const;
 };
 
+// How a step runs, as far as its memory depends on that.
+struct StepOrder {
+  std::function<std::int64_t(const ir::Program&)> arena_bytes;
+  int in_flight = 1;  // the most micro batches whose activations are kept at once
+};
+StepOrder in_turns();
+
 // The choices of a step, from none on, each with one more value made again than the one before.
 class RecomputeChoices {
  public:
-  // ms: the time of each instruction, or any measure of it. step: as for passes::Recomputation, which it has to
-  // outlive.
-  RecomputeChoices(const ir::Program& step, std::vector<double> ms);
+  // ms: the time of each instruction, or any measure of it. step: one micro batch, as for passes::Recomputation, which
+  // it has to outlive.
+  RecomputeChoices(const ir::Program& step, std::vector<double> ms, StepOrder order = in_turns());
 
-  // The first choice whose step in turns has an arena of at most that; if there is none, the one that needs least.
+  // The first choice whose step has an arena of at most that; if there is none, the one that needs least.
   RecomputeChoice within(std::int64_t arena_bytes);
-  // The arena of the step in turns if nothing is made again.
+  // The arena of the step if nothing is made again.
   std::int64_t all_kept_bytes() { return choice_of(0).arena_bytes; }
   // The step with this choice: its Program.
   ir::Program program(const RecomputeChoice& choice) const { return values_.run(choice.chosen); }
@@ -48,6 +56,7 @@ class RecomputeChoices {
   const ir::Program& step_;
   const passes::Recomputation values_;
   std::vector<double> ms_;
+  const StepOrder order_;
   std::vector<std::int32_t> block_;                    // by tensor: its memory in the arena, or -1
   std::vector<std::int64_t> bytes_;                    // by tensor
   std::vector<bool> chosen_;                           // up to the last link

@@ -14,9 +14,14 @@ struct StageOrders {
   std::string how;  // the schedule; of a search, also what it found
 };
 
-// programs: of all stages, with all micro batches. Under all but 1f1b no arena is larger than the largest under 1F1B.
-// searched, and interleaved, whose programs have several chunks, are predicted no slower than 1f1b and zero_bubble of
-// the same programs, and are zero_bubble if the costs lack an op. Errors: an op that they may not lack.
+// programs: of all stages, with all micro batches. Under all but 1f1b no arena is larger than the largest under 1F1B,
+// nor than request.memory_limit leaves. 1F1B of programs with several chunks is interleaved. searched and interleaved
+// are predicted no slower than 1F1B and zero bubble of the same programs; if the costs lack an op, which they may,
+// searched is zero bubble and interleaved 1F1B. Errors: an op that they may not lack.
 Result<StageOrders> stage_orders(std::span<const ir::Program* const> programs, const PlanRequest& request);
+
+// The order of one stage's program.
+schedule::PipelineOrder one_forward_one_backward(const ir::Program& program, int stage, int stages);
+std::int64_t arena_bytes(const schedule::PipelineOrder& order);
 
 }  // namespace lancet::planner

@@ -8,13 +8,16 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/verify_ranks.h"
+#include "lancet/passes/recompute.h"
 #include "lancet/passes/stages.h"
 #include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate_stages.h"
 #include "lancet/schedule/stage_graph.h"
 #include "policies.h"
 #include "stage_orders.h"
 #include "steps.h"
+#include "within_memory.h"
 
 namespace lancet::planner {
 namespace {
@@ -32,26 +35,36 @@ int stages_of(const mesh::Mesh& mesh) { return mesh[mesh::Axis::stage]; }
 // The stages' programs of one micro batch, with their updates.
 Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest& request) {
   Pipeline pipeline(request.skip, request.keep_texts);
-  pipeline.begin(logical);
-  ir::Program whole =
-      pipeline.run("autodiff", logical, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
-  LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
-  if (request.fuse) program = pipeline.run("fuse", std::move(program), passes::fuse);
+  LANCET_ASSIGN(const ir::Program program, with_gradients(logical, request, pipeline));
   std::vector<Made> made;
   for (passes::StageProgram& stage : passes::cut_stages(program, request.mesh, request.first_blocks)) {
     Made& one = made.emplace_back(Candidate(), pipeline);
     ir::Program step =
         one.pipeline.run("stages", program, [&](const ir::Program&) { return std::move(stage.program); });
-    step = one.pipeline.run("sync", std::move(step), [&](ir::Program p) {
-      return passes::sync(p, request.mesh, request.overlap.bucket_bytes, true, request.gradient_sums);
-    });
-    passes::OptimizeOptions optimizer = request.optimizer;
-    optimizer.bucket_bytes = request.overlap.bucket_bytes;
-    optimizer.uncounted = std::move(stage.copies);
-    step = one.pipeline.run("optimize", std::move(step), [&](ir::Program p) { return passes::optimize(p, optimizer); });
-    one.candidate = unpredicted(folded(std::move(step), request.mesh, one.pipeline));
+    one.candidate = unpredicted(with_updates(std::move(step), request, one.pipeline, std::move(stage.copies)));
   }
   return made;
+}
+
+// Each stage makes again what its own share of the memory asks for. It has to hold what 1F1B holds: other orders are
+// made within what is left.
+Status recompute(std::vector<Made>& made, const PlanRequest& request) {
+  const int stages = int(made.size());
+  const auto repeated = [&](const ir::Program& step) {
+    return schedule::in_micro_batches(unpredicted(step), request.micro_batches).program;
+  };
+  std::int64_t most = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    Made& one = made[std::size_t(stage)];
+    const StepOrder order{
+        [&](const ir::Program& step) { return arena_bytes(one_forward_one_backward(repeated(step), stage, stages)); },
+        std::min(stages - stage, request.micro_batches)};
+    ir::Program step = std::move(one.candidate.program);
+    const std::int64_t resident = schedule::resident_bytes(repeated(step));
+    most = std::max(most, recompute_within_memory(step, resident, request, order, one.pipeline));
+    one.candidate = unpredicted(std::move(step));
+  }
+  return most <= request.memory_limit ? Status() : memory_limit_too_small(most, request);
 }
 
 void repeat(Made& made, int micro_batches) {
@@ -125,6 +138,11 @@ Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, cons
   std::vector<ir::Program> programs;
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
   for (Made& one : made) programs.push_back(std::move(one.candidate.program));
+  if (request.memory_limit == 0) return programs;
+  for (std::size_t stage = 0; stage < made.size(); ++stage) {
+    const passes::Recomputation values(programs[stage]);
+    programs.push_back(values.run(values.candidates()));
+  }
   return programs;
 }
 
@@ -139,6 +157,7 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
+  if (request.memory_limit > 0) LANCET_TRY(recompute(made, request));
   for (Made& one : made) repeat(one, request.micro_batches);
   LANCET_TRY(order(made, request));
   StageReport times;

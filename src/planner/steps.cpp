@@ -20,6 +20,26 @@ Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline
                       [&](const ir::Program& p) { return passes::partition_spmd(p, mesh); });
 }
 
+Result<ir::Program> with_gradients(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline) {
+  pipeline.begin(logical);
+  ir::Program whole =
+      pipeline.run("autodiff", logical, [&](ir::Program p) { return passes::autodiff(p, request.accumulate); });
+  LANCET_ASSIGN(ir::Program program, spread(std::move(whole), request.mesh, pipeline));
+  return request.fuse ? pipeline.run("fuse", std::move(program), passes::fuse) : program;
+}
+
+ir::Program with_updates(ir::Program program, const PlanRequest& request, Pipeline& pipeline,
+                         std::vector<std::string> uncounted) {
+  program = pipeline.run("sync", std::move(program), [&](ir::Program p) {
+    return passes::sync(p, request.mesh, request.overlap.bucket_bytes, true, request.gradient_sums);
+  });
+  passes::OptimizeOptions optimizer = request.optimizer;
+  optimizer.bucket_bytes = request.overlap.bucket_bytes;
+  optimizer.uncounted = std::move(uncounted);
+  program = pipeline.run("optimize", std::move(program), [&](ir::Program p) { return passes::optimize(p, optimizer); });
+  return folded(std::move(program), request.mesh, pipeline);
+}
+
 ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline) {
   if (!passes::has_unfolded_repeats(program)) return program;
   return pipeline.run("fold_repeats", std::move(program),

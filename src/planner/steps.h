@@ -1,8 +1,11 @@
 // The steps that all kinds of plans are made of.
 #pragma once
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "lancet/passes/passes.h"
+#include "lancet/planner/plan_request.h"
 #include "lancet/schedule/candidate.h"
 #include "pipeline.h"
 
@@ -10,6 +13,12 @@ namespace lancet::planner {
 
 // One rank's Program.
 Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline);
+
+// One rank's step of one micro batch, up to its gradients.
+Result<ir::Program> with_gradients(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline);
+// The same with their sums over the ranks and the updates. uncounted: as passes::OptimizeOptions::uncounted.
+ir::Program with_updates(ir::Program program, const PlanRequest& request, Pipeline& pipeline,
+                         std::vector<std::string> uncounted = {});
 
 // The last of the passes that change single instructions; plans without a repeat do not list it.
 ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline);

@@ -46,6 +46,10 @@ class WithinMemory {
       LANCET_ASSIGN(found, in_turns());
     }
     if (!report) return std::move(found->plan);
+    if (request_.compare) {
+      LANCET_ASSIGN(Planned compared, planned(found->choice, found->policy, true));
+      std::swap(found->report.policies, compared.report.policies);
+    }
     *report = std::move(found->report);
     report->requested = request_.overlap.policy;
     report->memory = MemoryReport{.limit = request_.memory_limit,
@@ -59,6 +63,7 @@ class WithinMemory {
  private:
   struct Planned {
     RecomputeChoice choice;
+    std::string policy;
     ir::Plan plan;
     PlanReport report;
     std::int64_t over = 0;  // bytes above the limit
@@ -93,21 +98,16 @@ class WithinMemory {
                                         request_.overlap.policy);
         return made;
       }
-      if (made.choice.is_least) return too_large(schedule::plan_bytes(made.plan));
+      if (made.choice.is_least) return memory_limit_too_small(schedule::plan_bytes(made.plan), request_);
       target = std::min(target, made.choice.arena_bytes) - made.over;
     }
   }
 
-  Error too_large(std::int64_t bytes) const {
-    return config_error(
-        fmt::format("train.memory_limit_mb: expected at least {}, with all computed again that can be, found {}",
-                    (bytes + mb - 1) / mb, request_.memory_limit / mb));
-  }
-
-  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy) {
-    Planned made{.choice = choice, .plan = {}, .report = {}};
+  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy, bool compare = false) {
+    Planned made{.choice = choice, .policy = std::string(policy), .plan = {}, .report = {}};
     PlanRequest request = request_;
     request.overlap.policy = policy;
+    request.compare = compare;
     // A search may not need more than the limit leaves.
     const double factor = double(allowed_) / double(std::max<std::int64_t>(1, choice.arena_bytes));
     request.overlap.memory_factor = std::clamp(factor, 1.0, request_.overlap.memory_factor);
@@ -130,9 +130,23 @@ class WithinMemory {
 
 }  // namespace
 
+Error memory_limit_too_small(std::int64_t least_bytes, const PlanRequest& request) {
+  return config_error(
+      fmt::format("train.memory_limit_mb: expected at least {}, with all computed again that can be, found {}",
+                  (least_bytes + mb - 1) / mb, request.memory_limit / mb));
+}
+
 Result<ir::Plan> plan_within_memory(const ir::Program& step, const PlanRequest& request, const Pipeline& pipeline,
                                     const PlanMaker& make, PlanReport* report) {
   return WithinMemory(step, request, pipeline, make).run(report);
+}
+
+std::int64_t recompute_within_memory(ir::Program& step, std::int64_t resident_bytes, const PlanRequest& request,
+                                     StepOrder order, Pipeline& pipeline) {
+  RecomputeChoices choices(step, times_of(step, request.costs), std::move(order));
+  const RecomputeChoice choice = choices.within(request.memory_limit - resident_bytes);
+  if (choice.any()) step = pipeline.run("recompute", step, [&](const ir::Program&) { return choices.program(choice); });
+  return resident_bytes + choice.arena_bytes;
 }
 
 }  // namespace lancet::planner

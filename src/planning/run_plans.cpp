@@ -104,11 +104,14 @@ class Planning {
 
 namespace {
 
-// The plans share an arena. An evaluation makes nothing again.
+// The plans of a stage share an arena. An evaluation makes nothing again.
 Status check_evaluation(const config::Config& config, const StepPlans& plans) {
   constexpr std::int64_t mb = 1'000'000;
   const std::int64_t limit = config.train.memory_limit_mb * mb;
-  const std::int64_t bytes = schedule::resident_bytes(plans.step.program) + plans.evaluate->arena_bytes;
+  std::int64_t bytes = schedule::resident_bytes(plans.step.program) + plans.evaluate->arena_bytes;
+  for (std::size_t stage = 0; stage < plans.step_stages.size(); ++stage)
+    bytes = std::max(
+        bytes, schedule::resident_bytes(plans.step_stages[stage].program) + plans.evaluate_stages[stage].arena_bytes);
   if (limit == 0 || bytes <= limit) return {};
   return config_error(
       fmt::format("train.memory_limit_mb: expected at least {}, which a rank needs for an evaluation, "

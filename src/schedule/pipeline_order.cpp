@@ -1,10 +1,12 @@
-// The passes of each micro batch are lists of instructions. A schedule is a list of passes. What is left out of the
-// passes, all-reduces and what closes the step, stays a list of its own in the order of the program; after each
-// instruction its head follows as soon as all that it depends on has been listed. As all stages keep that order, stages
-// that meet in two all-reduces meet in them in one order.
+// The passes of each micro batch through each chunk are lists of instructions. A schedule is a list of passes, made for
+// a number of micro batches that the stages divide, without the passes of those that there are not: what is left of an
+// order that ends, ends. What is left out of the passes, all-reduces and what closes the step, stays a list of its own
+// in the order of the program; after each instruction its head follows as soon as all that it depends on has been
+// listed. As all stages keep that order, stages that meet in two all-reduces meet in them in one order.
 #include "lancet/schedule/pipeline_order.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
@@ -18,7 +20,7 @@ namespace {
 using ir::InstructionId;
 using ir::Role;
 
-// The instructions of one micro batch.
+// The instructions of one micro batch in one chunk.
 struct Passes {
   Order forward, backward, weights;
 };
@@ -36,16 +38,20 @@ class InPipeline {
         is_weight_(waiting_weights(program, dependencies_)),
         passes_(std::size_t(ir::micro_batches(program))) {
     find_passes();
+    chunks_ = passes_[0].size();
+    for (const auto& of_micro : passes_)
+      LANCET_CHECK(of_micro.size() == chunks_, "the micro batches pass through {} and {} chunks of the stage", chunks_,
+                   of_micro.size());
   }
 
   PipelineOrder run() {
-    const std::size_t count = passes_.size(), warm_up = std::min(stages_ - 1 - stage_, count);
-    for (std::size_t m = 0; m < warm_up; ++m) list_pass(passes_[m].forward);
-    for (std::size_t m = 0; m < count; ++m) {
-      if (m + warm_up < count) list_pass(passes_[m + warm_up].forward);
-      backward(m);
+    const std::size_t rounds = (passes_.size() + stages_ - 1) / stages_, count = chunks_ * rounds * stages_;
+    const std::size_t warm_up = (chunks_ - 1) * stages_ + stages_ - 1 - stage_;
+    for (std::size_t k = 0; k < count + warm_up; ++k) {
+      if (Passes* forward = k < count ? pass(k, true) : nullptr) list_pass(forward->forward);
+      if (Passes* backward = k >= warm_up ? pass(k - warm_up, false) : nullptr) list_backward(*backward);
     }
-    for (std::size_t m = delay_ < count ? count - delay_ : 0; m < count; ++m) list_pass(passes_[m].weights);
+    for (; !waiting_.empty(); waiting_.pop_front()) list_pass(waiting_.front()->weights);
     follow();
     LANCET_CHECK(order_.size() == program_.instructions.size(), "{} of {} instructions are in the order of the stage",
                  order_.size(), program_.instructions.size());
@@ -53,31 +59,54 @@ class InPipeline {
   }
 
  private:
+  // The k-th pass of all stages in one direction: `stages` micro batches through a chunk, then through the next one,
+  // and after the last chunk the next `stages`. Nothing if there is no such micro batch.
+  Passes* pass(std::size_t k, bool forward) {
+    const std::size_t micro = k / (chunks_ * stages_) * stages_ + k % stages_, chunk = k / stages_ % chunks_;
+    return micro < passes_.size() ? &passes_[micro][forward ? chunk : chunks_ - 1 - chunk] : nullptr;
+  }
+
   void find_passes() {
+    struct Reached {
+      std::size_t chunk = 0;
+      bool in_backward = false, has_computed = false;
+    };
     const std::vector<bool> closes = ir::closes_step(program_);
-    std::vector<bool> in_backward(passes_.size());
+    std::vector<Reached> reached(passes_.size());
     for (std::size_t i = 0; i < closes.size(); ++i) {
       const ir::Instruction& at = program_.instructions[i];
       if (closes[i] || at.stream == ir::Stream::reduce) {
         late_.push_back(ir::id_of(i));
         continue;
       }
-      const auto micro = std::size_t(at.micro_batch);
-      if (at.role != Role::forward) in_backward[micro] = true;
-      Passes& passes = passes_[micro];
-      (is_weight_[i] ? passes.weights : in_backward[micro] ? passes.backward : passes.forward).push_back(ir::id_of(i));
+      auto& [chunk, in_backward, has_computed] = reached[std::size_t(at.micro_batch)];
+      const bool turns_back = !in_backward && at.role != Role::forward;
+      // After computation, the first receive begins another chunk.
+      if (!turns_back && has_computed && ops::kind(at) == ops::Kind::receive) {
+        LANCET_CHECK(!in_backward || chunk > 0, "the backward pass receives more often than the forward pass");
+        chunk += in_backward ? -1 : 1;
+        has_computed = false;
+      }
+      if (turns_back) {
+        in_backward = true;
+        has_computed = false;
+      }
+      has_computed = has_computed || (at.stream == ir::Stream::compute && !at.operands.empty());
+      std::vector<Passes>& passes = passes_[std::size_t(at.micro_batch)];
+      if (passes.size() <= chunk) passes.resize(chunk + 1);
+      Passes& of = passes[chunk];
+      (is_weight_[i] ? of.weights : in_backward ? of.backward : of.forward).push_back(ir::id_of(i));
     }
   }
 
-  void backward(std::size_t micro) {
-    if (delay_ == 0) {
-      list_pass(passes_[micro].backward);
-      list_pass(passes_[micro].weights);
-    } else if (micro < delay_) {
-      list_pass(passes_[micro].backward);
-    } else {
-      list_pass(dealt(passes_[micro].backward, passes_[micro - delay_].weights));
-    }
+  void list_backward(const Passes& passes) {
+    waiting_.push_back(&passes);
+    if (waiting_.size() <= delay_) return list_pass(passes.backward);
+    const Passes* due = waiting_.front();
+    waiting_.pop_front();
+    if (delay_ > 0) return list_pass(dealt(passes.backward, due->weights));
+    list_pass(passes.backward);
+    list_pass(due->weights);
   }
 
   // Weight gradients in equal numbers right after the all-to-alls; without one, at the end.
@@ -129,10 +158,17 @@ class InPipeline {
     pass_of_.resize(order_.size(), -1);
   }
 
+  // All-to-alls of the backward pass have beside them what is listed behind them and needs none of them.
+  bool takes_no_turns(InstructionId id) const {
+    const ir::Instruction& at = program_.instructions[id.index()];
+    if (at.stream == ir::Stream::compute) return at.role == Role::recompute || (zero_bubble_ && is_weight_[id.index()]);
+    return at.role != Role::forward;
+  }
+
   PipelineOrder finished() const {
     PipelineOrder result{permuted(program_, order_), {}};
-    std::vector<bool> overlaps = permuted(is_weight_, order_);
-    if (!zero_bubble_) overlaps.assign(overlaps.size(), false);
+    std::vector<bool> overlaps;
+    for (const InstructionId id : order_) overlaps.push_back(takes_no_turns(id));
     result.needed = turns(result.program, ir::dependencies(result.program), overlaps);
     Dependencies extra(order_.size());
     for (std::size_t i = 0; i < order_.size(); ++i)
@@ -145,11 +181,13 @@ class InPipeline {
   const ir::Program& program_;
   const bool zero_bubble_;
   const std::size_t stage_, stages_;
-  const std::size_t delay_;  // the backward passes after which the weight gradients of a micro batch follow
+  const std::size_t delay_;  // the backward passes after which the weight gradients of one follow
   const Dependencies dependencies_;
-  std::vector<bool> listed_, is_weight_;  // by instruction
-  std::vector<Passes> passes_;            // by micro batch
-  Order late_;                            // all-reduces, and what closes the step
+  std::vector<bool> listed_, is_weight_;     // by instruction
+  std::vector<std::vector<Passes>> passes_;  // by micro batch and chunk
+  std::size_t chunks_ = 0;                   // runs of blocks that the stage has
+  std::deque<const Passes*> waiting_;        // whose weight gradients are not listed
+  Order late_;                               // all-reduces, and what closes the step
   std::size_t next_late_ = 0;
   Order order_;
   std::vector<int> pass_of_;         // by place in the order: the pass that lists it, or -1
@@ -165,7 +203,7 @@ std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies
   for (std::size_t i = closes.size(); i-- > 0;) {
     const ir::Instruction& at = program.instructions[i];
     const bool late = closes[i] || at.stream == ir::Stream::reduce;
-    is_weight[i] = !late && !is_needed[i] && at.role == Role::dw;
+    is_weight[i] = !late && !is_needed[i] && (at.role == Role::dw || at.role == Role::recompute);
     if (late || is_weight[i]) continue;
     for (const InstructionId before : dependencies[i]) is_needed[before.index()] = true;
   }

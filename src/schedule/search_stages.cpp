@@ -4,18 +4,21 @@
 // and within a pass the earlier micro batch, then what has the longest chain to the end of the step, over all stages.
 // Weight gradients (pipeline_order.h: W) and updates run where nothing else does.
 //
-// Memory is bounded by the micro batches in flight. A stage begins the forward pass of a micro batch only if less than
-// `ahead` are between its own and the first whose backward pass has not ended; and W goes before all others once the
-// backward passes of `delay` later micro batches have ended. The search begins with those of zero bubble and with more,
-// since a message's way back and forth takes time in which others can run, measures the arenas, and takes a stage's
-// delay down, then its `ahead`, where it needs too much.
+// A stage begins the forward pass of a micro batch only if less than `ahead` are between its own and the first whose
+// backward pass has not ended, and if its memory has room for what the pass keeps and for a backward pass. Where there
+// is no room for a backward pass, W goes before all others. The search begins with the `ahead` of 1F1B and with more,
+// since a message's way back and forth takes time in which others can run. What is alive at once is less than the
+// arena, and a stage need not have all of a pass at once, so the memory that the stages count on is searched, too: it
+// begins with more than they have, and is taken down where a planned arena is too large.
 //
 // A receive has no operand, so nothing in the program keeps it from running far ahead of its reader, and its memory
-// from being occupied. It therefore needs the computation that has ended last when it starts.
+// from being occupied. It therefore needs the computation that has ended last when it starts. What is computed again
+// could run right after the forward pass, and free nothing. It needs what its backward pass computes before it, or the
+// gradient that this pass begins with, so that it may run beside an all-to-all.
 #include "lancet/schedule/search_stages.h"
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -26,14 +29,21 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/stage_graph.h"
+#include "orders.h"
 #include "reorder.h"
 
 namespace lancet::schedule {
 namespace {
 
+// The memory that a stage counts on, relative to what it has: at first, at the next try at most, and at the last.
+constexpr double most_memory = 1.4, less_memory = 0.985, least_memory = 0.5;
+
+// Of a stage.
 struct Settings {
   bool backward_first = false;
-  std::vector<int> ahead, delay;  // by stage
+  bool weights_first = false;  // W goes before all others where there is no room for a forward pass, either
+  int ahead = 0;
+  std::int64_t memory = 0;  // bytes that it counts on
 };
 
 // What an instruction is to the search.
@@ -56,6 +66,24 @@ std::vector<Kind> kinds_of(const ir::Program& program, const Dependencies& depen
   return kinds;
 }
 
+// The dependencies with those of what is computed again.
+Dependencies with_late_recompute(const StageWork& stage, const std::vector<Kind>& kinds) {
+  Dependencies needed = stage.needed, extra(needed.size());
+  std::vector<ir::InstructionId> last(std::size_t(ir::micro_batches(stage.program)));
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    const ir::Instruction& at = stage.program.instructions[i];
+    ir::InstructionId& before = last[std::size_t(std::max(at.micro_batch, 0))];
+    if (at.role == ir::Role::recompute) {
+      if (before.valid()) extra[i].push_back(before);
+    } else if (kinds[i] <= Kind::backward &&
+               (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::receive)) {
+      before = ir::id_of(i);
+    }
+  }
+  join(needed, extra);
+  return needed;
+}
+
 // The micro batches of a stage whose backward pass has ended: all before the first that has some left.
 class Progress {
  public:
@@ -72,23 +100,81 @@ class Progress {
   std::size_t done_ = 0;
 };
 
+// The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
+struct StageMemory {
+  Blocks blocks;
+  std::vector<int> uses;               // by block: the instructions that touch it
+  std::int64_t kept = 0, forward = 0;  // at the end of the forward pass, and the most in it
+  std::int64_t backward = 0;           // the most in the backward pass, on top of what is kept
+
+  StageMemory(const ir::Program& program, const std::vector<Kind>& kinds);
+  // What a forward pass needs besides room for a backward pass.
+  std::int64_t next() const { return std::max(kept, forward - backward); }
+  // Of all tensors.
+  std::int64_t all() const { return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), std::int64_t{0}); }
+};
+
+// The bytes that are alive while instructions start and end.
+class Alive {
+ public:
+  explicit Alive(const StageMemory& memory) : memory_(memory), left_(memory.uses), is_alive_(left_.size()) {}
+  void start(std::size_t i) {
+    for (const std::int32_t block : memory_.blocks.of[i]) {
+      if (!is_alive_[std::size_t(block)]) bytes_ += memory_.blocks.bytes[std::size_t(block)];
+      is_alive_[std::size_t(block)] = true;
+    }
+  }
+  void end(std::size_t i) {
+    for (const std::int32_t block : memory_.blocks.of[i])
+      if (--left_[std::size_t(block)] == 0) bytes_ -= memory_.blocks.bytes[std::size_t(block)];
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  const StageMemory& memory_;
+  std::vector<int> left_;  // by block: instructions that touch it and have not ended
+  std::vector<bool> is_alive_;
+  std::int64_t bytes_ = 0;
+};
+
+StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& kinds)
+    : blocks(program), uses(blocks.bytes.size()) {
+  for (const auto& touched : blocks.of)
+    for (const std::int32_t block : touched) ++uses[std::size_t(block)];
+  Alive alive(*this);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (program.instructions[i].micro_batch > 0 || kinds[i] == Kind::late) continue;
+    alive.start(i);
+    if (kinds[i] == Kind::forward)
+      forward = std::max(forward, alive.bytes());
+    else
+      backward = std::max(backward, alive.bytes() - kept);
+    alive.end(i);
+    if (kinds[i] == Kind::forward) kept = alive.bytes();
+  }
+}
+
 class ListStages {
  public:
   ListStages(std::span<const StageWork> stages, const StageGraph& graph, const std::vector<std::vector<Kind>>& kinds,
-             const Settings& settings)
+             std::span<const StageMemory> memory, std::span<const Settings> settings)
       : work_(stages),
         graph_(graph),
         kinds_(kinds),
+        memory_(memory),
         settings_(settings),
+        begun_(stages.size(), -1),
         missing_(graph.nodes.size()),
         ready_ms_(graph.nodes.size()),
         busy_(stages.size()),
         ready_(stages.size()),
+        weights_(stages.size()),
         order_(stages.size()),
         computed_(stages.size()),
         follows_(stages.size()) {
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       const ir::Program& program = stages[stage].program;
+      alive_.emplace_back(memory[stage]);
       backward_.emplace_back(ir::micro_batches(program));
       for (std::size_t i = 0; i < program.instructions.size(); ++i)
         if (kinds[stage][i] == Kind::backward) backward_.back().add(program.instructions[i].micro_batch);
@@ -132,45 +218,36 @@ class ListStages {
   Kind kind(const StageNode::Member& of) const { return kinds_[std::size_t(of.stage)][of.instruction]; }
   bool& busy(const StageNode::Member& of) { return busy_[std::size_t(of.stage)][std::size_t(at(of).stream)]; }
 
-  bool is_overdue(const StageNode::Member& of) const {
-    const std::size_t stage = std::size_t(of.stage);
-    return kind(of) == Kind::weight && at(of).micro_batch + settings_.delay[stage] < backward_[stage].done();
+  // Room for the backward pass of a micro batch, and for `bytes` more.
+  bool has_room(std::size_t stage, std::int64_t bytes) const {
+    return alive_[stage].bytes() + memory_[stage].backward + bytes <= settings_[stage].memory;
   }
 
   Entry entry(std::int32_t id) const {
     const StageNode::Member& member = node(id).members.front();
     const Kind of = kind(member);
-    const bool waits = (of == Kind::weight && !is_overdue(member)) || of == Kind::late;
-    const int pass = waits ? 2 : settings_.backward_first == (of == Kind::forward) ? 1 : 0;
-    if (of == Kind::weight && !waits) return {-1, at(member).micro_batch, -node(id).tail_ms, id};
-    return {pass, waits ? 0 : at(member).micro_batch, -node(id).tail_ms, id};
+    const bool backward_first = settings_[std::size_t(member.stage)].backward_first;
+    const int pass = of == Kind::late ? 2 : backward_first == (of == Kind::forward) ? 1 : 0;
+    return {pass, of == Kind::late ? 0 : at(member).micro_batch, -node(id).tail_ms, id};
   }
 
   void make_ready(std::int32_t id) {
     const StageNode& of = node(id);
+    const std::size_t stage = std::size_t(of.members[0].stage);
     if (of.members.size() > 1)
       meetings_.insert(entry(id));
+    else if (kind(of.members[0]) == Kind::weight && at(of.members[0]).stream == ir::Stream::compute)
+      weights_[stage].insert(entry(id));
     else
-      ready_[std::size_t(of.members[0].stage)][std::size_t(at(of.members[0]).stream)].insert(entry(id));
-  }
-
-  // Weight gradients that become overdue are urgent from here on.
-  void end_backward(const StageNode::Member& of) {
-    Progress& progress = backward_[std::size_t(of.stage)];
-    const int before = progress.done();
-    progress.end(at(of).micro_batch);
-    if (progress.done() == before) return;
-    std::set<Entry>& ready = ready_[std::size_t(of.stage)][std::size_t(ir::Stream::compute)];
-    std::set<Entry> renewed;
-    for (const Entry& each : ready) renewed.insert(entry(std::get<3>(each)));
-    ready = std::move(renewed);
+      ready_[stage][std::size_t(at(of.members[0]).stream)].insert(entry(id));
   }
 
   void happen(const Event& event) {
     if (!event.ends) return make_ready(event.node);
     for (const StageNode::Member& member : node(event.node).members) {
       busy(member) = false;
-      if (kind(member) == Kind::backward) end_backward(member);
+      alive_[std::size_t(member.stage)].end(member.instruction);
+      if (kind(member) == Kind::backward) backward_[std::size_t(member.stage)].end(at(member).micro_batch);
       if (at(member).stream == ir::Stream::compute)
         computed_[std::size_t(member.stage)] = place_[std::size_t(event.node)];
     }
@@ -189,17 +266,26 @@ class ListStages {
     return std::ranges::all_of(node(id).members, [&](const StageNode::Member& member) {
       if (busy(member)) return false;
       if (kind(member) != Kind::forward) return true;
-      const std::size_t stage = std::size_t(member.stage);
       // What arrives for a micro batch does so while the one before it runs.
-      const int micro = at(member).micro_batch - (ops::kind(at(member)) == ops::Kind::receive ? 1 : 0);
-      return micro < backward_[stage].done() + settings_.ahead[stage];
+      const bool receives = ops::kind(at(member)) == ops::Kind::receive;
+      return may_begin(std::size_t(member.stage), at(member).micro_batch - (receives ? 1 : 0));
     });
+  }
+
+  bool may_begin(std::size_t stage, int micro) const {
+    const int done = backward_[stage].done();
+    if (micro <= std::max(done, begun_[stage])) return true;
+    return micro < done + settings_[stage].ahead && has_room(stage, memory_[stage].next());
   }
 
   void start_what_may() {
     start_from(meetings_, false);
-    for (auto& stage : ready_)
-      for (auto& stream : stage) start_from(stream, true);
+    for (std::size_t stage = 0; stage < ready_.size(); ++stage) {
+      if (!has_room(stage, settings_[stage].weights_first ? memory_[stage].next() : 0))
+        start_from(weights_[stage], true);
+      for (auto& stream : ready_[stage]) start_from(stream, true);
+      start_from(weights_[stage], true);
+    }
   }
 
   void start_from(std::set<Entry>& ready, bool one_stream) {
@@ -220,8 +306,10 @@ class ListStages {
     for (const StageNode::Member& member : node(id).members) {
       const std::size_t stage = std::size_t(member.stage);
       busy(member) = true;
+      alive_[stage].start(member.instruction);
       const bool receives = ops::kind(at(member)) == ops::Kind::receive;
       follows_[stage].push_back(receives ? computed_[stage] : ir::InstructionId());
+      if (kind(member) == Kind::forward && !receives) begun_[stage] = std::max(begun_[stage], at(member).micro_batch);
       if (at(member).stream == ir::Stream::compute) place_[std::size_t(id)] = ir::id_of(order_[stage].size());
       order_[stage].push_back(ir::id_of(member.instruction));
     }
@@ -231,11 +319,15 @@ class ListStages {
   const std::span<const StageWork> work_;
   const StageGraph& graph_;
   const std::vector<std::vector<Kind>>& kinds_;
-  const Settings& settings_;
+  const std::span<const StageMemory> memory_;
+  const std::span<const Settings> settings_;
+  std::vector<Alive> alive_;          // by stage
+  std::vector<int> begun_;            // by stage, the last micro batch whose forward pass has begun
   std::vector<std::size_t> missing_;  // by node, what it depends on and has not ended
   std::vector<double> ready_ms_;      // by node
   std::vector<std::array<bool, ir::stream_count>> busy_;
   std::vector<std::array<std::set<Entry>, ir::stream_count>> ready_;  // what one stage does alone
+  std::vector<std::set<Entry>> weights_;                              // by stage
   std::set<Entry> meetings_;
   std::vector<Progress> backward_;  // by stage
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
@@ -248,51 +340,78 @@ class ListStages {
 
 class Search {
  public:
-  Search(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms, std::int64_t most_bytes)
-      : work_(stages),
-        mesh_(mesh),
-        launch_ms_(launch_ms),
-        most_bytes_(most_bytes),
-        graph_(stage_graph(stages, mesh, launch_ms)) {
-    for (const StageWork& stage : stages) kinds_.push_back(kinds_of(stage.program, stage.needed));
+  Search(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
+         std::span<const std::int64_t> most_bytes)
+      : work_(stages), mesh_(mesh), launch_ms_(launch_ms), most_bytes_(most_bytes) {
+    std::vector<StageWork> late;
+    needed_.reserve(stages.size());
+    for (const StageWork& stage : stages) {
+      kinds_.push_back(kinds_of(stage.program, stage.needed));
+      memory_.emplace_back(stage.program, kinds_.back());
+      needed_.push_back(with_late_recompute(stage, kinds_.back()));
+      late.push_back({stage.program, needed_.back(), stage.op_costs});
+    }
+    graph_ = stage_graph(late, mesh, launch_ms);
   }
 
   std::optional<StagesOrder> run() {
     const int stages = int(work_.size());
-    for (const bool backward_first : {false, true})
-      for (int more = 0; more < stages; ++more) {
-        Settings settings{backward_first, {}, {}};
-        for (int stage = 0; stage < stages; ++stage) {
-          settings.ahead.push_back(stages - stage + more);
-          settings.delay.push_back(stage + more);
+    for (const bool weights_first : {false, true})
+      for (const bool backward_first : {false, true})
+        for (int more = 0; more < stages; ++more) {
+          std::vector<Settings> settings;
+          for (int stage = 0; stage < stages; ++stage)
+            settings.push_back({backward_first, weights_first, stages - stage + more, first_memory(stage)});
+          try_within_memory(std::move(settings));
         }
-        try_within_memory(settings);
-      }
+    for (std::size_t stage = 0; best_ && stage < work_.size(); ++stage) change(stage);
     return std::move(best_);
   }
 
  private:
-  // Takes fewer micro batches on the stages that need too much memory, until none does.
-  void try_within_memory(Settings settings) {
-    for (;;) {
+  std::int64_t first_memory(int stage) const {
+    const std::int64_t all = memory_[std::size_t(stage)].all();
+    return std::int64_t(most_memory * double(std::min(most_bytes_[std::size_t(stage)], all)));
+  }
+
+  // Changes one setting of a stage after the other.
+  void change(std::size_t stage) {
+    const auto with = [&](auto set) {
+      std::vector<Settings> settings = best_settings_;
+      set(settings[stage]);
+      try_within_memory(std::move(settings));
+    };
+    with([](Settings& of) { of.backward_first = !of.backward_first; });
+    with([](Settings& of) { of.weights_first = !of.weights_first; });
+    with([](Settings& of) { ++of.ahead; });
+    with([](Settings& of) { of.ahead = std::max(1, of.ahead - 1); });
+    with([&](Settings& of) { of.memory = first_memory(int(stage)); });
+  }
+
+  // Counts on less where a stage needs too much memory, until none does.
+  void try_within_memory(std::vector<Settings> settings) {
+    for (bool fits = false; !fits;) {
       StagesOrder found = listed(settings);
-      bool fits = true;
+      if (best_ && found.makespan >= best_->makespan * (1 - 1e-9)) return;
+      fits = true;
       for (std::size_t stage = 0; stage < work_.size(); ++stage) {
+        const double most = double(most_bytes_[stage]);
         const PipelineOrder& order = found.stages[stage];
-        if (plan_memory(order.program, order.needed).arena_bytes <= most_bytes_) continue;
+        const double arena = double(plan_memory(order.program, order.needed).arena_bytes);
+        if (arena <= most) continue;
         fits = false;
-        if (--settings.delay[stage] >= 0) continue;
-        settings.delay[stage] = 0;
-        if (--settings.ahead[stage] == 0) return;
+        const double memory = double(settings[stage].memory) * std::min(less_memory, most / arena);
+        if (memory < least_memory * most) return;
+        settings[stage].memory = std::int64_t(memory);
       }
       if (!fits) continue;
-      if (!best_ || found.makespan < best_->makespan * (1 - 1e-9)) best_ = std::move(found);
-      return;
+      best_ = std::move(found);
+      best_settings_ = settings;
     }
   }
 
-  StagesOrder listed(const Settings& settings) const {
-    ListStages list(work_, graph_, kinds_, settings);
+  StagesOrder listed(std::span<const Settings> settings) const {
+    ListStages list(work_, graph_, kinds_, memory_, settings);
     const std::vector<Order> orders = list.run();
     StagesOrder result;
     std::vector<std::vector<cost::OpCost>> op_costs;
@@ -317,16 +436,19 @@ class Search {
   const std::span<const StageWork> work_;
   const mesh::Mesh& mesh_;
   const double launch_ms_;
-  const std::int64_t most_bytes_;
-  const StageGraph graph_;
+  const std::span<const std::int64_t> most_bytes_;
+  StageGraph graph_;
   std::vector<std::vector<Kind>> kinds_;
+  std::vector<StageMemory> memory_;   // by stage
+  std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
+  std::vector<Settings> best_settings_;  // by stage
 };
 
 }  // namespace
 
 std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
-                                         std::int64_t most_bytes) {
+                                         std::span<const std::int64_t> most_bytes) {
   return Search(stages, mesh, launch_ms, most_bytes).run();
 }
 

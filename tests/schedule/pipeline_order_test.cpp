@@ -17,22 +17,48 @@ namespace {
 
 using Schedule = config::PipelineSchedule;
 
-// Each pass of a stage is one instruction: F "a" forward, B "a" dx, W "a" dw.
-ir::Program stage_of(int stage, int stages) {
+// Each pass of a stage is one instruction: F "a" forward, B "a" dx, W "a" dw; of a second chunk "b".
+ir::Program stage_of(int stage, int stages, int chunks) {
   const std::string type = R"({dtype=f32, shape="4"})";
+  const int last = stages * chunks - 1;
   std::string text = "program p\ninput @x : f32[4]\n";
-  text += stage > 0 ? "%0 : f32[4] = receive_previous() " + type + "  # receive_previous forward a\n"
-                    : "%0 : f32[4] = gelu(@x)  # compute forward embedding\n";
-  text += "%1 : f32[4] = gelu(%0)  # compute forward a\n";
-  if (stage + 1 < stages) text += "send_next(%1)  # send_next forward a\n";
-  text += stage + 1 < stages ? "%2 : f32[4] = receive_next() " + type + "  # receive_next dx a\n"
-                             : "%2 : f32[4] = gelu(%1)  # compute dx head\n";
-  text += "%3 : f32[4] = add(%2, %0)  # compute dx a\n";
-  if (stage > 0) text += "send_previous(%3)  # send_previous dx a\n";
-  text += "%4 : f32[4] = add(%2, %0)  # compute dw a\n";
+  int next = 0;
+  std::vector<std::string> in;
+  std::string out;
+  const auto value = [&](const std::string& op, const std::string& place) {
+    out = "%" + std::to_string(next++);
+    text += out + " : f32[4] = " + op + "  # " + place + "\n";
+  };
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const std::string label(1, char('a' + chunk));
+    const int at = chunk * stages + stage;
+    if (at > 0)
+      value("receive_previous() " + type, "receive_previous forward " + label);
+    else
+      value("gelu(@x)", "compute forward embedding");
+    in.push_back(out);
+    value("gelu(" + out + ")", "compute forward " + label);
+    if (at < last) text += "send_next(" + out + ")  # send_next forward " + label + "\n";
+  }
+  for (int chunk = chunks - 1; chunk >= 0; --chunk) {
+    const std::string label(1, char('a' + chunk));
+    const int at = chunk * stages + stage;
+    if (at < last)
+      value("receive_next() " + type, "receive_next dx " + label);
+    else
+      value("gelu(" + out + ")", "compute dx head");
+    const std::string gradient = out, operands = "(" + gradient + ", " + in[std::size_t(chunk)] + ")";
+    value("add" + operands, "compute dx " + label);
+    if (at > 0) text += "send_previous(" + out + ")  # send_previous dx " + label + "\n";
+    value("add" + operands, "compute dw " + label);
+  }
   const auto parsed = ir::parse(text);
   if (!parsed.ok()) FAIL(parsed.error().message);
   return *parsed;
+}
+
+bool is_pass(const ir::Instruction& at) {
+  return at.stream == ir::Stream::compute && (at.label == "a" || at.label == "b");
 }
 
 struct Pipeline {
@@ -40,18 +66,19 @@ struct Pipeline {
   std::vector<std::vector<cost::OpCost>> costs;
   mesh::Mesh mesh;
 
-  Pipeline(int count, int micro_batches, Schedule schedule, double forward, double backward, double weights) {
+  // Times: of a chunk.
+  Pipeline(int count, int micro_batches, Schedule schedule, double forward, double backward, double weights,
+           int chunks = 1) {
     mesh[mesh::Axis::stage] = count;
     for (int stage = 0; stage < count; ++stage) {
       schedule::Candidate one;
-      one.program = stage_of(stage, count);
+      one.program = stage_of(stage, count, chunks);
       one.needed = ir::dependencies(one.program);
       const schedule::Candidate all = schedule::in_micro_batches(one, micro_batches);
       stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count, stage));
       auto& of_stage = costs.emplace_back();
       for (const ir::Instruction& at : stages.back().program.instructions) {
-        const bool pass = at.stream == ir::Stream::compute && at.label == "a";
-        of_stage.push_back({!pass                          ? 0
+        of_stage.push_back({!is_pass(at)                   ? 0
                             : at.role == ir::Role::forward ? forward
                             : at.role == ir::Role::dx      ? backward
                                                            : weights});
@@ -65,24 +92,24 @@ struct Pipeline {
     return schedule::simulate_stages(work, mesh, 0);
   }
 
-  // F0 F1 B0 W0 ..., of a stage.
+  // F0 F1 B0 W0 ..., of a stage; F0' of its second chunk.
   std::string passes(std::size_t stage) const {
     std::string text;
     for (const ir::Instruction& at : stages[stage].program.instructions)
-      if (at.stream == ir::Stream::compute && at.label == "a")
+      if (is_pass(at))
         text += std::string(text.empty() ? "" : " ") +
                 (at.role == ir::Role::forward ? "F"
                  : at.role == ir::Role::dx    ? "B"
                                               : "W") +
-                std::to_string(at.micro_batch);
+                std::to_string(at.micro_batch) + (at.label == "b" ? "'" : "");
     return text;
   }
 
-  // The most micro batches of a stage whose F has run and whose W has not.
+  // The most passes of a stage whose F has run and whose W has not.
   int most_in_flight(std::size_t stage) const {
     int now = 0, most = 0;
     for (const ir::Instruction& at : stages[stage].program.instructions)
-      if (at.stream == ir::Stream::compute && at.label == "a") {
+      if (is_pass(at)) {
         now += at.role == ir::Role::forward ? 1 : at.role == ir::Role::dw ? -1 : 0;
         most = std::max(most, now);
       }
@@ -124,6 +151,38 @@ TEST_CASE("pipeline order: bubbles of equal passes are those of the formulas, in
         CHECK(plain.most_in_flight(stage) <= stages);
         CHECK(zero.most_in_flight(stage) <= stages);
       }
+    }
+}
+
+TEST_CASE("pipeline order: two chunks a stage are interleaved") {
+  const Pipeline pipeline(2, 4, Schedule::one_forward_one_backward, 1, 1, 1, 2);
+  CHECK(pipeline.passes(0) == "F0 F1 F0' F1' B0' W0' F2 B1' W1' F3 B0 W0 F2' B1 W1 F3' B2' W2' B3' W3' B2 W2 B3 W3");
+  CHECK(pipeline.passes(1) == "F0 F1 F0' B0' W0' F1' B1' W1' F2 B0 W0 F3 B1 W1 F2' B2' W2' F3' B3' W3' B2 W2 B3 W3");
+  // The third micro batch is alone in the last round of the stages.
+  CHECK(Pipeline(2, 3, Schedule::one_forward_one_backward, 1, 1, 1, 2).passes(0) ==
+        "F0 F1 F0' F1' B0' W0' F2 B1' W1' B0 W0 F2' B1 W1 B2' W2' B2 W2");
+}
+
+TEST_CASE("pipeline order: with two chunks a stage, bubbles are half of those of one, in the same memory") {
+  for (const int stages : {2, 3, 4, 8})
+    for (const int rounds : {1, 2, 4})
+      for (const auto& [f, b, w] : {std::array{0.5, 0.5, 0.5}, {0.5, 1.0, 0.5}, {0.5, 1.0, 0.0}}) {
+        const int micro_batches = rounds * stages;
+        INFO(stages << " stages, " << micro_batches << " micro batches, " << f << ' ' << b << ' ' << w);
+        const Pipeline pipeline(stages, micro_batches, Schedule::one_forward_one_backward, f, b, w, 2);
+        const double work = 2 * micro_batches * (f + b + w);
+        CHECK(pipeline.simulated().makespan - work == Approx((stages - 1) * (f + b)));
+        for (std::size_t stage = 0; stage < std::size_t(stages); ++stage)
+          CHECK(pipeline.most_in_flight(stage) <= 2 * stages);
+      }
+}
+
+TEST_CASE("pipeline order: any number of micro batches ends with two chunks a stage") {
+  for (const int stages : {2, 3, 4})
+    for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+      INFO(stages << " stages, " << micro_batches << " micro batches");
+      const Pipeline pipeline(stages, micro_batches, Schedule::one_forward_one_backward, 1, 1, 1, 2);
+      CHECK(pipeline.simulated().makespan <= 6 * (micro_batches + stages) + 2 * stages);
     }
 }
 

@@ -80,7 +80,7 @@ struct Stages {
   }
 
   schedule::StagesOrder searched(std::int64_t most_bytes = any_memory) const {
-    auto found = schedule::search_stages(work(), mesh, 0, most_bytes);
+    auto found = schedule::search_stages(work(), mesh, 0, std::vector<std::int64_t>(all.size(), most_bytes));
     REQUIRE(found);
     return *std::move(found);
   }
@@ -191,7 +191,7 @@ TEST_CASE("search of stages: arenas stay within the limit, and a limit that noth
   for (const auto& of : bound.stages) least_of_most = std::max(least_of_most, arena(of));
   CHECK(least_of_most <= most - 64);
   CHECK(bound.makespan >= free.makespan);
-  CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.mesh, 0, 1));
+  CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.mesh, 0, std::vector<std::int64_t>(4, 1)));
 }
 
 TEST_CASE("search of stages: the plans end together, and two searches find the same") {

@@ -1,5 +1,6 @@
 // Within a memory limit, which makes activations again in the backward pass, training keeps its bits.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
@@ -25,12 +26,15 @@ config::Config activations_config() {
   return config;
 }
 
-// The config with a limit that leaves the arena of the sequential step about this share.
+// The config with a limit that leaves the arena of the sequential step, or of the stage that needs most under 1F1B,
+// about this share.
 config::Config limited(config::Config config, int ranks, double share, const cost::Costs* costs) {
   config::Config alone = config;
   alone.overlap.policy = "sequential";
-  const auto plan = planning::plan_step(alone, ranks, {.costs = costs});
-  REQUIRE(plan.ok());
+  alone.train.pipeline_schedule = config::PipelineSchedule::one_forward_one_backward;
+  const auto plans = planning::plan_stages(alone, ranks, {.costs = costs});
+  if (!plans.ok()) FAIL(plans.error().message);
+  const auto plan = std::ranges::max_element(*plans, {}, schedule::plan_bytes);
   const std::int64_t bytes = schedule::plan_bytes(*plan) - std::int64_t((1 - share) * double(plan->arena_bytes));
   config.train.memory_limit_mb = bytes / 1'000'000 + 1;
   REQUIRE(config.train.memory_limit_mb * 1'000'000 < schedule::plan_bytes(*plan));
@@ -155,6 +159,69 @@ TEST_CASE("memory limit: tensor parallelism keeps its bits") {
   config.mesh.tensor = 2;
   config.train.sequence_parallel = GENERATE(false, true);
   check_same_bits(config, 4, 0.8, 10);
+}
+
+namespace {
+
+config::Config staged_config(int stages, config::PipelineSchedule schedule) {
+  config::Config config = activations_config();
+  config.model.n_layer = 4;
+  config.mesh.stage = stages;
+  config.train.gradient_accumulation_steps = 4;
+  config.train.micro_batch_size = 8;
+  config.train.pipeline_schedule = schedule;
+  return config;
+}
+
+constexpr std::array all_schedules{config::PipelineSchedule::one_forward_one_backward,
+                                   config::PipelineSchedule::zero_bubble, config::PipelineSchedule::searched,
+                                   config::PipelineSchedule::interleaved};
+
+}  // namespace
+
+TEST_CASE("memory limit: pipeline stages keep their bits, under every schedule") {
+  const test::DeclaredCosts costs;
+  for (const config::PipelineSchedule schedule : all_schedules) {
+    INFO(config::name(schedule));
+    check_same_bits(staged_config(2, schedule), 2, 0.7, 20, &costs);
+  }
+  check_same_bits(staged_config(2, all_schedules[2]), 4, 0.7, 10, &costs);  // with experts on two ranks a stage
+  check_same_bits(staged_config(4, all_schedules[1]), 4, 0.7, 10, &costs);
+}
+
+TEST_CASE("memory limit: each stage makes again what its own memory asks for, and the first one most") {
+  const test::DeclaredCosts costs;
+  // Interleaved stages have other blocks than those that the limit is taken from.
+  config::Config config = staged_config(2, all_schedules[std::size_t(GENERATE(0, 1, 2))]);
+  config.train.gradient_accumulation_steps = 8;
+  config.train.micro_batch_size = 16;
+  config = limited(config, 2, 0.75, &costs);
+  const std::int64_t limit = config.train.memory_limit_mb * 1'000'000;
+  const auto plans = planning::plan_stages(config, 2, {.costs = &costs});
+  if (!plans.ok()) FAIL(plans.error().message);
+  std::vector<std::ptrdiff_t> again;
+  for (const ir::Plan& plan : *plans) {
+    CHECK(schedule::plan_bytes(plan) <= limit);
+    again.push_back(std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role));
+  }
+  CHECK(again[0] > again[1]);
+}
+
+TEST_CASE("memory limit: below what the stages need, the error has the smallest limit, which does") {
+  config::Config config = staged_config(2, GENERATE(from_range(all_schedules)));
+  config.train.memory_limit_mb = 1;
+  const auto refused = planning::plan_stages(config, 2, {});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+  const std::string before = "train.memory_limit_mb: expected at least ";
+  REQUIRE(refused.error().message.starts_with(before));
+  const std::int64_t least = std::stoll(refused.error().message.substr(before.size()));
+  config.train.memory_limit_mb = least - 1;
+  CHECK_FALSE(planning::plan_stages(config, 2, {}).ok());
+  config.train.memory_limit_mb = least;
+  const auto plans = planning::plan_stages(config, 2, {});
+  REQUIRE(plans.ok());
+  for (const ir::Plan& plan : *plans) CHECK(schedule::plan_bytes(plan) <= least * 1'000'000);
 }
 
 TEST_CASE("memory limit: evaluations share the arena and keep their losses") {

@@ -1,6 +1,7 @@
 // Orders the instructions of all pipeline stages together, by predicted times.
 #pragma once
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lancet/schedule/pipeline_order.h"
@@ -14,9 +15,10 @@ struct StagesOrder {
 };
 
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
-// Returns the shortest of the list schedules in which no arena is larger than `most_bytes`; nothing if each needs more.
+// Returns the shortest of the list schedules in which no arena is larger than `most_bytes`, by stage; nothing if each
+// needs more.
 // Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
 std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
-                                         std::int64_t most_bytes);
+                                         std::span<const std::int64_t> most_bytes);
 
 }  // namespace lancet::schedule
