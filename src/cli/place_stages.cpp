@@ -23,12 +23,13 @@ std::string even_text(const placement::StageAnswer& answer) {
 
 std::string text_of_stages(const placement::StageAnswer& answer, const placement::Cluster& cluster, double seconds) {
   const placement::PlannedStages& best = answer.best;
-  std::string text = fmt::format("stages: {:.3f} ms a step, no split goes below {:.3f} ms (gap {:.1f}%), {} planned in {:.1f} s\n",
-                                 best.step_ms, answer.bound_ms, 100 * (1 - answer.bound_ms / best.step_ms),
-                                 answer.planned, seconds);
+  std::string text =
+      fmt::format("stages: {:.3f} ms a step, no split goes below {:.3f} ms (gap {:.1f}%), {} planned in {:.1f} s\n",
+                  best.step_ms, answer.bound_ms, 100 * (1 - answer.bound_ms / best.step_ms), answer.planned, seconds);
   if (best.least_ms > 0) text += fmt::format("no order of this split goes below {:.3f} ms\n", best.least_ms);
   text += even_text(answer);
-  text += fmt::format("\n{:<6} {:<12} {:>7} {:>11} {:>11} {:>10}\n", "stage", "device", "blocks", "compute ms", "memory MB", "of MB");
+  text += fmt::format("\n{:<6} {:<12} {:>7} {:>11} {:>11} {:>10}\n", "stage", "device", "blocks", "compute ms",
+                      "memory MB", "of MB");
   for (std::size_t s = 0; s < best.bytes.size(); ++s)
     text += fmt::format("{:<6} {:<12} {:>7} {:>11.3f} {:>11.1f} {:>10.1f}\n", s, device_of(best, cluster, s).name,
                         best.split.blocks[s], best.compute_ms[s], double(best.bytes[s]) * 1e-6,

@@ -16,9 +16,9 @@ struct BlockTimes {
     double micro_ms = 0;   // with the gradients of weights
     double update_ms = 0;  // once a step
   };
-  std::vector<OfDevice> on;                   // by device
-  std::int64_t held = 0;                      // bytes of parameters, states and gradients
-  std::int64_t activations = 0;               // bytes of a micro batch that its backward pass reads
+  std::vector<OfDevice> on;      // by device
+  std::int64_t held = 0;         // bytes of parameters, states and gradients
+  std::int64_t activations = 0;  // bytes of a micro batch that its backward pass reads
 };
 
 // config: the step on one rank.

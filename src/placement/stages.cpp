@@ -1,6 +1,6 @@
-// The search has an estimate of a split from the times of its blocks, and the planner, which takes thousands of times as
-// long. The estimate ranks splits; a split whose slowest device has more work in a step than the best step found is not
-// planned at all, since no schedule makes it shorter.
+// The search has an estimate of a split from the times of its blocks, and the planner, which takes thousands of times
+// as long. The estimate ranks splits; a split whose slowest device has more work in a step than the best step found is
+// not planned at all, since no schedule makes it shorter.
 #include "lancet/placement/stages.h"
 
 #include <fmt/format.h>
@@ -47,7 +47,8 @@ std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices)
     if (stage + 1 < count) meet(stage + 1);
     if (stage == 0 || stage + 1 == count) meet(count - 1 - stage);
     const double alone = 100;  // Gbit/s of a link that nothing passes
-    names.push_back(with_link(cluster.devices[std::size_t(devices[stage])], count > 1 ? 8 / ms_per_mb : alone, latency));
+    names.push_back(
+        with_link(cluster.devices[std::size_t(devices[stage])], count > 1 ? 8 / ms_per_mb : alone, latency));
   }
   return fmt::format("{}", fmt::join(names, ";"));
 }
@@ -55,7 +56,7 @@ std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices)
 class StageSearch {
  public:
   StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times,
-         const StageSearchOptions& options)
+              const StageSearchOptions& options)
       : cluster_(cluster),
         micro_batches_(double(config.train.gradient_accumulation_steps)),
         blocks_(int(times.size()) - 1),
@@ -192,8 +193,7 @@ class StageSearch {
     };
     if (count > most_ordered) std::ranges::stable_sort(order, {}, all_ms);
     do {
-      for (int used = 1; used <= std::min(count, blocks_ + 1); ++used)
-        add({order.begin(), order.begin() + used});
+      for (int used = 1; used <= std::min(count, blocks_ + 1); ++used) add({order.begin(), order.begin() + used});
     } while (count <= most_ordered && std::next_permutation(order.begin(), order.end()));
     return found;
   }
@@ -362,13 +362,14 @@ Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
     result.fits &= double(result.bytes.back()) <= limit;
   }
   if (stages == 1) result.compute_ms = {planned.report.policies.at(0).timeline.compute};
-  const planning::StepPlans plans{.step = std::move(planned.plan)};
+  planning::StepPlans plans;
+  plans.step = std::move(planned.plan);
   result.step_ms = planning::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
   return result;
 }
 
 Result<StageAnswer> place_stages(const config::Config& config, const Cluster& cluster,
-                                  const StageSearchOptions& options) {
+                                 const StageSearchOptions& options) {
   LANCET_ASSIGN(const config::Config alone, of_one_rank(config));
   LANCET_ASSIGN(std::vector<BlockTimes> times, block_times(alone, cluster));
   return StageSearch(alone, cluster, std::move(times), options).run();

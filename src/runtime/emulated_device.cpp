@@ -180,7 +180,8 @@ Status EmulatedDevice::calibrate(comm::Communicator& world, const std::vector<co
   if (world.size() == 1) return {};
   std::map<std::string, std::set<int>> used{{"", {}}};  // by group, the numbers of ranks sent to
   for (const ir::Program* program : programs) {
-    for (const std::string& group : ir::used_keys(*program)[std::size_t(ir::Stream::reduce)]) used[group];
+    const auto keys = ir::used_keys(*program);
+    for (const std::string& group : keys[std::size_t(ir::Stream::reduce)]) used[group];
     for (const ir::Instruction& at : program->instructions)
       if (at.stream == ir::Stream::expert || ir::between_stages(at.stream)) used[group_key(at)].insert(sent_to(at));
   }

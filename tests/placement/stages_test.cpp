@@ -41,7 +41,8 @@ config::Config emulated(config::Config config) {
 }
 
 // Every order of some of the devices, with every split of the blocks.
-void for_each_split(int devices, int blocks, const std::function<void(const StageSplit&)>& visit, StageSplit split = {}) {
+void for_each_split(int devices, int blocks, const std::function<void(const StageSplit&)>& visit,
+                    StageSplit split = {}) {
   const int left = blocks - [&] {
     int sum = 0;
     for (const int each : split.blocks) sum += each;
@@ -68,8 +69,10 @@ TEST_CASE("stages: the search finds the best of all splits of small models") {
     double gbit_per_s;
     const char* schedule;
   };
-  for (const Case& c : {Case{4, {{4000, 1}, {4000, 0.5}}, 20, "1f1b"}, {5, {{4000, 0.4}, {4000, 1}}, 20, "zero_bubble"},
-                        {6, {{4000, 1}, {4000, 0.6}}, 1, "searched"}, {4, {{4000, 1}, {55, 0.5}, {4000, 0.7}}, 20, "1f1b"},
+  for (const Case& c : {Case{4, {{4000, 1}, {4000, 0.5}}, 20, "1f1b"},
+                        {5, {{4000, 0.4}, {4000, 1}}, 20, "zero_bubble"},
+                        {6, {{4000, 1}, {4000, 0.6}}, 1, "searched"},
+                        {4, {{4000, 1}, {55, 0.5}, {4000, 0.7}}, 20, "1f1b"},
                         {5, {{60, 1}, {60, 1}, {60, 0.5}}, 20, "1f1b"}}) {
     INFO(c.blocks << " blocks, " << c.devices.size() << " devices, " << c.schedule);
     const config::Config config = step_config(c.blocks, {std::string("train.pipeline_schedule=") + c.schedule});

@@ -12,12 +12,11 @@ using test::DeclaredMachine;
 namespace {
 
 config::Config on_hosts(const std::string& hardware, const std::string& blocks, const std::string& schedule = "1f1b") {
-  const auto config = config::parse(test::small_config_text, "small.json",
-                                    std::vector<std::string>{"device=emulated", "emulated.hardware=" + hardware,
-                                                             "model.n_layer=4", "mesh.stage=2",
-                                                             "mesh.stage_blocks=" + blocks, "mesh.expert=1",
-                                                             "train.gradient_accumulation_steps=4",
-                                                             "train.pipeline_schedule=" + schedule});
+  const auto config = config::parse(
+      test::small_config_text, "small.json",
+      std::vector<std::string>{"device=emulated", "emulated.hardware=" + hardware, "model.n_layer=4", "mesh.stage=2",
+                               "mesh.stage_blocks=" + blocks, "mesh.expert=1", "train.gradient_accumulation_steps=4",
+                               "train.pipeline_schedule=" + schedule});
   if (!config.ok()) FAIL(config.error().message);
   return *config;
 }

@@ -205,7 +205,6 @@ TEST_CASE("emulated pipeline stages draw the routes of one device, and take at l
   for (const auto& [schedule, blocks] : {Case{config::PipelineSchedule::one_forward_one_backward, {}},
                                          {config::PipelineSchedule::zero_bubble, {3, 1}},
                                          {config::PipelineSchedule::searched, {1, 3}},
-                                         {config::PipelineSchedule::interleaved, {}},
                                          {config::PipelineSchedule::one_forward_one_backward, {2, 1, 1}}}) {
     INFO(config::name(schedule) << ", stages of given blocks: " << blocks.size());
     config.train.pipeline_schedule = schedule;

@@ -239,9 +239,6 @@ TEST_CASE("stages: twenty steps of any cut are those of one rank") {
       config.mesh.stage_blocks = blocks;
       check_losses(steps_of(config, int(blocks.size()), 20), expected);
     }
-  config::Config config = staged(2, 4, PipelineSchedule::interleaved);
-  config.mesh.stage_blocks = {1, 2, 1, 0};
-  check_losses(steps_of(config, 2, 20), expected);
 }
 
 TEST_CASE("stages: a run resumes bit for bit on its cut, and on another one within rounding") {

@@ -22,11 +22,11 @@ struct StageSplit {
 struct PlannedStages {
   StageSplit split;
   double step_ms = 0;
-  double least_ms = 0;                  // what no order of this split goes below; 0 with one stage
-  std::vector<double> compute_ms;       // by stage, of a step
-  std::vector<std::int64_t> bytes;      // by stage, of its device's memory
-  bool fits = false;                    // each is within its device's memory
-  std::string hardware;                 // emulated.hardware, on which the placement runs
+  double least_ms = 0;                        // what no order of this split goes below; 0 with one stage
+  std::vector<double> compute_ms;             // by stage, of a step
+  std::vector<std::int64_t> bytes;            // by stage, of its device's memory
+  bool fits = false;                          // each is within its device's memory
+  std::string hardware;                       // emulated.hardware, on which the placement runs
   std::vector<std::string> settings() const;  // "mesh.stage=2", ..., for --set
 };
 
@@ -63,6 +63,6 @@ struct StageAnswer {
 // swap devices and add or remove one. Config errors: a config that has a mesh or interleaved stages; no split that was
 // planned fits, with the reason of the last.
 Result<StageAnswer> place_stages(const config::Config& config, const Cluster& cluster,
-                                  const StageSearchOptions& options = {});
+                                 const StageSearchOptions& options = {});
 
 }  // namespace lancet::placement
