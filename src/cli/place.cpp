@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "commands.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/json.h"
 #include "lancet/placement/coarsen.h"
 #include "lancet/placement/milp.h"
@@ -13,6 +14,7 @@
 #include "lancet/placement/timetable.h"
 #include "load_config.h"
 #include "numbers.h"
+#include "place_stages.h"
 
 namespace lancet::cli {
 namespace {
@@ -22,7 +24,7 @@ using placement::Problem;
 
 struct PlaceArguments {
   std::string cluster, solver = "search";
-  bool training = false, fine = false, json = false;
+  bool training = false, stages = false, fine = false, json = false;
   std::optional<double> seconds;
   std::uint64_t seed = 1;
 };
@@ -168,9 +170,25 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
   return text + "\n" + table_of_runs(problem, answer.fine);
 }
 
+Status place_in_stages(const config::Config& config, const placement::Cluster& cluster,
+                       const PlaceArguments& arguments) {
+  if (arguments.solver != "search")
+    return config_error("--stages: expected --solver search, found " + arguments.solver);
+  placement::StageSearchOptions options;
+  if (arguments.seconds) options.seconds = *arguments.seconds;
+  const auto start = std::chrono::steady_clock::now();
+  const auto answer = placement::place_stages(config, cluster, options);
+  if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
+  const double seconds = seconds_since(start);
+  if (arguments.json) return print(json_of_stages(*answer, cluster, seconds));
+  return print(fmt::format("cluster: {}, {}\n", cluster.name, cluster.what) +
+               text_of_stages(*answer, cluster, seconds));
+}
+
 Status place(const config::Config& config, const PlaceArguments& arguments) {
   LANCET_TRY(config::check(config, 1));
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
+  if (arguments.stages) return place_in_stages(config, cluster, arguments);
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
   const placement::Coarse coarse = arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);
@@ -206,13 +224,18 @@ void add_place(CLI::App& app, Selection& selection) {
       ->capture_default_str()
       ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
+  CLI::Option* stages =
+      command->add_flag("--stages", arguments->stages,
+                        "Place a training step as pipeline stages of whole blocks, as lancet train runs it");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
   command
-      ->add_option("--time-limit", arguments->seconds,
-                   "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2")
+      ->add_option(
+          "--time-limit", arguments->seconds,
+          "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2, with --stages 30")
       ->check(between(0.001, 86400));
   add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");
+  for (const char* of_graph : {"--training", "--no-coarsen"}) stages->excludes(of_graph);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
