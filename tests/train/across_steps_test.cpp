@@ -114,16 +114,16 @@ TEST_CASE("across steps: the same losses, norms, evaluations and checkpoints, bi
   const train::TrainerOptions options{.costs = &costs};
   REQUIRE(train_run(config, ranks, options).code == ExitCode::done);
   CHECK_FALSE(ir::crosses_steps(plan_in(folder / "whole").program));
-  config.log.run_dir = folder / "ring";
+  config.log.run_dir = folder / "across";
   config.overlap.across_steps = true;
   REQUIRE(train_run(config, ranks, options).code == ExitCode::done);
-  const ir::Plan plan = plan_in(folder / "ring");
+  const ir::Plan plan = plan_in(folder / "across");
   CHECK(ir::crosses_steps(plan.program));
   for (const ir::Instruction& at : plan.program.instructions)
     if (config.train.clip_grad > 0 && ir::of_step_before(at)) CHECK(at.op == "all_gather_flat");
   CHECK(plan.header.real("predicted_ms") < plan_in(folder / "whole").header.real("predicted_ms"));
-  CHECK(held_out_losses(folder / "ring").size() == 2);
-  check_same_runs(folder / "ring", folder / "whole");
+  CHECK(held_out_losses(folder / "across").size() == 2);
+  check_same_runs(folder / "across", folder / "whole");
 }
 
 TEST_CASE("across steps: a run that stops and resumes equals one that does not, bit for bit") {
@@ -139,6 +139,84 @@ TEST_CASE("across steps: a run that stops and resumes equals one that does not, 
   stop_after(config, 4, 2, options);
   REQUIRE(train_run(config, 2, options).code == ExitCode::done);
   check_same_runs(folder / "stopped", folder / "whole");
+}
+
+namespace {
+
+// The communicator of a rank that dies: once the fuse is lit, at the next sum of one of its streams.
+class Mortal final : public comm::Communicator {
+ public:
+  Mortal(comm::Communicator& alive, const bool& lit) : alive_(alive), lit_(lit) {}
+  Mortal(std::unique_ptr<comm::Communicator> stream, const bool& lit)
+      : owned_(std::move(stream)), alive_(*owned_), lit_(lit) {}
+  int rank() const override { return alive_.rank(); }
+  int size() const override { return alive_.size(); }
+  std::string transport() const override { return alive_.transport(); }
+  Status send_receive(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives) override {
+    return alive_.send_receive(sends, receives);
+  }
+  Status all_reduce_sum(std::span<float> values) override {
+    if (owned_ && lit_) return internal_error("this rank died");
+    return alive_.all_reduce_sum(values);
+  }
+  Status broadcast(std::span<std::byte> bytes, int root) override { return alive_.broadcast(bytes, root); }
+  Status barrier() override { return alive_.barrier(); }
+  Result<std::unique_ptr<comm::Communicator>> split(std::span<const int> members) override {
+    LANCET_ASSIGN(auto stream, alive_.split(members));
+    return std::unique_ptr<comm::Communicator>(std::make_unique<Mortal>(std::move(stream), lit_));
+  }
+  void abort(const std::string& why) override { alive_.abort(why); }
+  void set_timeout(std::chrono::milliseconds timeout) override { alive_.set_timeout(timeout); }
+  void set_name(const std::string& name) override { alive_.set_name(name); }
+
+ private:
+  std::unique_ptr<comm::Communicator> owned_;  // null: the world
+  comm::Communicator& alive_;
+  const bool& lit_;
+};
+
+// The error on rank 0 of a run in which rank 1 dies while it completes this step for a save.
+Error run_until_death(const config::Config& config, int step) {
+  const BorderCosts costs;
+  Error error{ExitCode::done, "", false};
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    bool lit = false;
+    int ends = 0;
+    train::TrainerOptions options{.local_ranks = 2, .costs = &costs};
+    options.interrupted = [&] {                                     // called once at the end of a step
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the disk takes the save before
+      lit = world.rank() == 1 && ++ends == step;
+      return false;
+    };
+    Mortal mortal(world, lit);
+    const Status mine = train::train(config, mortal, options);
+    if (world.rank() == 0 && !mine.ok()) error = mine.error();
+    return mine;
+  });
+  CHECK_FALSE(status.ok());
+  return error;
+}
+
+}  // namespace
+
+TEST_CASE("across steps: a rank that dies in the closing run of a step ends the others, and the run resumes") {
+  const TemporaryFolder folder;
+  config::Config config = border_config(folder, "whole", true);
+  config.train.eval_interval = 0;
+  const BorderCosts costs;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  CHECK(ir::crosses_steps(plan_in(folder / "whole").program));
+  config.log.run_dir = folder / "killed";
+  const Error error = run_until_death(config, 4);
+  INFO(error.message);
+  CHECK(error.code == ExitCode::communication);
+  CHECK(error.message.starts_with("the end of step 4: "));
+  CHECK(losses(folder / "killed").size() == 3);  // the fourth was not complete
+  CHECK(norms_in(folder / "killed").size() == 3);
+  CHECK(std::filesystem::exists(in_checkpoints(folder / "killed", "step-000002")));
+  CHECK_FALSE(std::filesystem::exists(in_checkpoints(folder / "killed", "step-000004")));
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  check_same_runs(folder / "killed", folder / "whole");
 }
 
 TEST_CASE("across steps: where updates wait for the norm, steps end before the next one, and the log says so") {
@@ -274,11 +352,11 @@ TEST_CASE("across steps: a step that is skipped leaves gathers that change no we
   config.overlap.bucket_bytes = small_bucket;
   const BorderCosts costs;
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
-  config.log.run_dir = folder / "ring";
+  config.log.run_dir = folder / "across";
   config.overlap.across_steps = true;
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
-  CHECK(ir::crosses_steps(plan_in(folder / "ring").program));
-  const auto found = records_of(folder / "ring"), expected = records_of(folder / "whole");
+  CHECK(ir::crosses_steps(plan_in(folder / "across").program));
+  const auto found = records_of(folder / "across"), expected = records_of(folder / "whole");
   REQUIRE(found.size() == expected.size());
   std::int64_t skipped = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {

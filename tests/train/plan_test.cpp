@@ -93,10 +93,12 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
     other.model.n_embd = 64;
     const std::string error = file.error_of(file.text, other);
     CHECK(has(error, "header: model: expected a plan of the model with the hash "));
-    CHECK(has(error, ": expected parameter @wte.weight : f32[67,64], found parameter @wte.weight : f32[67,32]"));
+    CHECK(has(error, ": expected parameter @wte.weight : f32["));
+    CHECK(has(error, ",64], found parameter @wte.weight : f32["));
     other = config;
     other.model.n_layer += 1;
-    CHECK(has(file.error_of(file.text, other), ": expected parameter @h.2.ln_1.weight : f32[32], found none"));
+    const std::string block = fmt::format("h.{}", config.model.n_layer);
+    CHECK(has(file.error_of(file.text, other), ": expected parameter @" + block + ".ln_1.weight : f32["));
     other = config;
     other.model.n_head *= 2;
     CHECK(has(file.error_of(file.text, other), ": expected the model's \"attention at h.0.attn"));

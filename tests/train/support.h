@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "lancet/config/config.h"
@@ -25,6 +26,21 @@ inline config::Config small_config() {
   c.log.peak_tflops = 1;
   c.threads = 1;
   return c;
+}
+
+// The decisions of all gates in the last step (TrainerOptions::inspect): by layer, expert and slot (or drop) of every
+// token of this rank, and the slots that the rank fills.
+inline std::vector<std::vector<std::int32_t>> routes_of(train::Trainer& trainer) {
+  std::vector<std::vector<std::int32_t>> routes;
+  for (const ir::Output& output : trainer.executor().plan().program.outputs) {
+    if (!output.name.starts_with("expert.")) continue;
+    std::vector<std::int32_t>& route = routes.emplace_back();
+    for (const char* what : {"expert.", "slot.", "filled."}) {
+      const ops::TensorView view = trainer.executor().output(what + output.name.substr(7));
+      route.insert(route.end(), view.as<std::int32_t>(), view.as<std::int32_t>() + view.elements());
+    }
+  }
+  return routes;
 }
 
 // Rank 0's records of `steps` steps on `ranks` ranks that are threads; `prepare` is called with each rank's trainer
