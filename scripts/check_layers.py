@@ -49,7 +49,7 @@ CORNERS = [
     ("NCCL", re.compile(r"^nccl\.h$"), re.compile(r"^(src/comm/nccl|tests/cuda_doubles)/")),
     ("CUDA", re.compile(r"^(cuda|cublas|cudnn|curand|nvml|nvtx3?|cub/|cooperative_groups|thrust/)"),
      re.compile(r"^(src/(backend/cuda|comm/nccl)|tests/cuda_doubles)/|\.cuh?$")),
-    ("CBC", re.compile(r"^(coin/)?Cbc_C_Interface"), re.compile(r"^src/placement/linear_solver\.cpp$")),
+    ("CBC", re.compile(r"^(coin/)?(Cbc|Osi|Coin)[A-Z]\w*\.h"), re.compile(r"^src/placement/linear_solver\.cpp$")),
     ("oneDNN", re.compile(r"^(oneapi/dnnl|dnnl)"), re.compile(r"^src/backend/cpu/")),
 ]
 

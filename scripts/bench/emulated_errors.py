@@ -4,6 +4,7 @@ import itertools
 import random
 import statistics
 
+from bench import drawn
 from bench.points import group
 from bench.policies import MOST_LATE, PUBLISHED
 
@@ -73,21 +74,25 @@ def interval(values, draws=2000):
 
 
 def best_over_auto(document, draws=1000):
-    """Returns the published policy with the least median step, that step over the one of `auto`, and the bootstrapped
-    95% interval of the ratio; the draws of rounds are the same each time."""
-    generator, rounds = random.Random(1), range(len(document["policies"][0]["step_ms"]))
-    plans = group(document["policies"], "plan")
+    """Returns the published policy with the least median step, that step over the one of `auto`, and both ends of the
+    ratio over rounds drawn again; the draws are the same each time. Plans that were late are left out; None if that of
+    `auto` was."""
+    generator, count = random.Random(1), len(document["policies"][0]["step_ms"])
+    plans = {plan: same for plan, same in group(document["policies"], "plan").items()
+             if max(each["late_pct"] for each in same) <= MOST_LATE}
+    of = {each["policy"]: plan for plan, same in plans.items() for each in same}
+    if "auto" not in of:
+        return None
 
     def ratio(chosen):
         steps = {plan: statistics.median(each["step_ms"][i] for each in same for i in chosen)
-                 for (plan,), same in plans.items()}
-        by = {each["policy"]: steps[each["plan"]] for each in document["policies"]}
-        best = min((name for name in by if name in PUBLISHED), key=by.get)
-        return by[best] / by["auto"], best
+                 for plan, same in plans.items()}
+        best = min((name for name in of if name in PUBLISHED), key=lambda name: steps[of[name]])
+        return steps[of[best]] / steps[of["auto"]], best
 
-    drawn = sorted(ratio(generator.choices(rounds, k=len(rounds)))[0] for _ in range(draws))
-    found, best = ratio(rounds)
-    return best, found, (drawn[int(0.025 * draws)], drawn[int(0.975 * draws)])
+    ratios = [ratio(generator.choices(range(count), k=count))[0] for _ in range(draws)]
+    found, best = ratio(range(count))
+    return best, found, drawn.ends(ratios, count)
 
 
 def errors_line(what, errors):

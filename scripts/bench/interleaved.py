@@ -11,14 +11,13 @@ import shutil
 import statistics
 from typing import Callable, NamedTuple
 
-from bench import run
+from bench import drawn, run
 from bench.bounds import Share
 from bench.policies import Effort, applying, run_in_turns
 
 TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",
          "late_pct")
 DRAWS = 1000
-FEWEST_DRAWN = 6  # rounds; 95% of the draws of fewer would be little less than their least and their most
 
 
 class Point(NamedTuple):
@@ -85,14 +84,9 @@ def intervals(rounds, figures):
     """Returns what the ends of the figures are, in words, and both ends of each: bootstrapped over rounds, and the same
     each time."""
     generator = random.Random(1)
-    drawn = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
-    is_few = len(rounds) < FEWEST_DRAWN
-    low, high = (0, DRAWS - 1) if is_few else (int(0.025 * DRAWS), int(0.975 * DRAWS))
-    found = {}
-    for name in drawn[0]:
-        values = sorted(each[name] for each in drawn)
-        found[name] = values[low], values[high]
-    return "least and most" if is_few else "95% of rounds drawn again", found
+    draws = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
+    return drawn.words(len(rounds)), {name: drawn.ends([each[name] for each in draws], len(rounds))
+                                      for name in draws[0]}
 
 
 def described(point):

@@ -9,7 +9,7 @@ folder has rounds of a point with the same sequential step.
 """
 import os
 
-from bench import interleaved, overlap_page, run
+from bench import drawn, interleaved, overlap_page, run
 from bench.bounds import CASES
 from bench.interleaved import Point
 from bench.policies import Effort, applying
@@ -54,7 +54,7 @@ HEAD = [
     "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
     "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
     "ends of a figure are from rounds drawn again: the",
-    f"least and the most, or 95% where there are {interleaved.FEWEST_DRAWN} rounds or more.", ""]
+    f"least and the most, or 95% where there are {drawn.FEWEST} rounds or more.", ""]
 
 
 def cluster(*arguments):

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "commands.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/json.h"
 #include "lancet/placement/coarsen.h"
 #include "lancet/placement/milp.h"
@@ -13,6 +14,7 @@
 #include "lancet/placement/timetable.h"
 #include "load_config.h"
 #include "numbers.h"
+#include "place_stages.h"
 
 namespace lancet::cli {
 namespace {
@@ -22,7 +24,7 @@ using placement::Problem;
 
 struct PlaceArguments {
   std::string cluster, solver = "search";
-  bool training = false, fine = false, json = false;
+  bool training = false, stages = false, fine = false, json = false;
   std::optional<double> seconds;
   std::uint64_t seed = 1;
 };
@@ -31,36 +33,53 @@ struct PlaceArguments {
 struct Answer {
   Placement coarse, fine;
   double bound_ms = 0, seconds = 0;
+  std::string_view end;  // what ended the integer program; empty for other solvers
   double gap() const { return coarse.makespan_ms > 0 ? 1 - bound_ms / coarse.makespan_ms : 0; }
 };
 
-// The integer program begins with what the search finds.
-Result<Placement> solved_by_milp(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
-  const auto start = placement::list_search(problem, {.seed = arguments.seed});
-  const placement::MilpOptions options{.seconds = arguments.seconds.value_or(60),
-                                       .start = start.ok() ? &*start : nullptr};
-  LANCET_ASSIGN(placement::MilpAnswer answer, placement::solve_milp(problem, options));
-  bound_ms = std::max(bound_ms, answer.bound_ms);
-  return std::move(answer.placement);
+// By MilpAnswer::End: the word of --json, and what it means.
+constexpr std::pair<std::string_view, std::string_view> ends[] = {
+    {"proof", "no placement is shorter"},
+    {"time", "the time is over"},
+    {"tolerances", "CBC finds no placement that keeps to the rules exactly, only within its tolerances"},
+    {"fault", "CBC failed, and what it found before is kept"},
+};
+
+// The error of a solver that found nothing, with what the search found in its place.
+Error with_best(const Error& error, const Result<Placement>& best) {
+  Error with = error;
+  if (best.ok()) with.message += fmt::format("; --solver search finds one of {:.3f} ms", best->makespan_ms);
+  return with;
 }
 
-Result<Placement> solved(const Problem& problem, const PlaceArguments& arguments, double& bound_ms) {
-  bound_ms = placement::lower_bound_ms(problem);
-  if (arguments.solver == "milp") return solved_by_milp(problem, arguments, bound_ms);
+// The integer program begins with what the search finds, whose time counts.
+Result<Placement> solved_by_milp(const Problem& problem, const PlaceArguments& arguments, Answer& answer) {
+  const auto before = std::chrono::steady_clock::now();
+  const double limit = arguments.seconds.value_or(60);
+  const auto start = placement::list_search(problem, {.seconds = std::min(2.0, limit / 4), .seed = arguments.seed});
+  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+  const placement::MilpOptions options{.seconds = std::max(0.0, limit - passed),
+                                       .start = start.ok() ? &*start : nullptr};
+  auto found = placement::solve_milp(problem, options);
+  if (!found.ok()) return with_best(found.error(), start);
+  answer.bound_ms = std::max(answer.bound_ms, found->bound_ms);
+  answer.end = ends[std::size_t(found->end)].first;
+  return std::move(found->placement);
+}
+
+Result<Placement> solved(const Problem& problem, const PlaceArguments& arguments, Answer& answer) {
+  answer.bound_ms = placement::lower_bound_ms(problem);
+  if (arguments.solver == "milp") return solved_by_milp(problem, arguments, answer);
   placement::SearchOptions options{.seed = arguments.seed};
   if (arguments.seconds) options.seconds = *arguments.seconds, options.moves = std::numeric_limits<std::int64_t>::max();
   if (arguments.solver == "search") return placement::list_search(problem, options);
-  for (const placement::Solver& solver : placement::list_solvers())
-    if (solver.name == arguments.solver) return solver.solve(problem);
+  for (const placement::Solver& solver : placement::list_solvers()) {
+    if (solver.name != arguments.solver) continue;
+    auto found = solver.solve(problem);
+    if (!found.ok()) return with_best(found.error(), placement::list_search(problem, {.seconds = 1}));
+    return found;
+  }
   return internal_error("no solver " + arguments.solver);
-}
-
-// The error of a solver that found nothing, with what the search finds in its place.
-Error with_best(const Error& error, const Problem& problem) {
-  Error with = error;
-  if (const auto found = placement::list_search(problem, {.seconds = 1}); found.ok())
-    with.message += fmt::format("; --solver search finds one of {:.3f} ms", found->makespan_ms);
-  return with;
 }
 
 Result<Answer> answer_of(const placement::ModelGraph& graph, const placement::Coarse& coarse,
@@ -68,10 +87,8 @@ Result<Answer> answer_of(const placement::ModelGraph& graph, const placement::Co
   Answer answer;
   LANCET_TRY(placement::check_problem(coarse.problem));
   const auto start = std::chrono::steady_clock::now();
-  auto found = solved(coarse.problem, arguments, answer.bound_ms);
-  if (!found.ok()) return arguments.solver == "search" ? found.error() : with_best(found.error(), coarse.problem);
+  LANCET_ASSIGN(answer.coarse, solved(coarse.problem, arguments, answer));
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  answer.coarse = std::move(*found);
   answer.fine = placement::refine(graph.problem, coarse, answer.coarse);
   return answer;
 }
@@ -104,6 +121,7 @@ std::string json_of_answer(const placement::ModelGraph& graph, const placement::
                    {"op_by_op_ms", answer.fine.makespan_ms},
                    {"ops", problem.op_count()},
                    {"solved_ops", coarse.problem.op_count()}};
+  if (!answer.end.empty()) out["end"] = answer.end;
   const auto uses = use_of_devices(problem, answer.fine);
   for (std::size_t k = 0; k < uses.size(); ++k)
     out["devices"].push_back({{"name", problem.devices[k].name},
@@ -141,6 +159,8 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
                   arguments.fine ? "" : fmt::format(", {} after coarsening", coarse.problem.op_count()));
   text += fmt::format("{}: {:.3f} ms, at least {:.3f} ms (gap {:.1f}%), in {:.2f} s\n", arguments.solver,
                       answer.coarse.makespan_ms, answer.bound_ms, 100 * answer.gap(), answer.seconds);
+  for (const auto& [end, meaning] : ends)
+    if (answer.end == end) text += fmt::format("milp ended by {}: {}\n", end, meaning);
   if (!arguments.fine) text += fmt::format("op by op: {:.3f} ms\n", answer.fine.makespan_ms);
   text += fmt::format("\n{:<12} {:>5} {:>10} {:>12} {:>12}\n", "device", "ops", "busy ms", "memory MB", "of MB");
   const auto uses = use_of_devices(problem, answer.fine);
@@ -150,9 +170,25 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
   return text + "\n" + table_of_runs(problem, answer.fine);
 }
 
+Status place_in_stages(const config::Config& config, const placement::Cluster& cluster,
+                       const PlaceArguments& arguments) {
+  if (arguments.solver != "search")
+    return config_error("--stages: expected --solver search, found " + arguments.solver);
+  placement::StageSearchOptions options;
+  if (arguments.seconds) options.seconds = *arguments.seconds;
+  const auto start = std::chrono::steady_clock::now();
+  const auto answer = placement::place_stages(config, cluster, options);
+  if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
+  const double seconds = seconds_since(start);
+  if (arguments.json) return print(json_of_stages(*answer, cluster, seconds));
+  return print(fmt::format("cluster: {}, {}\n", cluster.name, cluster.what) +
+               text_of_stages(*answer, cluster, seconds));
+}
+
 Status place(const config::Config& config, const PlaceArguments& arguments) {
   LANCET_TRY(config::check(config, 1));
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
+  if (arguments.stages) return place_in_stages(config, cluster, arguments);
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
   const placement::Coarse coarse = arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);
@@ -188,11 +224,18 @@ void add_place(CLI::App& app, Selection& selection) {
       ->capture_default_str()
       ->check(CLI::IsMember(names));
   command->add_flag("--training", arguments->training, "Place a training step: forward, backward and updates");
+  CLI::Option* stages =
+      command->add_flag("--stages", arguments->stages,
+                        "Place a training step as pipeline stages of whole blocks, as lancet train runs it");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
-  command->add_option("--time-limit", arguments->seconds, "Seconds of milp or search; left out: 60 and 2")
+  command
+      ->add_option(
+          "--time-limit", arguments->seconds,
+          "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2, with --stages 30")
       ->check(between(0.001, 86400));
   add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");
+  for (const char* of_graph : {"--training", "--no-coarsen"}) stages->excludes(of_graph);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

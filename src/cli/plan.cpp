@@ -111,12 +111,13 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
 // What each cut says of itself.
 std::string cuts_text() {
   std::string text;
-  for (const schedule::Cut* cut : schedule::all_cuts()) {
-    const schedule::CutWords& words = cut->words;
-    text += fmt::format("{}\n  splits    {}\n  pairs     {}\n  rewrites  {}\n", cut->name, words.splits, words.pairs,
+  const auto add = [&](std::string_view name, const schedule::CutWords& words) {
+    text += fmt::format("{}\n  splits    {}\n  pairs     {}\n  rewrites  {}\n", name, words.splits, words.pairs,
                         words.rewrites);
     text += fmt::format("  memory    {}\n  launches  {}\n  source    {}\n", words.memory, words.launches, words.source);
-  }
+  };
+  for (const schedule::Cut* cut : schedule::all_cuts()) add(cut->name, cut->words);
+  for (const schedule::PassCut& cut : schedule::pass_cuts()) add(cut.name, cut.words);
   text.pop_back();
   return text;
 }

@@ -219,6 +219,9 @@ constexpr Field table[] = {
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),
     ROW(mesh.stage, between(1, most_ranks), "pipeline stages, each of consecutive blocks of the model; at most n_layer"),
+    ROW(mesh.stage_blocks, between(0, most_layers),
+        "blocks of each stage, in their order, as in [3, 1]; interleaved: of each of its two runs a stage, in the order of "
+        "the model; the last may have none, and then has the head alone; []: such that the largest is as small as can be"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),
@@ -368,6 +371,7 @@ std::string value_text(const Slot& slot) {
           [](const std::string* x) { return json_text(nlohmann::json(*x), {.strict = true}); },
           [](const std::optional<std::int64_t>* x) { return *x ? std::to_string(**x) : std::string("null"); },
           [](const std::optional<double>* x) { return *x ? number_text(**x) : std::string("null"); },
+          [](const std::vector<std::int64_t>* x) { return fmt::format("[{}]", fmt::join(*x, ", ")); },
           [](const Choice& x) { return fmt::format("\"{}\"", x.words[std::size_t(x.get(x.target))]); },
       },
       slot);

@@ -1,7 +1,9 @@
 // make_mesh() first takes the sizes that the config gives. What is left of the ranks goes to `expert`, as far as the
 // experts can be split, and then to `data`.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "lancet/base/check.h"
@@ -12,9 +14,22 @@ namespace {
 
 using mesh::Axis;
 
+// Every stage, or chunk of one, has a block but the last, which has the head.
+Status check_stage_blocks(const Config& config, std::int64_t chunks) {
+  const std::vector<std::int64_t>& blocks = config.mesh.stage_blocks;
+  const std::int64_t all = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+  const bool filled = std::ranges::count(blocks, 0) == (blocks.back() > 0 ? 0 : 1);
+  if (std::ssize(blocks) == chunks && all == config.model.n_layer && filled) return {};
+  return config_error(
+      fmt::format("config: mesh.stage_blocks: expected {} number{} whose sum is the {} blocks of the model "
+                  "(model.n_layer), none of them 0 but the last, found [{}]",
+                  chunks, chunks == 1 ? "" : "s", config.model.n_layer, fmt::join(blocks, ", ")));
+}
+
 // Steps ask for their mesh, so this allocates nothing where all is well.
 Status check_stage(const Config& config) {
   const std::int64_t stages = config.mesh.stage, chunks = stages * chunks_of_stage(config);
+  if (!config.mesh.stage_blocks.empty()) return check_stage_blocks(config, chunks);
   if (chunks <= config.model.n_layer) return {};
   if (chunks > stages)
     return config_error(

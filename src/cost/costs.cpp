@@ -25,16 +25,6 @@ double bytes_of_rows(const ir::Program& program, const ir::Instruction& all_to_a
   return double(rows * first.shape[2] * size_of(first.dtype));
 }
 
-// Of a message between stages, which is that of its sender: the receiver has its end alone. Costs that know no group of
-// stages give the time of as many bytes among all ranks.
-OpCost transfer_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
-  const double bytes = ops::work(program, instruction).sent;
-  if (bytes <= 0) return {};
-  const mesh::Axes stages{mesh::Axis::stage};
-  const double ms = costs.knows(stages) ? costs.all_to_all_ms(bytes, stages) : costs.all_to_all_ms(bytes);
-  return {ms, std::min(ms, costs.all_to_all_core().ms(bytes))};
-}
-
 }  // namespace
 
 // Numbers of a formula (eps, coefficient, weight_decay) are reals and have no influence on time, nor have the seeds by
@@ -103,6 +93,19 @@ OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& inst
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
+OpCost Costs::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
+  const double bytes = ops::work(program, instruction).bytes;
+  const mesh::Axes stages{mesh::Axis::stage};
+  const double ms = all_to_all_ms(bytes, knows(stages) ? stages : mesh::Axes());
+  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
+double Costs::reduce_ms(double bytes, const ir::Instruction& instruction) const {
+  return all_reduce_ms(bytes, ir::group_of(instruction));
+}
+
+std::shared_ptr<const Costs> Costs::of_stage(int) const { return {std::shared_ptr<void>(), this}; }
+
 double share_of_all_reduce(const ir::Instruction& instruction) {
   const ops::Kind kind = ops::kind(instruction);
   return kind == ops::Kind::flat_reduce_scatter || kind == ops::Kind::flat_all_gather ? 0.5 : 1;
@@ -110,7 +113,7 @@ double share_of_all_reduce(const ir::Instruction& instruction) {
 
 OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction) {
   const double bytes = bytes_sent(program, instruction), share = share_of_all_reduce(instruction);
-  const double ms = share * costs.all_reduce_ms(bytes, ir::group_of(instruction));
+  const double ms = share * costs.reduce_ms(bytes, instruction);
   return {ms, std::min(ms, share * costs.all_reduce_core().ms(bytes))};
 }
 
@@ -126,7 +129,7 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
     const ir::Instruction& instruction = program.instructions[i];
     OpCost& op_cost = op_costs[i];
     if (ir::between_stages(instruction.stream)) {
-      op_cost = transfer_cost(costs, program, instruction);
+      op_cost = costs.transfer(program, instruction);
     } else if (is_local(program, instruction)) {
       const bool copies = instruction.stream != ir::Stream::compute;
       if (const auto ms = costs.op_ms(program, instruction)) {

@@ -96,6 +96,11 @@ double share_at(const LinkShares& shares, double places, double bytes) {
   return before_share;
 }
 
+std::pair<int, int> Layout::hosts_of_stage(int stage) const {
+  const int of_stage = ranks / mesh[mesh::Axis::stage], first = stage * of_stage;
+  return {first / on_host(), (first + of_stage - 1) / on_host()};
+}
+
 Layout Layout::group(mesh::Axes axes) const {
   if (axes.empty()) return *this;
   LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
@@ -233,7 +238,7 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
 
 double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest,
                               std::int64_t peers) const {
-  const Layout layout = layout_.group(ir::group_of(instruction));
+  const Layout layout = layout_of(instruction);
   if (ops::is_ring_step(instruction))
     return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
   Spread spread{.fullest = fullest};
@@ -243,7 +248,36 @@ double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, 
   return cost::all_to_all_ms(hardware_, layout, bytes, spread);
 }
 
+// The ranks that send to another stage at once, and share a host's NICs, are those of one stage on a host.
+Layout HardwareCosts::layout_of(const ir::Instruction& instruction) const {
+  const int stages = layout_.mesh[mesh::Axis::stage];
+  if (stages == 1) return layout_.group(ir::group_of(instruction));
+  const int of_stage = layout_.ranks / stages, rank = stage_ * of_stage;
+  if (!ir::between_stages(instruction.stream))
+    return layout_.group(ir::ranks_of(ir::key_of(instruction), layout_.mesh, rank));
+  const int other = ir::neighbour(layout_.mesh, rank, instruction.stream).value();
+  Layout pair = layout_.group(std::vector{std::min(rank, other), std::max(rank, other)});
+  pair.beside = std::min(pair.beside, of_stage);
+  return pair;
+}
+
+double HardwareCosts::transfer_ms(double bytes, const ir::Instruction& instruction) const {
+  return cost::all_to_all_ms(hardware_, layout_of(instruction), bytes);
+}
+
+OpCost HardwareCosts::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
+  if (network_measured({mesh::Axis::stage})) return measured_->transfer(program, instruction);
+  const double bytes = ops::work(program, instruction).bytes, ms = transfer_ms(bytes, instruction);
+  return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
+double HardwareCosts::reduce_ms(double bytes, const ir::Instruction& instruction) const {
+  if (network_measured(ir::group_of(instruction))) return measured_->reduce_ms(bytes, instruction);
+  return cost::all_reduce_ms(hardware_, layout_of(instruction), bytes);
+}
+
 double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
+  if (ir::between_stages(instruction.stream)) return transfer_ms(1, instruction);
   return sent_ms(instruction, 1, 1, reached(instruction) > 0 ? reached(instruction) + 1 : 0);
 }
 
@@ -288,7 +322,17 @@ HardwareCosts HardwareCosts::of_load(const RankLoad& load) const {
   Routing routing = routing_;
   routing.known_fullest = load.fullest;
   routing.known_kept = load.kept;
-  return {hardware_, layout_, measured_, routing};
+  return HardwareCosts(hardware_, layout_, measured_, routing).at_stage(stage_);
+}
+
+HardwareCosts HardwareCosts::at_stage(int stage) const {
+  HardwareCosts costs = *this;
+  costs.stage_ = stage;
+  return costs;
+}
+
+std::shared_ptr<const Costs> HardwareCosts::of_stage(int stage) const {
+  return std::make_shared<HardwareCosts>(at_stage(stage));
 }
 
 std::unique_ptr<const Costs> HardwareCosts::under(const RankLoad& load) const {

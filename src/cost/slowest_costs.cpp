@@ -36,15 +36,32 @@ double SlowestCosts::all_reduce_ms(double bytes, mesh::Axes group) const {
   return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_reduce_ms(bytes, group); });
 }
 
-OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                std::int64_t peers) const {
+namespace {
+
+template <class Cost>
+OpCost slowest_message(const std::vector<HardwareCosts>& machines, const Cost& cost) {
   OpCost slowest;
-  for (const HardwareCosts& machine : machines_) {
-    const OpCost cost = machine.all_to_all(program, instruction, peers);
-    slowest.ms = std::max(slowest.ms, cost.ms);
-    slowest.core_ms = std::max(slowest.core_ms, cost.core_ms);
+  for (const HardwareCosts& machine : machines) {
+    const OpCost of_machine = cost(machine);
+    slowest.ms = std::max(slowest.ms, of_machine.ms);
+    slowest.core_ms = std::max(slowest.core_ms, of_machine.core_ms);
   }
   return slowest;
+}
+
+}  // namespace
+
+OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
+                                std::int64_t peers) const {
+  return slowest_message(machines_, [&](const HardwareCosts& m) { return m.all_to_all(program, instruction, peers); });
+}
+
+OpCost SlowestCosts::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_message(machines_, [&](const HardwareCosts& m) { return m.transfer(program, instruction); });
+}
+
+double SlowestCosts::reduce_ms(double bytes, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.reduce_ms(bytes, instruction); });
 }
 
 CoreCost SlowestCosts::all_to_all_core() const {
@@ -78,6 +95,15 @@ std::unique_ptr<const Costs> SlowestCosts::under(const RankLoad& load) const {
   std::vector<HardwareCosts> machines;
   for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_load(load));
   return std::make_unique<SlowestCosts>(std::move(machines));
+}
+
+std::shared_ptr<const Costs> SlowestCosts::of_stage(int stage) const {
+  const auto [first, last] = machines_.front().layout().hosts_of_stage(stage);
+  std::vector<HardwareCosts> machines;
+  for (std::size_t host = 0; host < machines_.size(); ++host)
+    if (machines_.size() == 1 || (int(host) >= first && int(host) <= last))
+      machines.push_back(machines_[host].at_stage(stage));
+  return std::make_shared<SlowestCosts>(std::move(machines));
 }
 
 std::string SlowestCosts::identity() const {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "lancet/base/check.h"
@@ -134,6 +135,13 @@ const CpuKernel* find_cpu_kernel(std::string_view op) {
     for (const CpuKernel& kernel : folder)
       if (kernel.op == op) return &kernel;
   return nullptr;
+}
+
+bool moves(const ir::Instruction& instruction, Axis axis) {
+  if (kind(instruction) != Kind::collective) return false;
+  return std::ranges::any_of(std::array{"axis", "from", "to"}, [&](std::string_view dimension) {
+    return instruction.attributes.has(dimension) && instruction.attributes.integer(dimension) == axis;
+  });
 }
 
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute) {

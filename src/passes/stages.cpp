@@ -45,15 +45,20 @@ std::vector<std::size_t> makers_of(const ir::Program& program) {
   return made;
 }
 
-// The block of each instruction: 0 before the first one, the last one after it. The backward pass has the labels of the
-// forward pass; what neither names is with its first operand that an instruction makes.
+int block_count(const ir::Program& program) {
+  int count = 0;
+  for (const Instruction& at : program.instructions) count = std::max(count, ir::block_of(at.label).value_or(-1) + 1);
+  return count;
+}
+
+// The block of each instruction: 0 before the first one; after the last one, the number of blocks. The backward pass
+// has the labels of the forward pass; what neither names is with its first operand that an instruction makes.
 std::vector<int> blocks_of(const ir::Program& program) {
   std::vector<int> blocks(program.instructions.size());
   const std::vector<std::size_t> made = makers_of(program);
   std::map<std::string_view, int> of_label;
-  int last = 0;
-  for (const Instruction& at : program.instructions) last = std::max(last, ir::block_of(at.label).value_or(0));
-  int reached = 0;
+  const int count = block_count(program);
+  int reached = -1;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Instruction& at = program.instructions[i];
     if (const auto block = ir::block_of(at.label)) {
@@ -61,11 +66,11 @@ std::vector<int> blocks_of(const ir::Program& program) {
       continue;
     }
     if (at.role == Role::forward) {
-      blocks[i] = of_label.try_emplace(at.label, reached == last ? last : 0).first->second;
+      blocks[i] = of_label.try_emplace(at.label, reached + 1 == count ? count : 0).first->second;
       continue;
     }
     const auto known = of_label.find(at.label);
-    blocks[i] = last;
+    blocks[i] = count;
     if (known != of_label.end()) {
       blocks[i] = known->second;
       continue;
@@ -350,13 +355,13 @@ class Stage {
 
 Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks) {
   const std::vector<int> blocks = blocks_of(program);
-  const int count = blocks.empty() ? 0 : *std::ranges::max_element(blocks) + 1;
+  const int count = block_count(program);
   if (count < chunks)
     return config_error(fmt::format(
         "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, chunks));
   std::vector<double> before(std::size_t(count) + 1);  // work of the blocks before each
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    before[std::size_t(blocks[i]) + 1] += ops::work(program, program.instructions[i]).flops;
+    before[std::size_t(std::min(blocks[i] + 1, count))] += ops::work(program, program.instructions[i]).flops;
   for (std::size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
   // least[s][b]: the largest work of a chunk if the blocks before b are in s + 1 chunks; from: where the last begins.
   std::vector<std::vector<double>> least(std::size_t(chunks), std::vector<double>(before.size()));

@@ -18,6 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_devices = 64;
+constexpr double unlinked = std::numeric_limits<double>::infinity();
 constexpr double least_gbit_per_s = 1e-6, most_gbit_per_s = 1e6, most_latency_us = 1e9;
 
 // Between two places: a device, or the network that joins devices, whose index is the number of devices.
@@ -46,7 +47,7 @@ class ClusterParser {
     edges_.assign(count + 1, std::vector<Edge>(count + 1));
     for (std::size_t i = 0; i < count; ++i) LANCET_TRY(read_device(root["devices"][i], i));
     if (root.contains("links")) LANCET_TRY(read_links(root["links"]));
-    LANCET_TRY(find_paths());
+    find_paths();
     return std::move(cluster_);
   }
 
@@ -141,7 +142,7 @@ class ClusterParser {
   }
 
   // Floyd and Warshall's algorithm for the widest paths; a pair's own link goes before any path.
-  Status find_paths() {
+  void find_paths() {
     Edges paths = edges_;
     const std::size_t places = edges_.size(), devices = places - 1;
     for (std::size_t via = 0; via < places; ++via)
@@ -158,15 +159,10 @@ class ClusterParser {
       for (std::size_t to = 0; to < devices; ++to) {
         if (from == to) continue;
         const Edge& path = edges_[from][to].gbit_per_s > 0 ? edges_[from][to] : paths[from][to];
-        if (path.gbit_per_s <= 0)
-          return fail(
-              "links",
-              fmt::format("a path from {} to {}", shown(cluster_.devices[from].name), shown(cluster_.devices[to].name)),
-              "none");
-        cluster_.ms_per_mb[from][to] = 8 / path.gbit_per_s;  // 10^6 bytes are 8e-3 Gbit
+        const bool has_path = path.gbit_per_s > 0;
+        cluster_.ms_per_mb[from][to] = has_path ? 8 / path.gbit_per_s : unlinked;  // 10^6 bytes are 8e-3 Gbit
         cluster_.latency_ms[from][to] = path.latency_us * 1e-3;
       }
-    return {};
   }
 
   const std::string origin_;

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "linked.h"
 
 namespace lancet::placement {
 namespace {
 
-constexpr int most_permuted = 4;
+constexpr std::size_t most_permuted = 4;
 
 class Splitter {
  public:
@@ -57,9 +58,7 @@ class Splitter {
   }
 
   // The fastest first.
-  std::vector<int> by_speed() const {
-    std::vector<int> devices(problem_.devices.size());
-    std::iota(devices.begin(), devices.end(), 0);
+  std::vector<int> by_speed(std::vector<int> devices) const {
     std::stable_sort(devices.begin(), devices.end(),
                      [&](int a, int b) { return ms_[std::size_t(a)].back() < ms_[std::size_t(b)].back(); });
     return devices;
@@ -107,18 +106,18 @@ class Splitter {
 
 std::vector<std::vector<int>> contiguous_splits(const Problem& problem, const Units& units) {
   const Splitter splitter(problem, units);
-  std::vector<int> devices = splitter.by_speed();
   std::vector<std::vector<int>> splits;
-  const auto add = [&] {
+  const auto add = [&](const std::vector<int>& devices) {
     if (std::vector<int> split = splitter.split(devices); !split.empty()) splits.push_back(std::move(split));
   };
-  if (problem.device_count() > most_permuted) {
-    add();
-    return splits;
+  for (std::vector<int> devices : linked_devices(problem)) {
+    if (devices.size() > most_permuted) {
+      add(splitter.by_speed(std::move(devices)));
+      continue;
+    }
+    do add(devices);
+    while (std::next_permutation(devices.begin(), devices.end()));
   }
-  std::sort(devices.begin(), devices.end());
-  do add();
-  while (std::next_permutation(devices.begin(), devices.end()));
   return splits;
 }
 

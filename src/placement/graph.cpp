@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "lancet/cost/costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/passes/passes.h"
 #include "lancet/planning/from_config.h"
+#include "together.h"
 
 namespace lancet::placement {
 namespace {
@@ -18,20 +18,6 @@ namespace {
 bool is_held(const ir::Tensor& tensor) {
   return tensor.kind == ir::TensorKind::parameter || tensor.kind == ir::TensorKind::state;
 }
-
-// Sets of instructions that grow together.
-class Together {
- public:
-  explicit Together(std::size_t count) : parent_(count) { std::iota(parent_.begin(), parent_.end(), std::size_t(0)); }
-  std::size_t root(std::size_t i) {
-    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
-    return i;
-  }
-  void join(std::size_t a, std::size_t b) { parent_[std::max(root(a), root(b))] = std::min(root(a), root(b)); }
-
- private:
-  std::vector<std::size_t> parent_;
-};
 
 class GraphMaker {
  public:

@@ -23,6 +23,7 @@
 #include "lancet/base/random.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
+#include "linked.h"
 
 namespace lancet::placement {
 namespace {
@@ -56,7 +57,7 @@ class ListSearch {
     start_from_packings();
     if (best_.makespan == never)
       return config_error(
-          fmt::format("search: expected a placement of {} ops that fits the memory of {} devices, found "
+          fmt::format("search: expected a placement of {} ops that fits the memory and the paths of {} devices, found "
                       "none",
                       problem_.op_count(), problem_.device_count()));
     if (problem_.device_count() > 1) improve();
@@ -156,15 +157,16 @@ class ListSearch {
   }
 
   void start_from_packings() {
-    std::vector<int> order(static_cast<std::size_t>(units_.count())), all(problem_.devices.size());
+    std::vector<int> order(static_cast<std::size_t>(units_.count()));
     std::iota(order.begin(), order.end(), 0);
-    std::iota(all.begin(), all.end(), 0);
     for (const std::vector<int>& split : contiguous_splits(problem_, units_)) start_from_devices(split);
-    start_from_devices(packed(all, order));
-    // The largest first, which fits where others do not.
-    std::stable_sort(order.begin(), order.end(),
+    std::vector<int> largest_first = order;  // which fits where others do not
+    std::stable_sort(largest_first.begin(), largest_first.end(),
                      [&](int a, int b) { return units_.mb[std::size_t(a)] > units_.mb[std::size_t(b)]; });
-    start_from_devices(packed(all, order));
+    for (const std::vector<int>& devices : linked_devices(problem_)) {
+      start_from_devices(packed(devices, order));
+      start_from_devices(packed(devices, largest_first));
+    }
   }
 
   void improve() {

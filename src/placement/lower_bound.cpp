@@ -3,6 +3,7 @@
 // T >= sum_k w_k load_k >= sum over ops of min_k w_k ms_k. The best weights are the dual of the linear program that
 // splits ops among devices at will; multiplicative updates approach them, and any weights give a bound.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
+#include "linked.h"
 
 namespace lancet::placement {
 namespace {
@@ -58,6 +60,22 @@ double load_bound(const Problem& problem) {
   return best;
 }
 
+Status check_links(const Problem& problem, const Units& units) {
+  const auto sets = linked_devices(problem);
+  const auto by_memory = [&](const auto& a, const auto& b) { return memory_of(problem, a) < memory_of(problem, b); };
+  const auto most = std::max_element(sets.begin(), sets.end(), by_memory);
+  for (const std::vector<int>& joined : joined_units(problem, units)) {
+    if (memory_for(units, joined) <= memory_of(problem, *most)) continue;
+    std::vector<std::string> names;
+    for (const int device : *most) names.push_back(shown(problem.devices[std::size_t(device)].name));
+    return config_error(fmt::format(
+        "expected devices with paths between them that hold the ops between which tensors travel, {:.1f} MB, found "
+        "{:.1f} MB at most: {}",
+        memory_for(units, joined), memory_of(problem, *most), fmt::join(names, ", ")));
+  }
+  return {};
+}
+
 }  // namespace
 
 double lower_bound_ms(const Problem& problem) {
@@ -87,7 +105,7 @@ Status check_problem(const Problem& problem) {
     return config_error(fmt::format(
         "expected at least {:.1f} MB of memory in all devices together, which all ops need, found {:.1f} MB", needed,
         there));
-  return {};
+  return check_links(problem, units);
 }
 
 }  // namespace lancet::placement

@@ -9,6 +9,7 @@
 // - Two ops without precedence (6) have one binary `before` and a bounded column `after` with
 //   before + after >= x(i, k) + x(j, k) - 1 for each device k, and start(j) >= end(i) - M (1 - before), and the reverse
 //   with `after`. Two flows likewise (8), with what leaves or enters device k in place of x: sums of u.
+// - Pairs are added one by one, as answers need them (milp.cpp).
 // - M is the latest end of the one less the earliest start of the other, from longest paths and the horizon. An order
 //   that these exclude has no column.
 // - Beyond Moirai: heads and tails by device, T >= head + load + tail of ops that share a device and of all flows of a
@@ -20,7 +21,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <queue>
+#include <set>
 
 #include "lancet/base/check.h"
 #include "milp_windows.h"
@@ -37,7 +38,9 @@ void append(Terms& terms, const Terms& more, double factor = 1) {
   for (const Term& term : more) terms.push_back({term.column, factor * term.factor});
 }
 
-class Builder {
+}  // namespace
+
+class MilpProgram::Builder {
  public:
   Builder(const Problem& problem, double horizon_ms)
       : problem_(problem),
@@ -48,23 +51,28 @@ class Builder {
     model_.scale = horizon_ms > 0 ? horizon_ms / horizon_units : 1;
     windows_ = windows(problem, model_.units, horizon_ms_);
     model_.bound_ms = windows_.bound_ms;
-  }
-
-  MilpModel build() {
     add_makespan();
     add_devices();
     add_twins();
     for (int flow = 0; flow < flow_count(); ++flow) add_paths(flow);
     add_starts();
     add_precedence();
-    for (int i = 0; i < problem_.op_count(); ++i)
-      for (int j = i + 1; j < problem_.op_count(); ++j)
-        if (!ordered(i, j)) add_pair_of_ops(i, j);
-    for (int q = 0; q < flow_count(); ++q)
-      for (int r = q + 1; r < flow_count(); ++r)
-        if (!ordered(task_of(q), task_of(r)) && moves(q) && moves(r)) add_pair_of_flows(q, r);
     for (int k = 0; k < problem_.device_count(); ++k) add_load(k), add_link_load(k);
-    return std::move(model_);
+  }
+
+  MilpModel& model() { return model_; }
+  int task_count() const { return task_of(flow_count()); }
+  // Two ops, or two flows; nothing if one of them precedes the other or they are a pair already. True if that adds
+  // rows.
+  bool add_pair(int first, int second) {
+    if (ordered(first, second) || !paired_.emplace(first, second).second) return false;
+    const std::size_t before = model_.linear.rows.size();
+    const int ops = problem_.op_count();
+    if (second < ops)
+      add_pair_of_ops(first, second);
+    else if (first >= ops && moves(first - ops) && moves(second - ops))
+      add_pair_of_flows(first - ops, second - ops);
+    return model_.linear.rows.size() > before;
   }
 
  private:
@@ -250,7 +258,7 @@ class Builder {
   }
 
   // Columns and rows of a pair; both: what each shared device or link adds up to if both tasks are on it, less one.
-  void add_pair(int first, int second, bool forward, bool backward, const std::vector<Terms>& both) {
+  void add_rows_of_pair(int first, int second, bool forward, bool backward, const std::vector<Terms>& both) {
     if (both.empty()) return;
     MilpPair pair{first, second, -1, -1};
     Terms orders;
@@ -280,7 +288,7 @@ class Builder {
       backward |= head(j, k) + ms(j, k) <= horizon_ms_ - tail(i, k);
       both.push_back(unit(i) == unit(j) ? Terms{{x(i, k), 2}} : Terms{{x(i, k), 1}, {x(j, k), 1}});
     }
-    add_pair(i, j, forward, backward, both);
+    add_rows_of_pair(i, j, forward, backward, both);
   }
 
   Terms crossing(int flow, int k, bool leaves) const {
@@ -304,7 +312,7 @@ class Builder {
         append(terms, other);
         both.push_back(std::move(terms));
       }
-    add_pair(first, second, true, true, both);
+    add_rows_of_pair(first, second, true, true, both);
   }
 
   // Ops that cannot start before one op's head and have at least its tail share the time between, if one of them is on
@@ -363,27 +371,31 @@ class Builder {
   MilpModel model_;
   std::vector<std::vector<Path>> paths_;               // by flow
   std::map<std::pair<int, int>, int> paths_of_units_;  // the first flow between two units
+  std::set<std::pair<int, int>> paired_;               // tasks
 };
 
-// Equal devices in the order in which the units use them first.
-void order_twins(const MilpModel& model, Placement& placement) {
-  std::vector<int> root(model.twin.size()), renamed(model.twin.size(), -1), used(model.twin.size(), -1);
-  for (std::size_t k = 0; k < root.size(); ++k) root[k] = model.twin[k] < 0 ? int(k) : root[slot(model.twin[k])];
-  const auto next_of = [&](int class_root) {
-    int device = used[slot(class_root)] + 1;
-    while (root[slot(device)] != class_root) ++device;
-    return used[slot(class_root)] = device;
-  };
-  for (const auto& ops : model.units.ops) {
-    const int device = placement.device[slot(ops.front())];
-    if (renamed[slot(device)] < 0) renamed[slot(device)] = next_of(root[slot(device)]);
-  }
-  for (int& device : placement.device) device = renamed[slot(device)];
+MilpProgram::MilpProgram(const Problem& problem, double horizon_ms)
+    : problem_(problem), builder_(std::make_unique<Builder>(problem, horizon_ms)) {}
+MilpProgram::~MilpProgram() = default;
+
+const MilpModel& MilpProgram::model() const { return builder_->model(); }
+
+int MilpProgram::add_conflicts(const std::vector<double>& values) {
+  int added = 0;
+  for (const auto& [first, second] : milp_conflicts(model(), problem_, values))
+    added += builder_->add_pair(first, second);
+  return added;
 }
 
-}  // namespace
+void MilpProgram::add_all_pairs() {
+  for (int first = 0; first < builder_->task_count(); ++first)
+    for (int second = first + 1; second < builder_->task_count(); ++second) builder_->add_pair(first, second);
+}
 
-MilpModel milp_model(const Problem& problem, double horizon_ms) { return Builder(problem, horizon_ms).build(); }
+void MilpProgram::tighten(double makespan_ms) {
+  LinearModel::Column& makespan = builder_->model().linear.columns[slot(model().makespan)];
+  makespan.upper = std::min(makespan.upper, makespan_ms / model().scale * (1 + horizon_slack));
+}
 
 double serial_ms(const Problem& problem) {
   const auto longest = [](double most, double ms) { return std::isfinite(ms) ? std::max(most, ms) : most; };
@@ -400,69 +412,6 @@ double serial_ms(const Problem& problem) {
     sum += most;
   }
   return sum;
-}
-
-std::vector<double> milp_start(const MilpModel& model, const Problem& problem, Placement placement) {
-  order_twins(model, placement);
-  std::vector<double> values(model.linear.columns.size(), 0);
-  for (std::size_t u = 0; u < model.on.size(); ++u)
-    values[slot(model.on[u][slot(placement.device[slot(model.units.ops[u].front())])])] = 1;
-  const int ops = problem.op_count();
-  const auto interval = [&](int task) {
-    return task < ops ? placement.ops[slot(task)] : placement.flows[slot(task - ops)];
-  };
-  const auto meet = [&](int task, int other) {
-    const auto device = [&](int op) { return placement.device[slot(op)]; };
-    if (task < ops) return device(task) == device(other);
-    const Flow &q = problem.flows[slot(task - ops)], &r = problem.flows[slot(other - ops)];
-    if (device(q.from) == device(q.to) || device(r.from) == device(r.to)) return false;
-    return device(q.from) == device(r.from) || device(q.to) == device(r.to);
-  };
-  for (const MilpPair& pair : model.pairs)
-    if (pair.before >= 0 && meet(pair.first, pair.second) && interval(pair.first).end <= interval(pair.second).start)
-      values[slot(pair.before)] = 1;
-  return values;
-}
-
-Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values) {
-  const int ops = problem.op_count();
-  std::vector<int> device(slot(ops), 0);
-  for (int op = 0; op < ops; ++op) {
-    const auto& on = model.on[slot(model.units.of[slot(op)])];
-    for (int k = 0; k < problem.device_count(); ++k)
-      if (values[slot(on[slot(k)])] > 0.5) device[slot(op)] = k;
-  }
-  // Of what may run, what starts first: starts may precede their predecessors' ends by the solver's tolerance.
-  const FlowsOfOps flows = flows_of_ops(problem);
-  using Entry = std::pair<double, int>;  // start, task
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-  std::vector<std::size_t> waits(slot(ops));
-  const auto push = [&](int task) { ready.emplace(values[slot(model.start[slot(task)])], task); };
-  const auto arrived = [&](int op) {
-    if (--waits[slot(op)] == 0) push(op);
-  };
-  for (int op = 0; op < ops; ++op) {
-    waits[slot(op)] = flows.in[slot(op)].size();
-    if (waits[slot(op)] == 0) push(op);
-  }
-  std::vector<int> order;
-  while (!ready.empty()) {
-    const int task = ready.top().second;
-    ready.pop();
-    order.push_back(task);
-    if (task >= ops) {
-      arrived(problem.flows[slot(task - ops)].to);
-      continue;
-    }
-    for (const int flow : flows.out[slot(task)]) {
-      const int reader = problem.flows[slot(flow)].to;
-      if (device[slot(reader)] == device[slot(task)])
-        arrived(reader);
-      else
-        push(ops + flow);
-    }
-  }
-  return timetable(problem, device, order);
 }
 
 }  // namespace lancet::placement

@@ -14,6 +14,7 @@ Partial::Partial(const Problem& problem)
     : problem_(problem),
       flows_(flows_of_ops(problem)),
       units_(units_of(problem)),
+      choices_(problem, units_),
       device_of_unit_(units_.ops.size(), -1),
       table_(problem) {
   for (const Device& device : problem.devices) left_mb_.push_back(device.memory_mb);
@@ -22,7 +23,7 @@ Partial::Partial(const Problem& problem)
 bool Partial::admits(int op, int device) const {
   const int unit = units_.of[std::size_t(op)], there = device_of_unit_[std::size_t(unit)];
   if (there >= 0) return there == device;
-  return units_.mb[std::size_t(unit)] <= left_mb_[std::size_t(device)] && can_hold(problem_, units_, unit, device);
+  return units_.mb[std::size_t(unit)] <= left_mb_[std::size_t(device)] && choices_.may(unit, device);
 }
 
 double Partial::run(int op, int device) {
@@ -32,6 +33,7 @@ double Partial::run(int op, int device) {
   if (std::isfinite(end) && device_of_unit_[unit] < 0) {
     device_of_unit_[unit] = device;
     left_mb_[std::size_t(device)] -= units_.mb[unit];
+    choices_.choose(int(unit), device);
   }
   return end;
 }

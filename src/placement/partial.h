@@ -5,13 +5,15 @@
 
 #include "lancet/base/result.h"
 #include "lancet/placement/timetable.h"
+#include "linked.h"
 
 namespace lancet::placement {
 
 class Partial {
  public:
   explicit Partial(const Problem& problem);  // which outlives it
-  // True if the op may run there: its unit is there already, or is nowhere yet and fits into the memory that is left.
+  // True if the op may run there: its unit is there already, or is nowhere yet, fits into the memory that is left, and
+  // is not parted there from others (Choices).
   bool admits(int op, int device) const;
   // Runs an admitted op; its unit takes its memory with the first of its ops. Returns the end; `never` if a flow has no
   // path, and then nothing has changed.
@@ -29,6 +31,7 @@ class Partial {
   const Problem& problem_;
   const FlowsOfOps flows_;
   const Units units_;
+  Choices choices_;
   std::vector<int> device_of_unit_;  // -1: nowhere yet
   std::vector<double> left_mb_;      // by device
   Timetable table_;

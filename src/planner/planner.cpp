@@ -68,7 +68,7 @@ std::vector<std::string_view> skippable() {
 
 // Without a second micro batch, a policy of several is another one.
 bool is_compared(const Policy& policy, int micro_batches) {
-  return !policy.step_of_ablation && (policy.across.empty() || micro_batches > 1);
+  return !policy.step_of_ablation && (!policy.of_micro_batches || micro_batches > 1);
 }
 
 // A policy's schedule, and the passes that made it.
@@ -153,8 +153,7 @@ class Schedules {
     const Scheduled* best = &of(names.front());
     for (std::string_view name : names)
       if (const Scheduled* other = is_compared(policy_table()[index_of(name)], micro_batches_) ? &of(name) : best;
-          other->whole().timeline.makespan < best->whole().timeline.makespan * (1 - 1e-9) &&
-          schedule::fits_memory(step_, overlap_, other->whole()))
+          schedule::is_better(step_, overlap_, other->whole(), best->whole()))
         best = other;
     return *best;
   }
@@ -212,6 +211,13 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   return first;
 }
 
+// Why a schedule leaves nothing to the next step; empty: it does, or its policy never would.
+std::string why_ends_in_step(const Scheduled& scheduled, const PlanRequest& request) {
+  if (policy_table()[scheduled.policy].border.empty() || !request.overlap.across_steps) return "";
+  const std::string may_not = why_not_across_steps(request);
+  return may_not.empty() ? scheduled.whole().why_not_across_steps : may_not;
+}
+
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
@@ -235,8 +241,9 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
-  if (!policy_table()[chosen.policy].border.empty() && request.overlap.across_steps)
-    made.why_not_across_steps = why_not_across_steps(request);
+  made.why_not_across_steps = why_ends_in_step(chosen, request);
+  if (chosen.policy == Schedules::index_of(sequential))
+    made.why_not_across_steps = why_ends_in_step(schedules.of(request.overlap.policy), request);
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.passes();
   ir::Plan plan = plan_of(chosen.whole(), passes);

@@ -19,6 +19,7 @@ constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pi
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
 constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
+constexpr SchedulePass pair_if_shorter{"pair_micro_batches", schedule::pair_micro_batches_if_shorter};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass across_steps{"across_steps", schedule::across_steps};
 constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
@@ -63,7 +64,9 @@ const Policy table[] = {
      {},
      {move_dw, chunk_all_reduces},
      false,
-     {pair_micro_batches}},
+     {pair_micro_batches},
+     {},
+     true},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
      {},
@@ -93,7 +96,7 @@ const Policy table[] = {
      {"sequential", "dw"},
      {search_orders, search_orders_with_rings},
      false,
-     {},
+     {pair_if_shorter},
      {across_steps}},
     {"auto",
      "the fastest of those above, but lancet_paper",

@@ -23,6 +23,7 @@ struct Policy {
   bool step_of_ablation = false;       // between two others: planned only if it is asked for
   std::vector<SchedulePass> across = {};  // on the schedule of all micro batches of the plan, if there are several
   std::vector<SchedulePass> border = {};  // on that schedule, where the end of a step may run in the next one
+  bool of_micro_batches = false;          // with one micro batch it is another policy
 };
 
 inline constexpr std::string_view sequential = "sequential";

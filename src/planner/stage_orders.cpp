@@ -50,12 +50,13 @@ class Stages {
     std::vector<schedule::Dependencies> needed;
     std::vector<std::vector<cost::OpCost>> op_costs;
     std::vector<schedule::StageWork> work;
-    for (const ir::Program* program : programs_) {
-      auto costs = cost::op_costs(*request_.costs, *program);
+    for (int stage = 0; stage < count(); ++stage) {
+      const ir::Program& program = *programs_[std::size_t(stage)];
+      auto costs = cost::op_costs(*request_.costs->of_stage(stage), program);
       if (!costs.ok() && request_.costs_may_lack_ops) return unknown();
       if (!costs.ok()) return costs.error();
       op_costs.push_back(*std::move(costs));
-      needed.push_back(ir::dependencies(*program));
+      needed.push_back(ir::dependencies(program));
     }
     for (std::size_t stage = 0; stage < programs_.size(); ++stage)
       work.push_back({*programs_[stage], needed[stage], op_costs[stage]});
@@ -83,8 +84,8 @@ class Stages {
 
   double makespan_of(const Orders& orders) const {
     std::vector<std::vector<cost::OpCost>> op_costs;
-    for (const schedule::PipelineOrder& order : orders)
-      op_costs.push_back(cost::op_costs(*request_.costs, order.program).value());
+    for (int stage = 0; stage < count(); ++stage)
+      op_costs.push_back(cost::op_costs(*request_.costs->of_stage(stage), orders[std::size_t(stage)].program).value());
     std::vector<schedule::StageWork> work;
     for (std::size_t stage = 0; stage < orders.size(); ++stage)
       work.push_back({orders[stage].program, orders[stage].needed, op_costs[stage]});

@@ -106,7 +106,7 @@ Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageR
   if (!request.costs) return false;
   std::vector<schedule::StageWork> work;
   for (Made& one : made) {
-    auto op_costs = cost::op_costs(*request.costs, one.candidate.program);
+    auto op_costs = cost::op_costs(*request.costs->of_stage(int(work.size())), one.candidate.program);
     if (!op_costs.ok() && request.costs_may_lack_ops) return false;
     if (!op_costs.ok()) return op_costs.error();
     one.candidate.op_costs = *std::move(op_costs);

@@ -51,7 +51,11 @@ constexpr double crowded_error = 0.28;
 
 // Where the model is cut: the same for all of its plans, since a stage has its parameters for all of them.
 Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks) {
-  if (config.mesh.stage == 1) return std::vector<int>{0};
+  std::vector<int> first{0};
+  if (config.mesh.stage == 1) return first;
+  const std::vector<std::int64_t>& blocks = config.mesh.stage_blocks;
+  for (std::size_t chunk = 0; chunk + 1 < blocks.size(); ++chunk) first.push_back(first.back() + int(blocks[chunk]));
+  if (!blocks.empty()) return first;
   LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
   return passes::balanced_chunks(forward, int(config.mesh.stage) * config::chunks_of_stage(config));
 }
@@ -91,25 +95,24 @@ std::string LeastMemory::parts() const {
                      state / 1'000'000, gradients / 1'000'000);
 }
 
-Result<LeastMemory> least_memory(const config::Config& config, int ranks) {
+Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int ranks) {
   planner::PlanRequest request = plan_request(config, ranks);
   request.accumulate = false;  // the sums of micro batches are gradients
   LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   LANCET_ASSIGN(const std::vector<ir::Program> stages,
                 planner::stage_programs(build_forward(config, options, ranks), request));
-  LeastMemory most;  // of the stages
+  std::vector<LeastMemory> of_stages;
   for (const ir::Program& step : stages) {
-    LeastMemory least;
+    LeastMemory& least = of_stages.emplace_back();
     for (const ir::Tensor& tensor : step.tensors) {
       if (tensor.kind == ir::TensorKind::state) least.state += ir::bytes(tensor.type);
       if (tensor.kind != ir::TensorKind::parameter) continue;
       least.parameters += ir::bytes(tensor.type);
       least.gradients += ir::bytes(tensor.type);
     }
-    if (least.total() > most.total()) most = least;
   }
-  return most;
+  return of_stages;
 }
 
 int micro_batches_in_plan(const config::Config& config) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/planning/from_config.h"
@@ -103,13 +104,30 @@ Status check_hosts(const PlanTarget& target) {
   return config_error(fmt::format("--hosts: expected at most the {} ranks, found {}", target.ranks, target.hosts));
 }
 
-// Config error, before planning, which takes long for a large step.
-Status check_memory(const config::Config& config, const PlanTarget& target, double available_gib) {
-  LANCET_ASSIGN(const LeastMemory least, least_memory(config, target.ranks));
-  const double available = available_gib * (1 << 30);
-  if (double(least.total()) <= available) return {};
-  return config_error(fmt::format("{}: expected {} MB of memory a rank ({}), found {:.0f} MB", target.hardware,
-                                  least.total() / 1'000'000, least.parts(), available / 1e6));
+// Config error, before planning, which takes long for a large step. available: bytes by stage.
+Status check_memory(const config::Config& config, const PlanTarget& target,
+                    const std::function<double(int)>& available) {
+  LANCET_ASSIGN(const std::vector<LeastMemory> stages, least_memory(config, target.ranks));
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const LeastMemory& least = stages[stage];
+    if (double(least.total()) <= available(int(stage))) continue;
+    return config_error(fmt::format(
+        "{}: expected {} MB of memory a rank{} ({}), found {:.0f} MB", target.hardware, least.total() / 1'000'000,
+        stages.size() > 1 ? fmt::format(" of stage {}", stage) : "", least.parts(), available(int(stage)) / 1e6));
+  }
+  return {};
+}
+
+// Of unlike hosts, the memory that is nearest to being full.
+void set_memory_of_stages(PlannedStep& step, const runtime::EmulatedDevice& device) {
+  double fullest = 0;
+  for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
+    const std::int64_t bytes = schedule::plan_bytes(step.stages[stage]), available = device.free_bytes(int(stage));
+    if (double(bytes) / double(available) <= fullest) continue;
+    fullest = double(bytes) / double(available);
+    step.memory = bytes;
+    step.available_gib = double(available) / (1 << 30);
+  }
 }
 
 // Plans for the emulated cluster of device = emulated; by default each host has one rank.
@@ -118,8 +136,7 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
   LANCET_TRY(check_hosts(target));
   LANCET_ASSIGN(const auto device, world::make_emulated_device(config, {target.ranks, target.hosts}, 0));
   target.hardware = device->hardware_names();
-  const double available_gib = double(device->free_bytes()) / (1 << 30);
-  LANCET_TRY(check_memory(config, target, available_gib));
+  LANCET_TRY(check_memory(config, target, [&](int stage) { return double(device->free_bytes(stage)); }));
   LANCET_ASSIGN(PlannedStep result, planned(config, target, device->slowest_costs(), target.hardware));
   const cost::RankLoad load = device->costs().load();
   result.costs = fmt::format(
@@ -129,7 +146,8 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
       // A sum of shares may be a little over 1.
       100 * std::max(0.0, 1 - load.kept *
                                   (config.model.experts_choose() ? 1.0 : std::min(config.model.kept_factor(), 1.0))));
-  result.available_gib = available_gib;
+  result.available_gib = double(device->free_bytes(0)) / (1 << 30);
+  set_memory_of_stages(result, *device);
   return result;
 }
 
@@ -139,7 +157,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
   if (target.hosts == 0) target.hosts = hardware.nodes(target.ranks);
   LANCET_TRY(check_hosts(target));
   const double available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
-  LANCET_TRY(check_memory(config, target, available_gib));
+  LANCET_TRY(check_memory(config, target, [&](int) { return available_gib * (1 << 30); }));
   std::optional<cost::Profile> measured;
   std::string path;
   if (!target.profile.empty()) {

@@ -124,8 +124,10 @@ Status check_evaluation(const config::Config& config, const StepPlans& plans) {
 Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates) {
   StepPlans plans;
-  const ProfileRequest request{
-      .local_ranks = options.local_ranks, .profile_folder = options.profile_folder, .accelerator = options.accelerator};
+  const ProfileRequest request{.local_ranks = options.local_ranks,
+                               .profile_folder = options.profile_folder,
+                               .accelerator = options.accelerator,
+                               .interrupted = options.interrupted};
   LANCET_TRY(take_product_choices(config, world, request));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(plans.step, read_same_plan(options.plan_file, config, world));

@@ -1,6 +1,7 @@
 // Ranks must measure the same ops in the same order, since communication is measured together. So the profile and its
 // machine come from rank 0, which broadcasts its file as text. The file changes once, after all that is missing was
-// measured; that it can be written is checked before, so that a wrong path is an error before minutes of work.
+// measured or the run was asked to stop; that it can be written is checked before, so that a wrong path is an error
+// before minutes of work.
 #include "lancet/planning/step_costs.h"
 
 #include <fmt/format.h>
@@ -141,9 +142,12 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
                                       .world = &world,
                                       .streams = options.groups,
                                       .timeout = options.timeout,
-                                      .seconds = request.seconds};
-  LANCET_ASSIGN(const profiler::ProfilerReport report, profiler::fill_profile(profile, plans, measuring));
-  if (report.ops == 0 && !report.network) return profile;
+                                      .seconds = request.seconds,
+                                      .interrupted = request.interrupted};
+  const Result<profiler::ProfilerReport> report = profiler::fill_profile(profile, plans, measuring);
+  const bool interrupted = !report.ok() && report.error().code == ExitCode::saved;
+  if (!report.ok() && !interrupted) return report.error();
+  if (report.ok() && report->ops == 0 && !report->network) return profile;
   Status written;
   if (*keeps) {
     written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
@@ -155,8 +159,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
     }
   }
   LANCET_TRY(world::broadcast_status(world, written, 0));
-  log::info("profile: measured {} op{}{} in {:.1f} s{}", report.ops, report.ops == 1 ? "" : "s",
-            report.network ? " and communication" : "", report.seconds, *keeps ? ", kept in " + path.string() : "");
+  if (interrupted) return report.error();
+  log::info("profile: measured {} op{}{} in {:.1f} s{}", report->ops, report->ops == 1 ? "" : "s",
+            report->network ? " and communication" : "", report->seconds, *keeps ? ", kept in " + path.string() : "");
   return profile;
 }
 

@@ -164,7 +164,8 @@ cost::CoreCost core_cost(const CallCost& small, double fewer_bytes, const CallCo
   return {std::max(0.0, core_ms(small) - slope * fewer_bytes), slope * 1e6};
 }
 
-Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads) {
+Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads,
+                                          const std::function<Status()>& before_each) {
   const auto start = Clock::now();
   NetworkCosts costs;
   const double ranks = expert.size();
@@ -178,17 +179,20 @@ Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Comm
   const Call on_reduce = [&] { return reduce.all_reduce_sum(vector); };
 
   ComputeLoop loop(threads);
+  const auto measure = [&](comm::Communicator& communicator, const Call& call, double budget) -> Result<CallCost> {
+    LANCET_TRY(before_each());
+    return loop.measure(communicator, call, budget);
+  };
   const double budget = 2 * interference_rounds * network_seconds;
-  LANCET_ASSIGN(const CallCost all_to_all, loop.measure(expert, on_expert, budget));
-  LANCET_ASSIGN(const CallCost all_reduce, loop.measure(reduce, on_reduce, budget));
+  LANCET_ASSIGN(const CallCost all_to_all, measure(expert, on_expert, budget));
+  LANCET_ASSIGN(const CallCost all_reduce, measure(reduce, on_reduce, budget));
   // Small messages give the cost of a message that does not depend on its size.
   comm::AllToAll small_messages(expert, small_bytes);
   std::vector<float> small_vector(small_bytes / 4);
-  LANCET_ASSIGN(const CallCost small_all_to_all, loop.measure(
-                                                     expert, [&] { return small_messages(expert); }, budget / 2));
-  LANCET_ASSIGN(const CallCost small_all_reduce,
-                loop.measure(
-                    reduce, [&] { return reduce.all_reduce_sum(small_vector); }, budget / 2));
+  const Call small_on_expert = [&] { return small_messages(expert); };
+  const Call small_on_reduce = [&] { return reduce.all_reduce_sum(small_vector); };
+  LANCET_ASSIGN(const CallCost small_all_to_all, measure(expert, small_on_expert, budget / 2));
+  LANCET_ASSIGN(const CallCost small_all_reduce, measure(reduce, small_on_reduce, budget / 2));
   costs.all_to_all = core_cost(small_all_to_all, double(small_messages.bytes()), all_to_all, double(costs.bytes));
   costs.all_reduce = core_cost(small_all_reduce, double(small_bytes), all_reduce, 4 * double(vector.size()));
   costs.interference.network_beside_compute = std::clamp(all_to_all.alone_ms / all_to_all.beside_ms, 0.1, 1.0);

@@ -56,9 +56,10 @@ Result<double> time_call(comm::Communicator& world, const std::function<Status()
 
 // Times powers of two until one is at least `largest` or takes longer than longest_call. ms_of(bytes) times one size.
 template <class MsOf>
-Result<std::vector<cost::Point>> time_sizes(double largest, MsOf&& ms_of) {
+Result<std::vector<cost::Point>> time_sizes(const ProfilerOptions& options, double largest, MsOf&& ms_of) {
   std::vector<cost::Point> points;
   for (double bytes = smallest_bytes;; bytes *= 2) {
+    LANCET_TRY(check_interrupted(options));
     LANCET_ASSIGN(const double ms, ms_of(std::size_t(bytes)));
     points.push_back({bytes, ms});
     if ((bytes >= largest && points.size() > 2) || ms > longest_call * 1e3) return points;
@@ -125,11 +126,7 @@ class HostMeter final : public NetworkMeter {
  public:
   HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce,
             std::int64_t segments)
-      : world_(*options.world),
-        expert_(expert),
-        reduce_(reduce),
-        segments_(std::size_t(segments)),
-        threads_(options.threads) {}
+      : options_(options), world_(*options.world), expert_(expert), reduce_(reduce), segments_(std::size_t(segments)) {}
 
   // An all-to-all as its kernel makes it: a segment for each expert, those of this rank included.
   Result<double> all_to_all_ms(std::size_t bytes) override {
@@ -149,13 +146,13 @@ class HostMeter final : public NetworkMeter {
   }
   Result<double> launch_ms() override { return measure_launch_ms(); }
   Result<NetworkCosts> interference(const cost::NetworkTimes&) override {
-    return measure_interference(expert_, reduce_, threads_);
+    return measure_interference(expert_, reduce_, options_.threads, [&] { return check_interrupted(options_); });
   }
 
  private:
+  const ProfilerOptions& options_;
   comm::Communicator &world_, &expert_, &reduce_;
   const std::size_t segments_;
-  const int threads_;
 };
 
 bool reaches(const std::vector<cost::Point>& points, double bytes) {
@@ -198,15 +195,16 @@ bool lacks_messages(const Messages& messages, const cost::CollectiveTimes& times
 }
 
 // Measures the sizes that a group's times do not reach.
-Status fill_times(cost::CollectiveTimes& times, const Messages& messages, NetworkMeter& meter) {
+Status fill_times(cost::CollectiveTimes& times, const Messages& messages, NetworkMeter& meter,
+                  const ProfilerOptions& options) {
   const bool fresh = times.all_to_all.empty() || times.all_reduce.empty();
   if (fresh || !reaches(times.all_to_all, messages.all_to_all)) {
-    LANCET_ASSIGN(times.all_to_all,
-                  time_sizes(messages.all_to_all, [&](std::size_t bytes) { return meter.all_to_all_ms(bytes); }));
+    LANCET_ASSIGN(times.all_to_all, time_sizes(options, messages.all_to_all,
+                                               [&](std::size_t bytes) { return meter.all_to_all_ms(bytes); }));
   }
   if (fresh || !reaches(times.all_reduce, messages.all_reduce)) {
-    LANCET_ASSIGN(times.all_reduce,
-                  time_sizes(messages.all_reduce, [&](std::size_t bytes) { return meter.all_reduce_ms(bytes); }));
+    LANCET_ASSIGN(times.all_reduce, time_sizes(options, messages.all_reduce,
+                                               [&](std::size_t bytes) { return meter.all_reduce_ms(bytes); }));
   }
   return {};
 }
@@ -232,7 +230,7 @@ bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profil
 
 Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plans, const ProfilerOptions& options) {
   if (!options.world || options.world->size() == 1) return false;
-  cost::NetworkTimes& network = profile.network;
+  cost::NetworkTimes network = profile.network;  // the profile takes all of it or, after an error, nothing
   bool measured = false;
   for (const auto& [group, messages] : messages_of(plans, profile.mesh)) {
     cost::CollectiveTimes times = held_times(profile, group);
@@ -240,11 +238,12 @@ Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plan
     measured = true;
     const bool fresh = group.empty() && !network.measured();
     LANCET_ASSIGN(const auto meter, make_meter(options, group, messages.segments));
-    LANCET_TRY(fill_times(times, messages, *meter));
+    LANCET_TRY(fill_times(times, messages, *meter, options));
     if (!group.empty()) network.groups[cost::group_key(profile.mesh, group)] = times;
     if (group.empty()) static_cast<cost::CollectiveTimes&>(network) = times;
     if (fresh) LANCET_TRY(fill_interference(network, *meter, *options.world));
   }
+  profile.network = std::move(network);
   return measured;
 }
 

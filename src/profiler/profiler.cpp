@@ -137,6 +137,7 @@ class PlanProfiler {
 
  private:
   Status sweep(const std::vector<bool>& chosen, std::vector<std::int64_t>& nanoseconds) {
+    LANCET_TRY(check_interrupted(options_));
     if (options_.world) LANCET_TRY(options_.world->barrier());
     return replay_->sweep(chosen, nanoseconds);
   }
@@ -227,6 +228,15 @@ Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, 
 }
 
 }  // namespace
+
+Status check_interrupted(const ProfilerOptions& options) {
+  if (!options.interrupted) return {};
+  bool ends = options.interrupted();
+  if (options.world) {
+    LANCET_ASSIGN(ends, world::any(*options.world, ends));
+  }
+  return ends ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
+}
 
 cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
 cost::Device device_of(runtime::Accelerator& accelerator) {

@@ -79,6 +79,8 @@ Result<PlanSummary> read_plan_summary(const std::filesystem::path& path) {
   const ir::Plan& plan = *parsed;
   if (const Status sound = ir::verify(plan); !sound.ok())
     return data_error(fmt::format("{}: {}", path.string(), sound.error().message));
+  if (plan.program.instructions.empty())
+    return data_error(fmt::format("{}: expected a plan, found no instruction", path.string()));
   PlanSummary summary;
   summary.policy = header_value<std::string>(plan.header, "policy").value_or("");
   summary.ranks = header_value<std::int64_t>(plan.header, "ranks").value_or(0);
@@ -90,7 +92,7 @@ Result<PlanSummary> read_plan_summary(const std::filesystem::path& path) {
     if (tensor.kind == ir::TensorKind::state) summary.state += double(ir::bytes(tensor.type));
   }
   summary.arena = double(plan.arena_bytes);
-  if (!plan.program.instructions.empty()) summarize_arena(plan, summary);
+  summarize_arena(plan, summary);
   summary.plan = std::move(*parsed);
   return summary;
 }

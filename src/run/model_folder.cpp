@@ -122,6 +122,7 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   if (const Status status = config::check(alone, 1); !status.ok())
     return data_error(fmt::format("{}: {}", where, status.error().message));
   config->mesh.stage = 1;  // a loaded model is on all ranks at once; the other axes may take those of the stages
+  config->mesh.stage_blocks.clear();
   if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
   auto tokenizer = find_tokenizer(*config, folder);
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};

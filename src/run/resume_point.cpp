@@ -169,11 +169,12 @@ void take_groups(config::Config& config, const Manifest& manifest, const std::st
 
 using Values = std::map<std::string, std::string>;
 
-// The fields that decide a run's numbers, as JSON: those of model, data and train, without the ones erased below.
+// The fields that decide a run's numbers, as JSON: those of model, data and train without the ones erased below, and
+// those of overlap, whose plan may round sums otherwise.
 Values values_in(const std::string& config) {
   Values values;
   const auto root = json_of(config);
-  for (const char* section : {"model", "data", "train"}) {
+  for (const char* section : {"model", "data", "train", "overlap"}) {
     const auto at = root.find(section);
     if (at == root.end() || !at->is_object()) continue;
     for (const auto& [key, value] : at->items())

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "drawn_routing.h"
@@ -40,13 +41,21 @@ const cost::Hardware& host_of(const EmulatedDevice::Options& options) {
 
 cost::HardwareCosts costs_on(const cost::Hardware& host, const EmulatedDevice::Options& options,
                              const DrawnRouting& routing) {
-  return {host, options.layout, {}, expected_routing(routing, options.capacity)};
+  const mesh::Mesh& mesh = options.layout.mesh;
+  const int stage = mesh.ranks() == options.layout.ranks ? mesh.coordinate(options.rank, mesh::Axis::stage) : 0;
+  return cost::HardwareCosts(host, options.layout, {}, expected_routing(routing, options.capacity)).at_stage(stage);
 }
 
 std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& options, const DrawnRouting& routing) {
   std::vector<cost::HardwareCosts> costs;
   for (const cost::Hardware& host : options.hosts) costs.push_back(costs_on(host, options, routing));
   return costs;
+}
+
+// The key of the ranks that an instruction goes over. The two ends of a message between stages are in a group of all
+// stages, in which each rank sends to one other.
+std::string group_key(const ir::Instruction& at) {
+  return ir::between_stages(at.stream) ? std::string(mesh::name(mesh::Axis::stage)) : ir::key_of(at);
 }
 
 // The groups among which an all-to-all takes turns, if it is a part by peers (split_peers); else 1.
@@ -76,7 +85,7 @@ Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& ca
 }  // namespace
 
 Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
-  LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = options.layers,
+  LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = int(options.blocks.size()),
                                                                            .experts = options.experts,
                                                                            .ranks = options.among(),
                                                                            .micro_batches = options.micro_batches,
@@ -99,74 +108,90 @@ std::string EmulatedDevice::hardware_names() const {
   return fmt::format("{}", fmt::join(names, ";"));
 }
 
-std::int64_t EmulatedDevice::free_bytes() const {
-  return std::ranges::min(options_.hosts, {}, &cost::Hardware::free_bytes).free_bytes();
+std::int64_t EmulatedDevice::free_bytes(int stage) const {
+  if (options_.hosts.size() == 1) return options_.hosts[0].free_bytes();
+  const auto [first, last] = options_.layout.hosts_of_stage(stage);
+  const auto hosts = std::span(options_.hosts).subspan(std::size_t(first), std::size_t(last - first + 1));
+  return std::ranges::min(hosts, {}, &cost::Hardware::free_bytes).free_bytes();
 }
 
-const EmulatedDevice::Latency& EmulatedDevice::latency(mesh::Axes group) const {
-  const auto found = latencies_.find(group);
-  LANCET_CHECK(found != latencies_.end(), "the latency of the group {} was not measured", mesh::to_string(group));
+const EmulatedDevice::Overhead& EmulatedDevice::overhead(const std::string& group) const {
+  const auto found = overheads_.find(group);
+  LANCET_CHECK(found != overheads_.end(), "the latency of the group '{}' was not measured", group);
   return found->second;
 }
 
-double EmulatedDevice::overhead_ns(mesh::Axes group, int others) const {
-  const std::map<int, double>& measured = latency(group).overhead_ns;
+double EmulatedDevice::overhead_ns(const std::string& group, int others) const {
+  const std::map<int, double>& measured = overhead(group).sent_ns;
   const auto found = measured.find(others);
-  LANCET_CHECK(found != measured.end(), "messages to {} ranks of the group {} were not measured", others,
-               mesh::to_string(group));
+  LANCET_CHECK(found != measured.end(), "messages to {} ranks of the group '{}' were not measured", others, group);
   return found->second;
 }
 
-int EmulatedDevice::others_in(mesh::Axes group) const { return options_.layout.group(group).ranks - 1; }
+// A group of named stages has the ranks of other stages alone.
+int EmulatedDevice::others_in(const std::string& group) const {
+  if (group.empty()) return options_.layout.ranks - 1;
+  std::size_t most = 1;
+  for (int rank = 0; rank < options_.layout.ranks; ++rank)
+    most = std::max(most, ir::ranks_of(group, options_.layout.mesh, rank).size());
+  return int(most) - 1;
+}
 
 int EmulatedDevice::sent_to(const ir::Instruction& at) const {
-  const int others = others_in(ir::group_of(at));
+  if (ir::between_stages(at.stream)) return 1;
+  const int others = others_in(group_key(at));
   if (ops::is_ring_step(at)) return std::min(int(at.results.size()), others);  // a window to each of its neighbours
   return cost::reached(at) > 0 ? int(cost::reached(at)) : others;
 }
 
 double EmulatedDevice::message_latency_ns(const ir::Instruction& at) const {
-  return costs_.latency_ms(at) * ns_per_ms - overhead_ns(ir::group_of(at), sent_to(at)) / options_.dilation;
+  return costs_.latency_ms(at) * ns_per_ms - overhead_ns(group_key(at), sent_to(at)) / options_.dilation;
+}
+
+double EmulatedDevice::all_reduce_latency_ns(const ir::Instruction& at) const {
+  return costs_.reduce_ms(1, at) * ns_per_ms - overhead(group_key(at)).all_reduce_ns / options_.dilation;
 }
 
 // Messages are of a byte, to the next ranks. The groups of some axes measure at the same time, as they communicate in a
 // step.
-Status EmulatedDevice::measure(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group,
+Status EmulatedDevice::measure(comm::Communicator& world, comm::Communicator& ranks, const std::string& group,
                                const std::set<int>& numbers) {
-  const bool is_new = !latencies_.contains(group);
-  Latency& latency = latencies_[group];
+  const bool is_new = !overheads_.contains(group);
+  Overhead& overhead = overheads_[group];
   for (const int others : numbers) {
-    if (latency.overhead_ns.contains(others)) continue;
+    if (overhead.sent_ns.contains(others)) continue;
     std::vector<comm::Segment> sends, receives;
     std::vector<std::byte> bytes(2 * std::size_t(others));
     for (int i = 0; i < others; ++i) {
       sends.push_back({(ranks.rank() + i + 1) % ranks.size(), bytes.data() + i, 1});
       receives.push_back({(ranks.rank() + ranks.size() - i - 1) % ranks.size(), bytes.data() + others + i, 1});
     }
-    LANCET_ASSIGN(latency.overhead_ns[others],
-                  slowest_ns(world, calibrations, [&] { return ranks.send_receive(sends, receives); }));
+    LANCET_ASSIGN(overhead.sent_ns[others], slowest_ns(world, calibrations, [&]() -> Status {
+                    return ranks.size() == 1 ? Status() : ranks.send_receive(sends, receives);
+                  }));
   }
   if (!is_new) return {};
   std::vector<float> sums(std::size_t(ranks.size()));
-  LANCET_ASSIGN(const double all_reduce, slowest_ns(world, calibrations, [&] { return ranks.all_reduce_sum(sums); }));
-  latency.all_reduce_ns = costs_.all_reduce_ms(1, group) * ns_per_ms - all_reduce / options_.dilation;
+  LANCET_ASSIGN(overhead.all_reduce_ns, slowest_ns(world, calibrations, [&] { return ranks.all_reduce_sum(sums); }));
   return {};
 }
 
-Status EmulatedDevice::calibrate(comm::Communicator& world, const ir::Program& program) {
+Status EmulatedDevice::calibrate(comm::Communicator& world, const std::vector<const ir::Program*>& programs) {
   if (world.size() == 1) return {};
-  std::map<mesh::Axes, std::set<int>> used{{mesh::Axes(), {}}};  // by group, the numbers of ranks sent to
-  const auto named = ir::used_axes(program);
-  for (const mesh::Axes group : named[std::size_t(ir::Stream::reduce)]) used[group];
-  for (const ir::Instruction& at : program.instructions)
-    if (at.stream == ir::Stream::expert) used[ir::group_of(at)].insert(sent_to(at));
+  std::map<std::string, std::set<int>> used{{"", {}}};  // by group, the numbers of ranks sent to
+  for (const ir::Program* program : programs) {
+    const auto keys = ir::used_keys(*program);
+    for (const std::string& group : keys[std::size_t(ir::Stream::reduce)]) used[group];
+    for (const ir::Instruction& at : program->instructions)
+      if (at.stream == ir::Stream::expert || ir::between_stages(at.stream)) used[group_key(at)].insert(sent_to(at));
+  }
   for (auto& [group, numbers] : used) {
     numbers.insert(others_in(group));
     if (group.empty()) {
       LANCET_TRY(measure(world, world, group, numbers));
       continue;
     }
-    LANCET_ASSIGN(const auto ranks, world.split(options_.layout.mesh.group(world.rank(), group)));
+    LANCET_ASSIGN(const auto ranks, world.split(ir::ranks_of(group, options_.layout.mesh, world.rank())));
     LANCET_TRY(measure(world, *ranks, group, numbers));
   }
   return {};
@@ -176,6 +201,7 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
   double bytes = 0;
   for (const ir::Instruction& at : plan.program.instructions)
     if (ops::kind(at) == ops::Kind::all_to_all) bytes = std::max(bytes, cost::bytes_sent(plan.program, at));
+  LANCET_ASSIGN(bytes, comm::largest(world, bytes));  // a stage may have no experts
   const int peers = world.size() - 1;
   const auto each = std::size_t(bytes / (options_.scale * std::max(peers, 1)));
   if (peers == 0 || each == 0) return {};
@@ -188,7 +214,7 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
   }
   LANCET_ASSIGN(const double host_ns,
                 slowest_ns(world, large_calibrations, [&] { return world.send_receive(sends, receives); }));
-  const double ms = std::max(host_ns - overhead_ns({}, others_in({})), 0.0) / options_.dilation / ns_per_ms;
+  const double ms = std::max(host_ns - overhead_ns("", world.size() - 1), 0.0) / options_.dilation / ns_per_ms;
   const double declared = slowest_costs_.all_to_all_ms(bytes) - slowest_costs_.all_to_all_ms(1);
   if (world.rank() == 0 && std::abs(ms / declared - 1) > most_unlike)
     log::warn(
@@ -200,7 +226,8 @@ Status EmulatedDevice::try_links(comm::Communicator& world, const ir::Plan& plan
 
 Status EmulatedDevice::check(const ir::Plan& plan) const {
   const int ranks = options_.among();
-  mesh::Axes group;  // of the all-to-alls
+  LANCET_TRY(check_transfers(plan.program));
+  std::string group;  // of the all-to-alls
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
@@ -210,7 +237,7 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
                                       : double(options_.experts - of_rank) / groups_of_peers(plan.program, at);
     least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
     total += costs_.all_to_all(plan.program, at, std::max<std::int64_t>(reached + 1, 0)).ms * ns_per_ms;
-    group = ir::group_of(at);
+    group = group_key(at);
     ++count;
   }
   if (count == 0) return {};
@@ -218,14 +245,33 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
     return config_error(
         fmt::format("emulated.scale: expected at most {:.0f}, so that a message for an expert has {} bytes, found {}",
                     std::floor(least_bytes / least_message), least_message, options_.scale));
-  // What an all-to-all takes here besides its bytes, beyond its declared latency, relative to its whole time.
-  const double declared = costs_.all_to_all_ms(1, group) * ns_per_ms, mean = total / count, late = most_late_pct / 100;
-  const double overhead = overhead_ns(group, others_in(group));
+  const mesh::Axes axes = mesh::parse_axes(group).value_or(mesh::Axes());
+  return check_dilation(fmt::format("an all-to-all of {} ranks", ranks), costs_.all_to_all_ms(1, axes) * ns_per_ms,
+                        overhead_ns(group, others_in(group)), total / count);
+}
+
+// Messages between stages, of which the receiver knows the bytes, too.
+Status EmulatedDevice::check_transfers(const ir::Program& program) const {
+  double latency = 0, overhead = 0, total = 0, count = 0;
+  for (const ir::Instruction& at : program.instructions) {
+    if (!ir::between_stages(at.stream)) continue;
+    latency = costs_.latency_ms(at) * ns_per_ms;
+    overhead = overhead_ns(group_key(at), 1);
+    total += costs_.transfer(program, at).ms * ns_per_ms;
+    ++count;
+  }
+  if (count == 0) return {};
+  return check_dilation("a message between stages", latency, overhead, total / count);
+}
+
+// What a message takes here besides its bytes, beyond its declared latency, relative to its whole time: all in
+// nanoseconds, the overhead in those of the host.
+Status EmulatedDevice::check_dilation(const std::string& what, double declared, double overhead, double mean) const {
+  const double late = most_late_pct / 100;
   const auto dilation = [&](double share) { return std::ceil(overhead / (declared + share * mean)); };
-  const std::string found = fmt::format(
-      "an all-to-all of {} ranks takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} "
-      "ms",
-      ranks, overhead / ns_per_ms, mean / ns_per_ms);
+  const std::string found =
+      fmt::format("{} takes {:.2f} ms on this machine even without bytes, its mean declared time is {:.2f} ms", what,
+                  overhead / ns_per_ms, mean / ns_per_ms);
   if (options_.dilation < dilation(most_overhead))
     return config_error(fmt::format("emulated.dilation: expected at least {:.0f} ({}), found {}", dilation(late), found,
                                     options_.dilation));

@@ -1,15 +1,17 @@
 // A tensor is known if the host has its numbers: inputs of integers, routers' scores, which are drawn, the biases that
 // balance the load (ops::OpDef::counted), which stay zero, and the results of an instruction whose operands are all
 // known (choices of experts, gates, counts, statistics of the load). A part of a tensor is known if the whole is, and
-// the other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself. All
-// other tensors are unknown, and their memory is never used. Messages of unknown tensors are scaled; the filled slots
-// and the rows that tell their sizes are known.
+// the other way round. An all-reduce is computed if any of its vectors is known, since it sums each by itself, or if it
+// sums the ranks' shares of an output, which may be known to some of them alone. What arrives from another pipeline
+// stage is unknown. All other tensors are unknown, and their memory is never used. Messages of unknown tensors are
+// scaled; the filled slots and the rows that tell their sizes are known.
 #include "emulated_kernels.h"
 
 #include <algorithm>
 
 #include "drawn_routing.h"
 #include "lancet/comm/scaled.h"
+#include "lancet/ir/block.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
@@ -28,25 +30,21 @@ std::vector<bool> find_computed(const ir::Program& program) {
   for (std::size_t i = 0; i < known.size(); ++i)
     if (program.tensors[i].kind == ir::TensorKind::input && program.tensors[i].type.dtype == DType::i32)
       known[i] = true;
+  std::vector<bool> is_share_of_rank(known.size());
+  for (const ir::Output& output : program.outputs)
+    if (ir::is_share(output.kind)) is_share_of_rank[output.tensor.index()] = true;
   for (std::size_t i = 0; i < computed.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
+    if (ir::between_stages(at.stream)) continue;
     const auto is_known = [&](ir::TensorId id) { return known[whole_of(id)]; };
     const bool each_alone = ops::op(at.op).in_place && at.stream != ir::Stream::compute;
-    computed[i] = each_alone ? std::ranges::any_of(at.operands, is_known)
-                             : !at.operands.empty() && std::ranges::all_of(at.operands, is_known);
+    const auto is_share = [&](ir::TensorId id) { return bool(is_share_of_rank[id.index()]); };
+    computed[i] = each_alone ? std::ranges::any_of(at.operands, is_known) || std::ranges::any_of(at.results, is_share)
+                             : std::ranges::all_of(at.operands, is_known);
     if (computed[i] || is_router(at))
       for (const ir::TensorId result : at.results) known[whole_of(result)] = true;
   }
   return computed;
-}
-
-// The weights of the routers, by layer.
-std::vector<ir::TensorId> router_weights(const ir::Program& program) {
-  std::vector<ir::TensorId> weights;
-  for (const ir::Instruction& at : program.instructions)
-    if (is_router(at) && std::ranges::find(weights, at.operands[1]) == weights.end()) weights.push_back(at.operands[1]);
-  std::ranges::sort(weights, {}, [](ir::TensorId id) { return id.index(); });
-  return weights;
 }
 
 // The axes along which ranks have other tokens at a router: those of the batch, and those whose ranks put their scores
@@ -75,7 +73,6 @@ EmulatedKernels::EmulatedKernels(const ir::Plan& plan, EmulatedDevice& device)
       device_(device),
       pace_(plan, device.costs().launch_ms() * ns_per_ms, device.options().dilation),
       computed_(find_computed(plan.program)),
-      routers_(router_weights(plan.program)),
       micro_batches_(ir::micro_batches(plan.program)) {}
 
 Status EmulatedKernels::find_costs() {
@@ -117,8 +114,8 @@ std::function<double()> EmulatedKernels::declared(std::int32_t instruction, cons
 }
 
 ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::KernelArgs& args) const {
-  const auto found = std::ranges::find(routers_, at.operands[1]);
-  const int layer = int(found - routers_.begin());
+  const std::vector<int>& blocks = device_.options().blocks;
+  const int layer = int(std::ranges::find(blocks, ir::block_of(at.label).value()) - blocks.begin());
   const ops::TensorView& view = args.results[0];
   const std::int64_t first = at.attributes.integer("part", 0) * view.shape().rows();
   const EmulatedDevice::Options& options = device_.options();
@@ -137,10 +134,9 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
   // What splits slots and rows by ranks sends nothing, nor does a part of an all-to-all that stays on the rank.
   const bool alone =
       !args.group.comm || args.group.size == 1 || ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
-  double latency = alone ? cost.ms * ns_per_ms
-                   : at.stream == ir::Stream::expert
-                       ? device_.message_latency_ns(at)
-                       : cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns(ir::group_of(at));
+  double latency = alone                             ? cost.ms * ns_per_ms
+                   : at.stream == ir::Stream::reduce ? cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns(at)
+                                                     : device_.message_latency_ns(at);
   ops::Kernel send;
   if (computed_[std::size_t(instruction)]) {
     send = ops::find_cpu_kernel(at.op)->bind(args);

@@ -30,10 +30,9 @@ class EmulatedKernels {
   const ir::Plan& plan_;
   EmulatedDevice& device_;
   Pace pace_;
-  std::int64_t pass_ = 0;                    // micro batches before the current run
-  const std::vector<bool> computed_;         // by instruction
-  const std::vector<ir::TensorId> routers_;  // the weights of the routers, by layer
-  const std::int64_t micro_batches_;         // of the plan
+  std::int64_t pass_ = 0;             // micro batches before the current run
+  const std::vector<bool> computed_;  // by instruction
+  const std::int64_t micro_batches_;  // of the plan
   std::vector<cost::OpCost> op_costs_;
   std::vector<std::unique_ptr<comm::Communicator>> scaled_;  // one for each kernel that sends
 };

@@ -253,6 +253,7 @@ std::string describe(const ir::Program& program) {
   add(sums, "message", " of gradients");
   add(updates, "update", "");
   add(gathers, "gather", " of weights");
+  if (items.empty()) items.push_back("the norm of the gradients");
   return fmt::format("{} in the next step", fmt::join(items, ", "));
 }
 
@@ -385,11 +386,19 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
 
 Candidate across_steps(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   std::vector<Candidate> found = BorderSearch(step, candidate).run();
-  if (found.empty()) return candidate;
+  if (found.empty()) {
+    candidate.why_not_across_steps =
+        fmt::format("nothing left to the next step makes a step {:.1f}% shorter", 100 * least_gain);
+    return candidate;
+  }
   const std::int64_t most = plan_memory(candidate.program, candidate.needed).arena_bytes;
   for (Candidate& one : found)
     if (fits_memory(step, overlap, one) || plan_memory(one.program, one.needed).arena_bytes <= most)
       return std::move(one);
+  candidate.why_not_across_steps = fmt::format(
+      "within overlap.memory_factor = {} nothing can be left to the next step; with more memory a step is "
+      "{:.1f}% shorter",
+      overlap.memory_factor, 100 * (1 - found[0].timeline.makespan / candidate.timeline.makespan));
   return candidate;
 }
 

@@ -19,6 +19,14 @@ bool fits_memory(const Step& step, const config::Overlap& overlap, const Candida
          overlap.memory_factor * double(step.arena_bytes());
 }
 
+bool is_shorter(const Candidate& a, const Candidate& b) {
+  return a.timeline.makespan < b.timeline.makespan * (1 - 1e-9);
+}
+
+bool is_better(const Step& step, const config::Overlap& overlap, const Candidate& a, const Candidate& best) {
+  return is_shorter(a, best) && fits_memory(step, overlap, a);
+}
+
 int most_parts(const ir::Program& program) {
   int most = 1;
   for (const ir::Instruction& instruction : program.instructions)

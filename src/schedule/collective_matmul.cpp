@@ -84,8 +84,9 @@ class RingSearch {
 
   // Chooses from rings that all go one way on, or from `whole` if these do not fit the memory.
   Candidate best(Candidate whole) {
-    Candidate best = candidate();
-    if (!fits_memory(step_, overlap_, best)) {
+    Candidate best;
+    best.timeline.makespan = std::numeric_limits<double>::infinity();
+    if (!replace(best)) {
       choices_.assign(rings_.size(), {});
       best = whole;
     }
@@ -134,11 +135,13 @@ class RingSearch {
     if (choices_[kind.front()] == choice) return;
     const std::vector<RingChoice> before = choices_;
     for (const std::size_t i : kind) choices_[i] = choice;
-    Candidate other = candidate();
-    if (other.timeline.makespan < best.timeline.makespan * (1 - 1e-9) && fits_memory(step_, overlap_, other))
-      best = std::move(other);
-    else
-      choices_ = before;
+    if (!replace(best)) choices_ = before;
+  }
+
+  // Replaces `best` by the candidate of the choices if that is shorter and fits the memory.
+  bool replace(Candidate& best) const {
+    return replace_if_better(best, step_, overlap_, {.lead = 0, .backward_lead = 0},
+                             [&](const ListOptions& options) { return candidate(options); });
   }
 
   std::vector<RingTimes> times_of(const std::vector<RingChoice>& choices) const {
@@ -161,23 +164,24 @@ class RingSearch {
     return times;
   }
 
-  Candidate candidate() const {
+  Candidate candidate(const ListOptions& options) const {
     const Ringed ringed = with_rings(step_.program(), rings_, choices_);
     std::vector<cost::OpCost> op_costs = cost::op_costs(step_.costs(), ringed.program).value();
-    if (around_ == AroundRings::listed) return listed(Orders(ringed.program, std::move(op_costs)));
+    if (around_ == AroundRings::listed) return listed(Orders(ringed.program, std::move(op_costs)), options);
     const std::vector<Span> spans = spans_of(ringed);
     std::vector<bool> overlaps(ringed.ring.size());
     for (const auto& [begin, end] : spans)
       std::fill(overlaps.begin() + std::ptrdiff_t(begin), overlaps.begin() + std::ptrdiff_t(end), true);
     const Orders orders(ringed.program, std::move(op_costs), spans);
-    const Order order = orders.find({.lead = 0, .backward_lead = 0}).order;
+    const Order order = orders.find(options).order;
     ir::Program program = orders.program(order);
     Dependencies needed = turns(program, orders.needed(order), permuted(overlaps, order));
     return as_it_is(step_, in_words(), std::move(program), orders.op_costs(order), std::move(needed));
   }
 
-  Candidate listed(const Orders& orders) const {
-    const Order order = orders.find({.lead = 0, .backward_lead = 0, .memory_bytes = memory_}).order;
+  Candidate listed(const Orders& orders, ListOptions options) const {
+    options.memory_bytes = std::min(options.memory_bytes, memory_);
+    const Order order = orders.find(options).order;
     return as_it_is(step_, in_words(), orders.program(order), orders.op_costs(order), orders.needed(order));
   }
 
@@ -211,7 +215,7 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
     return candidate;
   }
   Candidate found = search_orders(*ringed, overlap, candidate);
-  if (found.timeline.makespan >= candidate.timeline.makespan * (1 - 1e-9)) return candidate;
+  if (!is_shorter(found, candidate)) return candidate;
   found.how = search.in_words() + "; " + found.how;
   return found;
 }

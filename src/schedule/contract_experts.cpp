@@ -72,30 +72,24 @@ class ContractSearch {
   }
 
   Candidate run(Candidate best) {
-    std::vector<int> counts = step_.part_counts(cut_);
-    for (const int count : counts) try_tiles(std::vector<int>(chosen_.size(), count), best);
-    if (overlap_.parts > 1 || chosen_.size() < 2) return best;
-    counts.insert(counts.begin(), 1);
-    for (std::size_t kind = 0; kind < chosen_.size(); ++kind)
-      for (const int count : counts) {
-        std::vector<int> tiles = chosen_;
-        tiles[kind] = count;
-        if (tiles != chosen_) try_tiles(tiles, best);
-      }
+    const std::vector<int>& counts = step_.part_counts(cut_);
+    std::vector<int> of_a_kind;
+    if (overlap_.parts <= 1 && chosen_.size() > 1) {
+      of_a_kind = counts;
+      of_a_kind.insert(of_a_kind.begin(), 1);
+    }
+    search_choices(chosen_, counts, of_a_kind, [&](const std::vector<int>& tiles) { return takes(tiles, best); });
     return best;
   }
 
  private:
-  void try_tiles(const std::vector<int>& tiles, Candidate& best) {
-    if (std::ranges::all_of(tiles, [](int count) { return count == 1; })) return;
-    Candidate candidate = in_tiles(tiles);
-    if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9)) return;
-    if (!fits_memory(step_, overlap_, candidate)) return;
-    best = std::move(candidate);
-    chosen_ = tiles;
+  bool takes(const std::vector<int>& tiles, Candidate& best) const {
+    if (std::ranges::all_of(tiles, [](int count) { return count == 1; })) return false;
+    return replace_if_better(best, step_, overlap_, {.lead = 0, .backward_lead = 0},
+                             [&](const ListOptions& options) { return in_tiles(tiles, options); });
   }
 
-  Candidate in_tiles(const std::vector<int>& tiles) const {
+  Candidate in_tiles(const std::vector<int>& tiles, const ListOptions& options) const {
     Split split{rows_, std::vector<int>(rows_.size(), 1), std::vector<const Cut*>(rows_.size(), &cut_)};
     for (const Pair& pair : pairs_)
       for (const std::size_t i : pair.members) split.parts[i] = tiles[pair.kind];
@@ -103,7 +97,7 @@ class ContractSearch {
     const std::vector<Span> spans = spans_of(rewritten, tiles);
     std::vector<cost::OpCost> op_costs = cost::op_costs(step_.costs(), rewritten.program).value();
     const Orders orders(std::move(rewritten.program), std::move(op_costs), spans);
-    const Order order = orders.find({.lead = 0, .backward_lead = 0}).order;
+    const Order order = orders.find(options).order;
     Dependencies needed = orders.needed(order);
     join(needed, waits(rewritten.origin, order, spans));
     return as_it_is(step_, describe(tiles), orders.program(order), orders.op_costs(order), std::move(needed));

@@ -16,62 +16,149 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
+// The jobs that wait for each job.
+class Users {
+ public:
+  explicit Users(std::span<const Job> jobs) : begin_(jobs.size() + 1) {
+    for (const Job& of : jobs)
+      for (std::int32_t need : of.needs) ++begin_[std::size_t(need) + 1];
+    for (std::size_t i = 0; i < jobs.size(); ++i) begin_[i + 1] += begin_[i];
+    users_.resize(begin_.back());
+    std::vector<std::size_t> next(begin_.begin(), begin_.end() - 1);
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      for (std::int32_t need : jobs[i].needs) users_[next[std::size_t(need)]++] = std::int32_t(i);
+  }
+  std::span<const std::int32_t> of(std::size_t i) const {
+    return std::span(users_).subspan(begin_[i], begin_[i + 1] - begin_[i]);
+  }
+
+ private:
+  std::vector<std::size_t> begin_;  // by job: where its users begin in users_; and the end
+  std::vector<std::int32_t> users_;
+};
+
+// The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
+double path_after(std::span<const Job> jobs, std::span<const std::int32_t> users, const std::vector<double>& rank) {
+  double path = 0, chunks = 0, after_chunks = 0;
+  for (std::int32_t user : users) {
+    const Job& job = jobs[std::size_t(user)];
+    if (job.stream == ir::Stream::reduce) {
+      chunks += job.ms;
+      after_chunks = std::max(after_chunks, rank[std::size_t(user)] - job.ms);
+    } else {
+      path = std::max(path, rank[std::size_t(user)]);
+    }
+  }
+  return std::max(path, chunks + after_chunks);
+}
+
+// The urgency of each job.
+std::vector<double> ranks_of(std::span<const Job> jobs, const Users& users, const ListOptions& options) {
+  std::vector<double> rank(jobs.size());
+  double longest = 0;
+  for (std::size_t i = jobs.size(); i-- > 0;) {
+    rank[i] = jobs[i].ms + path_after(jobs, users.of(i), rank);
+    longest = std::max(longest, rank[i]);
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    if (jobs[i].part >= 0 && !jobs[i].filler)
+      rank[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
+  return rank;
+}
+
+// The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
+class LiveBlocks {
+ public:
+  LiveBlocks(std::span<const Job> jobs, const ListMemory& memory)
+      : block_bytes_(memory.bytes), jobs_left_(memory.bytes.size()), alive_(memory.bytes.size()) {
+    for (std::int32_t block : memory.before) revive(block);
+    for (std::int32_t block : memory.after) ++jobs_left_[std::size_t(block)];
+    for (const Job& job : jobs)
+      for (std::int32_t block : job.blocks) ++jobs_left_[std::size_t(block)];
+  }
+  std::int64_t bytes() const { return bytes_; }
+  std::int64_t peak_bytes() const { return peak_bytes_; }
+
+  void start(const Job& job) {
+    for (std::int32_t block : job.blocks) revive(block);
+  }
+  void finish(const Job& job) {
+    for (std::int32_t block : job.blocks)
+      if (--jobs_left_[std::size_t(block)] == 0) bytes_ -= block_bytes_[std::size_t(block)];
+  }
+  // Bytes of the blocks whose first job this would be.
+  std::int64_t new_bytes(const Job& job) const {
+    std::int64_t bytes = 0;
+    for (std::int32_t block : job.blocks)
+      if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
+    return bytes;
+  }
+  // Bytes of the blocks whose last job this is.
+  std::int64_t freed_by(const Job& job) const {
+    std::int64_t bytes = 0;
+    for (std::int32_t block : job.blocks)
+      if (jobs_left_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
+    return bytes;
+  }
+
+ private:
+  void revive(std::int32_t block) {
+    if (alive_[std::size_t(block)]) return;
+    alive_[std::size_t(block)] = true;
+    bytes_ += block_bytes_[std::size_t(block)];
+    peak_bytes_ = std::max(peak_bytes_, bytes_);
+  }
+
+  std::span<const std::int64_t> block_bytes_;
+  std::vector<int> jobs_left_;  // by block: jobs that touch it and have not ended
+  std::vector<bool> alive_;
+  std::int64_t bytes_ = 0, peak_bytes_ = 0;
+};
+
+// Orders jobs by their ranks, the most urgent first.
+struct Urgent {
+  const std::vector<double>* rank;
+  bool operator()(std::int32_t a, std::int32_t b) const {
+    const double ra = (*rank)[std::size_t(a)], rb = (*rank)[std::size_t(b)];
+    return ra != rb ? ra > rb : a < b;
+  }
+};
+using Queue = std::set<std::int32_t, Urgent>;
+
+// Fillers that wait, in two orders.
+struct Fillers {
+  std::set<std::pair<double, std::int32_t>> by_length;
+  Queue by_urgency;
+  void insert(double ms, std::int32_t id) {
+    by_length.insert({ms, id});
+    by_urgency.insert(id);
+  }
+  void erase(double ms, std::int32_t id) {
+    by_length.erase({ms, id});
+    by_urgency.erase(id);
+  }
+  // -1 if there is none.
+  std::int32_t most_urgent() const { return by_urgency.empty() ? -1 : *by_urgency.begin(); }
+  std::int32_t longest_within(double gap) const {
+    const auto above = by_length.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
+    return above == by_length.begin() ? -1 : std::prev(above)->second;
+  }
+};
+
 class Scheduler {
  public:
   Scheduler(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory)
       : jobs_(jobs),
         options_(options),
-        block_bytes_(memory.bytes),
-        block_jobs_(memory.bytes.size()),
-        alive_(memory.bytes.size()),
-        rank_(jobs.size()),
+        memory_(jobs, memory),
+        users_(jobs),
+        rank_(ranks_of(jobs, users_, options)),
         missing_(jobs.size()) {
     result_.end.resize(jobs.size());
-    for (std::int32_t block : memory.before) revive(block);
-    for (std::int32_t block : memory.after) ++block_jobs_[std::size_t(block)];
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
-      for (std::int32_t block : jobs[i].blocks) ++block_jobs_[std::size_t(block)];
+      given_[index(jobs[i].stream)].push_back(std::int32_t(i));
     }
-    find_users();
-    double longest = 0;
-    for (std::size_t i = jobs.size(); i-- > 0;) {
-      rank_[i] = jobs[i].ms + path_after(i);
-      longest = std::max(longest, rank_[i]);
-    }
-    for (std::size_t i = 0; i < jobs.size(); ++i) given_[index(jobs[i].stream)].push_back(std::int32_t(i));
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-      if (jobs[i].part >= 0 && !jobs[i].filler)
-        rank_[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
-  }
-
-  void find_users() {
-    users_begin_.resize(jobs_.size() + 1);
-    for (const Job& of : jobs_)
-      for (std::int32_t need : of.needs) ++users_begin_[std::size_t(need) + 1];
-    for (std::size_t i = 0; i < jobs_.size(); ++i) users_begin_[i + 1] += users_begin_[i];
-    users_.resize(users_begin_.back());
-    std::vector<std::size_t> next(users_begin_.begin(), users_begin_.end() - 1);
-    for (std::size_t i = 0; i < jobs_.size(); ++i)
-      for (std::int32_t need : jobs_[i].needs) users_[next[std::size_t(need)]++] = std::int32_t(i);
-  }
-  std::span<const std::int32_t> users(std::size_t i) const {
-    return std::span(users_).subspan(users_begin_[i], users_begin_[i + 1] - users_begin_[i]);
-  }
-
-  // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
-  double path_after(std::size_t i) const {
-    double path = 0, chunks = 0, after_chunks = 0;
-    for (std::int32_t user : users(i)) {
-      const double rank = rank_[std::size_t(user)];
-      if (job(user).stream == ir::Stream::reduce) {
-        chunks += job(user).ms;
-        after_chunks = std::max(after_chunks, rank - job(user).ms);
-      } else {
-        path = std::max(path, rank);
-      }
-    }
-    return std::max(path, chunks + after_chunks);
   }
 
   ListSchedule run() {
@@ -84,6 +171,7 @@ class Scheduler {
       advance();
     }
     for (double end : result_.end) result_.makespan = std::max(result_.makespan, end);
+    result_.peak_bytes = memory_.peak_bytes();
     return std::move(result_);
   }
 
@@ -92,35 +180,6 @@ class Scheduler {
     std::int32_t job = -1;
     double end = never;
   };
-  // Orders jobs by urgency, the most urgent first.
-  struct Urgent {
-    const std::vector<double>* rank;
-    bool operator()(std::int32_t a, std::int32_t b) const {
-      const double ra = (*rank)[std::size_t(a)], rb = (*rank)[std::size_t(b)];
-      return ra != rb ? ra > rb : a < b;
-    }
-  };
-  using Queue = std::set<std::int32_t, Urgent>;
-  // Fillers that wait, in two orders.
-  struct Fillers {
-    std::set<std::pair<double, std::int32_t>> by_length;
-    Queue by_urgency;
-    void insert(double ms, std::int32_t id) {
-      by_length.insert({ms, id});
-      by_urgency.insert(id);
-    }
-    void erase(double ms, std::int32_t id) {
-      by_length.erase({ms, id});
-      by_urgency.erase(id);
-    }
-    // -1 if there is none.
-    std::int32_t most_urgent() const { return by_urgency.empty() ? -1 : *by_urgency.begin(); }
-    std::int32_t longest_within(double gap) const {
-      const auto above = by_length.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
-      return above == by_length.begin() ? -1 : std::prev(above)->second;
-    }
-  };
-
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
@@ -169,7 +228,7 @@ class Scheduler {
 
   std::int32_t pick(ir::Stream stream) {
     if (options_.in_order[index(stream)]) return pick_next(stream);
-    if (stream == ir::Stream::compute && live_bytes_ > options_.memory_bytes)
+    if (stream == ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
       if (const std::int32_t filler = feeders_.most_urgent(); filler >= 0) return take_filler(filler);
@@ -182,11 +241,11 @@ class Scheduler {
   std::int32_t take_ready(ir::Stream stream) {
     Queue& queue = ready_[index(stream)];
     auto next = queue.end();
-    if (stream != ir::Stream::compute && live_bytes_ > options_.memory_bytes)
+    if (stream != ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
       next = std::ranges::find_if(queue, [&](std::int32_t id) { return job(id).feeds_filler; });
     if (next == queue.end())
-      next = std::ranges::find_if(queue,
-                                  [&](std::int32_t id) { return live_bytes_ + new_bytes(id) <= options_.hold_bytes; });
+      next = std::ranges::find_if(
+          queue, [&](std::int32_t id) { return memory_.bytes() + new_bytes(id) <= options_.hold_bytes; });
     if (next == queue.end()) return -1;
     const std::int32_t id = *next;
     queue.erase(next);
@@ -204,13 +263,9 @@ class Scheduler {
     start(job(least).stream, least);
   }
 
-  // Bytes of the blocks whose first job this would be.
+  // What a job would add to the memory, if that is limited.
   std::int64_t new_bytes(std::int32_t id) const {
-    if (options_.hold_bytes == std::numeric_limits<std::int64_t>::max()) return 0;
-    std::int64_t bytes = 0;
-    for (std::int32_t block : job(id).blocks)
-      if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
-    return bytes;
+    return options_.hold_bytes == std::numeric_limits<std::int64_t>::max() ? 0 : memory_.new_bytes(job(id));
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -222,20 +277,12 @@ class Scheduler {
     return fillers_.by_length.begin()->second;
   }
 
-  // Bytes of the blocks whose last job this is.
-  std::int64_t freed_by(std::int32_t id) const {
-    std::int64_t bytes = 0;
-    for (std::int32_t block : job(id).blocks)
-      if (block_jobs_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
-    return bytes;
-  }
-
   // -1 if none frees anything.
   std::int32_t most_freeing_filler() const {
     std::int32_t best = -1;
     std::int64_t most = 0;
     for (const auto& [_, id] : fillers_.by_length)
-      if (const std::int64_t freed = freed_by(id); freed > most) {
+      if (const std::int64_t freed = memory_.freed_by(job(id)); freed > most) {
         most = freed;
         best = id;
       }
@@ -250,7 +297,7 @@ class Scheduler {
 
   void start(ir::Stream stream, std::int32_t id) {
     result_.order.push_back({id});
-    for (std::int32_t block : job(id).blocks) revive(block);
+    memory_.start(job(id));
     const double end = now_ + job(id).ms;
     if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
     result_.end[std::size_t(id)] = end;
@@ -260,17 +307,9 @@ class Scheduler {
       finish(id);
   }
 
-  void revive(std::int32_t block) {
-    if (alive_[std::size_t(block)]) return;
-    alive_[std::size_t(block)] = true;
-    live_bytes_ += block_bytes_[std::size_t(block)];
-    result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
-  }
-
   void finish(std::int32_t id) {
-    for (std::int32_t block : job(id).blocks)
-      if (--block_jobs_[std::size_t(block)] == 0) live_bytes_ -= block_bytes_[std::size_t(block)];
-    for (std::int32_t user : users(std::size_t(id)))
+    memory_.finish(job(id));
+    for (std::int32_t user : users_.of(std::size_t(id)))
       if (--missing_[std::size_t(user)] == 0) make_ready(user);
   }
 
@@ -289,13 +328,9 @@ class Scheduler {
 
   std::span<const Job> jobs_;
   const ListOptions& options_;
-  std::span<const std::int64_t> block_bytes_;
-  std::vector<int> block_jobs_;  // by block: jobs that touch it and have not ended
-  std::vector<bool> alive_;
-  std::int64_t live_bytes_ = 0;
-  std::vector<double> rank_;  // urgency: the longest path from a job's start in milliseconds, less the lead of its part
-  std::vector<std::size_t> users_begin_;  // by job: where its users begin in users_; and the end
-  std::vector<std::int32_t> users_;
+  LiveBlocks memory_;
+  const Users users_;
+  const std::vector<double> rank_;  // urgency: the longest path from a job's start in ms, less the lead of its part
   std::vector<int> missing_;
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it

@@ -175,9 +175,7 @@ bool OrderSearch::is_mixed_better(const LayerMixes& mixes, const std::vector<Lay
   ListOptions abreast = best.options;
   abreast.backward_lead = 0;
   try_options(tried, orders, abreast);
-  if (tried.candidate.timeline.makespan >= best.candidate.timeline.makespan * (1 - 1e-9) ||
-      !fits_memory(step_, overlap_, tried.candidate))
-    return false;
+  if (!is_better(step_, overlap_, tried.candidate, best.candidate)) return false;
   best = std::move(tried);
   return true;
 }
@@ -264,7 +262,7 @@ Candidate OrderSearch::best(Candidate first) {
   sort_tried();
   for (Tried& tried : tried_) {
     Candidate& best = tried.candidate;
-    if (best.timeline.makespan >= first.timeline.makespan * (1 - 1e-9)) break;
+    if (!is_shorter(best, first)) break;
     if (fits_memory(step_, overlap_, best)) return with_or_without_turns(std::move(best));
   }
   if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))

@@ -54,12 +54,16 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, C
     for (const bool fill_gaps : {true, false}) {
       const Order order = orders.find({.fill_gaps = fill_gaps, .memory_bytes = memory, .hold_bytes = memory}).order;
       Candidate paired = as_it_is(step, how, orders.program(order), orders.op_costs(order), orders.needed(order));
-      if (best && paired.timeline.makespan >= best->timeline.makespan * (1 - 1e-9)) continue;
-      if (fits_memory(step, overlap, paired)) best = std::move(paired);
+      if ((!best || is_shorter(paired, *best)) && fits_memory(step, overlap, paired)) best = std::move(paired);
     }
   if (best) return *std::move(best);
   candidate.how += "; no pairs of micro batches fit overlap.memory_factor";
   return candidate;
+}
+
+Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  Candidate paired = pair_micro_batches(step, overlap, candidate);
+  return better(std::move(candidate), std::move(paired));
 }
 
 }  // namespace lancet::schedule

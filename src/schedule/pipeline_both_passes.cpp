@@ -17,10 +17,12 @@ Candidate both_passes_in_parts(const Step& step, const config::Overlap& overlap,
     const Rewritten rewritten = rewrite(step.program(), split);
     const Orders orders(rewritten.program, step.op_costs(rewritten, split));
     for (double lead : part_leads) {
-      const Order order = orders.find({.fill_gaps = false, .lead = lead, .backward_lead = lead}).order;
-      Candidate found = as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
-                                 orders.op_costs(order), orders.needed(order));
-      best = better_that_fits(std::move(best), std::move(found), step, overlap);
+      const auto ordered = [&](const ListOptions& options) {
+        const Order order = orders.find(options).order;
+        return as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
+                        orders.op_costs(order), orders.needed(order));
+      };
+      replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead, .backward_lead = lead}, ordered);
     }
   }
   return best;

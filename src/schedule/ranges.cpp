@@ -26,14 +26,14 @@ class RangeCosts {
 
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
-    if (parts > 1 && !has_all_to_all(first, last)) return impossible;
+    if (parts > 1 && !has_messages(first, last)) return impossible;
     return list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
   }
 
  private:
-  bool has_all_to_all(std::size_t first, std::size_t last) const {
+  bool has_messages(std::size_t first, std::size_t last) const {
     for (std::size_t i = first; i < last; ++i)
-      if (ops::kind(step_.program().instructions[i]) == ops::Kind::all_to_all) return true;
+      if (step_.program().instructions[i].stream == ir::Stream::expert) return true;
     return false;
   }
 

@@ -21,10 +21,10 @@ enum class PartOrder { list_schedule, stages };
 
 // The instructions of the spans in one of the orders, all else in program order; and its dependencies.
 std::pair<Order, Dependencies> order_of(const Rewritten& rewritten, const std::vector<cost::OpCost>& op_costs,
-                                        const std::vector<Span>& spans, PartOrder how) {
+                                        const std::vector<Span>& spans, PartOrder how, const ListOptions& options) {
   if (how == PartOrder::list_schedule) {
     const Orders orders(rewritten.program, op_costs, spans);
-    Order order = orders.find({}).order;
+    Order order = orders.find(options).order;
     Dependencies needed = orders.needed(order);
     return {std::move(order), std::move(needed)};
   }
@@ -35,7 +35,8 @@ std::pair<Order, Dependencies> order_of(const Rewritten& rewritten, const std::v
 }
 
 // degrees: the number of parts of each MoE layer.
-Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<int>& degrees, PartOrder how) {
+Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<int>& degrees, PartOrder how,
+                           const ListOptions& options) {
   const std::vector<ExpertRange> ranges = expert_ranges(step);
   Split split = step.whole(cut);
   for (const ExpertRange& range : ranges)
@@ -44,7 +45,7 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
   Rewritten rewritten = rewrite(step.program(), split);
   const std::vector<Span> spans = positions_of(rewritten, ranges);
   const std::vector<cost::OpCost> op_costs = step.op_costs(rewritten, split);
-  auto [order, needed] = order_of(rewritten, op_costs, spans, how);
+  auto [order, needed] = order_of(rewritten, op_costs, spans, how, options);
   ir::Program program = permuted(std::move(rewritten.program), order);
   needed = turns(program, std::move(needed));
   const bool alike = std::ranges::count(degrees, degrees.front()) == std::ptrdiff_t(degrees.size());
@@ -53,6 +54,14 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
                               alike ? std::to_string(degrees.front()) : fmt::format("{}", fmt::join(degrees, ", ")),
                               cut.words.parts),
                   std::move(program), permuted(op_costs, order), std::move(needed));
+}
+
+// Stages have one order, whatever memory it needs.
+bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, const Cut& cut,
+                       const std::vector<int>& degrees, PartOrder how) {
+  const auto made = [&](const ListOptions& options) { return experts_in_parts(step, cut, degrees, how, options); };
+  return how == PartOrder::stages ? schedule::replace_if_better(best, made({}), step, overlap)
+                                  : schedule::replace_if_better(best, step, overlap, {}, made);
 }
 
 std::vector<int> all_alike(const Step& step, int parts) {
@@ -64,31 +73,19 @@ Candidate split_experts(const Step& step, const config::Overlap& overlap, const 
   candidate.how = "experts and their all-to-alls whole";
   if (expert_ranges(step).empty()) return candidate;  // no tokens travel
   return or_forced_split(std::move(candidate), step, overlap, cut, [&](Candidate best) {
-    for (int parts : step.part_counts(cut))
-      best = better_that_fits(std::move(best), experts_in_parts(step, cut, all_alike(step, parts), how), step, overlap);
+    for (int parts : step.part_counts(cut)) replace_if_better(best, step, overlap, cut, all_alike(step, parts), how);
     return best;
   });
 }
 
 // The best degree for all layers alike, then layer by layer the degree that makes the step shortest.
 Candidate search_degrees(const Step& step, const config::Overlap& overlap, PartOrder how, Candidate best) {
-  std::vector<int> degrees = all_alike(step, 1);
-  std::vector<int> choices{1};
-  for (int parts : step.part_counts(cut_named("capacity"))) choices.push_back(parts);
-  auto try_degrees = [&](const std::vector<int>& tried) {
-    Candidate candidate = experts_in_parts(step, cut_named("capacity"), tried, how);
-    if (candidate.timeline.makespan >= best.timeline.makespan * (1 - 1e-9) || !fits_memory(step, overlap, candidate))
-      return;
-    best = std::move(candidate);
-    degrees = tried;
-  };
-  for (int parts : step.part_counts(cut_named("capacity"))) try_degrees(all_alike(step, parts));
-  for (std::size_t layer = 0; layer < degrees.size(); ++layer)
-    for (int parts : choices) {
-      std::vector<int> tried = degrees;
-      tried[layer] = parts;
-      if (tried != degrees) try_degrees(tried);
-    }
+  const std::vector<int>& counts = step.part_counts(cut_named("capacity"));
+  std::vector<int> degrees = all_alike(step, 1), of_a_layer = counts;
+  of_a_layer.insert(of_a_layer.begin(), 1);
+  search_choices(degrees, counts, of_a_layer, [&](const std::vector<int>& tried) {
+    return replace_if_better(best, step, overlap, cut_named("capacity"), tried, how);
+  });
   return best;
 }
 

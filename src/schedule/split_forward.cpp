@@ -17,12 +17,13 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
     const Orders orders(rewritten.program, step.op_costs(rewritten, split),
                         {position_of(rewritten, 0, step.forward_end())});
     for (double lead : forward_leads) {
-      const Order order = orders.find({.fill_gaps = false, .lead = lead}).order;
-      ir::Program program = orders.program(order);
-      Dependencies needed = turns(program, orders.needed(order));
-      Candidate found =
-          as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
-      best = better_that_fits(std::move(best), std::move(found), step, overlap);
+      const auto ordered = [&](const ListOptions& options) {
+        const Order order = orders.find(options).order;
+        ir::Program program = orders.program(order);
+        Dependencies needed = turns(program, orders.needed(order));
+        return as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
+      };
+      replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead}, ordered);
     }
   }
   return best;

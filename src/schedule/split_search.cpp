@@ -6,15 +6,35 @@
 #include <cmath>
 #include <limits>
 
-namespace lancet::schedule {
+#include "orders.h"
 
-Candidate better(Candidate a, Candidate b) {
-  return b.timeline.makespan < a.timeline.makespan * (1 - 1e-9) ? std::move(b) : std::move(a);
+namespace lancet::schedule {
+namespace {
+
+// What packing tensors into the arena may lose of the memory that an order is given, as shares of the step's.
+constexpr double packing_margins[] = {0.025, 0.065, 0.1};
+
+}  // namespace
+
+Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
+
+bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap) {
+  if (!is_shorter(candidate, best) || (overlap.parts <= 1 && !fits_memory(step, overlap, candidate))) return false;
+  best = std::move(candidate);
+  return true;
 }
 
-Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap) {
-  if (overlap.parts <= 1 && !fits_memory(step, overlap, b)) return a;
-  return better(std::move(a), std::move(b));
+bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
+                       const std::function<Candidate(const ListOptions&)>& make) {
+  Candidate candidate = make(options);
+  const auto whole = double(peak_bytes(step.original().program()));
+  for (const double margin : packing_margins) {
+    if (!is_shorter(candidate, best)) return false;
+    if (replace_if_better(best, candidate, step, overlap)) return true;
+    options.memory_bytes = options.hold_bytes = std::int64_t((overlap.memory_factor - margin) * whole);
+    candidate = make(options);
+  }
+  return replace_if_better(best, std::move(candidate), step, overlap);
 }
 
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,

@@ -10,6 +10,7 @@
 #include "lancet/config/config.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/partition/rewrite.h"
+#include "list_schedule.h"
 #include "ranges.h"
 
 namespace lancet::schedule {
@@ -17,13 +18,37 @@ namespace lancet::schedule {
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 
-// The same, but `b` only if its arena is within overlap.memory_factor or overlap.parts forces a split.
-Candidate better_that_fits(Candidate a, Candidate b, const Step& step, const config::Overlap& overlap);
+// Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor, or overlap.parts
+// forces a split. True if replaced.
+bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap);
+
+// The same with make(options). A candidate that is shorter and does not fit is made again with jobs that wait until
+// less memory is alive (ListOptions::hold_bytes), so that no way to overlap is left out because of the memory of the
+// one order that was tried first.
+bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
+                       const std::function<Candidate(const ListOptions&)>& make);
 
 // The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
 // replaces it; if no split fits the memory, `whole` is returned with its own length.
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
+
+// Finds a choice for each layer or kind: first the same one for all, of `for_all`, then one of `for_one` for each in
+// turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best so far.
+template <class Choice, class Takes>
+void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_all, const std::vector<Choice>& for_one,
+                    const Takes& takes) {
+  const auto attempt = [&](std::vector<Choice> choices) {
+    if (choices != chosen && takes(choices)) chosen = std::move(choices);
+  };
+  for (const Choice& choice : for_all) attempt(std::vector<Choice>(chosen.size(), choice));
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    for (const Choice& choice : for_one) {
+      std::vector<Choice> choices = chosen;
+      choices[i] = choice;
+      attempt(std::move(choices));
+    }
+}
 
 // The range [first, last) of the rewritten program that holds the instructions [begin, end) of the source.
 std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end);

@@ -121,11 +121,7 @@ class TileSearch {
   }
 
   void try_tiles(const std::vector<Tiles>& tiles) {
-    Candidate candidate = in_tiles(tiles);
-    if (candidate.timeline.makespan >= best_.timeline.makespan * (1 - 1e-9)) return;
-    if (!fits_memory(step_, overlap_, candidate)) return;
-    best_ = std::move(candidate);
-    chosen_ = tiles;
+    if (replace_if_better(best_, in_tiles(tiles), step_, overlap_)) chosen_ = tiles;
   }
 
   Candidate in_tiles(const std::vector<Tiles>& tiles) const {

@@ -71,7 +71,16 @@ Status RunStart::make_trainer() {
   options.load = state_.position.load;
   options.interrupted = [this] { return !stop_.now().empty(); };
   state_.trainer.reset();  // the memory need not hold two trainers
-  LANCET_ASSIGN(state_.trainer, Trainer::create(state_.config, state_.world, options));
+  auto made = Trainer::create(state_.config, state_.world, options);
+  if (!made.ok() && made.error().code == ExitCode::saved) {
+    const std::string mine = stop_.now();
+    return Error{ExitCode::saved,
+                 fmt::format("stopped before step {} ({}), while the profile was measured; the same command measures "
+                             "the rest and trains from there",
+                             state_.position.step + 1, mine.empty() ? "another rank's signal" : mine),
+                 true};
+  }
+  LANCET_ASSIGN(state_.trainer, std::move(made));
   state_.note_plan();
   return {};
 }

@@ -75,7 +75,7 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
     training_order_ = data::training_order(config_, world_.rank(), world_.size(), options_.sample_offset);
     evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
-    LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.size(), resources_)));
+    LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.rank(), world_.size(), resources_)));
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
@@ -89,6 +89,7 @@ class TrainerImpl final : public Trainer {
                  .accelerator = accelerator,
                  .crowded = crowded,
                  .inspect = options_.inspect};
+    if (options_.interrupted || options_.stop) planning_.interrupted = [this] { return is_asked_to_stop(); };
     LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
@@ -212,16 +213,13 @@ class TrainerImpl final : public Trainer {
   // device.
   Status open_groups() {
     const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
-    std::vector<const ir::Program*> stages;
+    std::vector<const ir::Program*> stages;  // of all pipeline stages
     for (const auto* plans : {&plans_.step_stages, &plans_.evaluate_stages})
       for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
-    if (!stages.empty()) return streams_.open_groups(mesh, stages);
-    for (const ir::Plan* plan : {&plans_.step, plans_.evaluate ? &*plans_.evaluate : nullptr}) {
-      if (!plan) continue;
-      LANCET_TRY(streams_.open_groups(mesh, plan->program));
-      if (emulated_) LANCET_TRY(emulated_->calibrate(world_, plan->program));
-    }
-    return {};
+    if (stages.empty()) stages.push_back(&plans_.step.program);
+    if (plans_.evaluate && plans_.evaluate_stages.empty()) stages.push_back(&plans_.evaluate->program);
+    LANCET_TRY(streams_.open_groups(mesh, stages));
+    return emulated_ ? emulated_->calibrate(world_, stages) : Status();
   }
 
   Status bind() {
@@ -244,8 +242,10 @@ class TrainerImpl final : public Trainer {
   // Collective, so that no rank continues alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
-    return world::any(
-        world_, (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted()));
+    return world::any(world_, is_asked_to_stop());
+  }
+  bool is_asked_to_stop() const {
+    return (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted());
   }
 
   int micro_batches_a_run() const { return int(step_.micro_batches.size()); }
@@ -292,7 +292,12 @@ class TrainerImpl final : public Trainer {
     }
     if (step_.schedule_before) std::copy_n(step_.schedule, std::size_t(ops::schedule::plain), step_.schedule_before);
     open_ = step_.crosses_steps;
-    speed_.fill(record, seconds_since(start) / config_.dilation(), tally_);
+    double seconds = seconds_since(start) / config_.dilation();
+    // The step of several stages ends with the last of them. On an emulated device it is compared with a prediction.
+    if (emulated_) {
+      LANCET_ASSIGN(seconds, comm::largest(world_, seconds));
+    }
+    speed_.fill(record, seconds, tally_);
     if (open_ && border == Border::closed) LANCET_TRY(run_end());  // counts to no step's time: a run has one end
     record.is_norm_known = !open_ || !step_.norm_crosses;
     record.grad_norm = record.is_norm_known ? *step_.grad_norm : std::numeric_limits<double>::quiet_NaN();

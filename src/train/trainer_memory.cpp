@@ -49,8 +49,10 @@ Status check_free(std::int64_t needed, const std::string& parts, const RankResou
 
 }  // namespace
 
-Status check_least_memory(const config::Config& config, int ranks, const RankResources& resources) {
-  LANCET_ASSIGN(const planning::LeastMemory least, planning::least_memory(config, ranks));
+Status check_least_memory(const config::Config& config, int rank, int ranks, const RankResources& resources) {
+  LANCET_ASSIGN(const std::vector<planning::LeastMemory> stages, planning::least_memory(config, ranks));
+  const int stage = config::mesh_of(config, ranks).coordinate(rank, mesh::Axis::stage);
+  const planning::LeastMemory& least = stages[std::size_t(stage)];
   return check_free(least.total(), least.parts(), resources);
 }
 

@@ -23,7 +23,7 @@ struct MemoryPlan {
 
 // Refuses a model whose weights, optimizer state and gradients cannot fit, before it is planned: planning takes minutes
 // for thousands of layers.
-Status check_least_memory(const config::Config& config, int ranks, const RankResources& resources);
+Status check_least_memory(const config::Config& config, int rank, int ranks, const RankResources& resources);
 
 class TrainerMemory {
  public:

@@ -36,6 +36,9 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
   layout.mesh = config::mesh_of(config, layout.ranks);
   LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
   const config::Model& model = config.model;
+  std::vector<int> blocks;
+  for (std::int64_t block = 0; block < model.n_layer; ++block)
+    if (model.is_moe(block)) blocks.push_back(int(block));
   const bool even = model.experts_choose();  // all slots are filled, whatever the scores
   return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
                                           .layout = layout,
@@ -44,7 +47,7 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                                           .dilation = config.emulated.dilation,
                                           .routing = even ? "even" : config.emulated.routing,
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
-                                          .layers = static_cast<int>(model.moe_layers()),
+                                          .blocks = std::move(blocks),
                                           .experts = model.experts(layout.mesh[mesh::Axis::expert]),
                                           .choices = model.num_experts_per_tok,
                                           .capacity = even ? 1 : model.kept_factor(),

@@ -8,19 +8,20 @@ namespace {
 
 using test::lancet;
 
-// The small config and a cluster of two devices, in a folder of their own.
+// The small config and a cluster of two devices, in a folder of their own. fast_link: of the first device.
 struct PlaceFiles {
   test::TemporaryFolder folder;
   std::string config = folder / "small.json", cluster = folder / "two.json";
-  explicit PlaceFiles(const std::string& memory_mb = "100") {
+  explicit PlaceFiles(const std::string& fast_mb = "100", const std::string& slow_mb = "100",
+                      const std::string& fast_link = link) {
     std::ofstream(config) << test::small_config_text;
     std::ofstream(cluster) << R"({"what": "two", "devices": [
       {"name": "fast", "hardware": "p3dn-v100", "memory_mb": )" +
-                                  memory_mb + R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
-       "latency_us": 1, "source": "test"},
-      {"name": "slow", "hardware": "tesla-p4", "memory_mb": 100, "up_gbit_per_s": 10, "down_gbit_per_s": 10,
-       "latency_us": 1, "source": "test"}]})";
+                                  fast_mb + fast_link + R"(, "source": "test"},
+      {"name": "slow", "hardware": "tesla-p4", "memory_mb": )" +
+                                  slow_mb + link + R"(, "source": "test"}]})";
   }
+  static constexpr const char* link = R"(, "up_gbit_per_s": 10, "down_gbit_per_s": 10, "latency_us": 1)";
   std::string command(const std::string& options) const {
     return "place " + config + " --on " + cluster + " " + options;
   }
@@ -79,6 +80,30 @@ TEST_CASE("place by the integer program is no longer than by the search") {
   CHECK(milp["makespan_ms"].get<double>() <= search["makespan_ms"].get<double>());
   CHECK(milp["bound_ms"].get<double>() <= milp["makespan_ms"].get<double>() * (1 + 1e-9));
   CHECK(milp["bound_ms"].get<double>() >= search["bound_ms"].get<double>());
+  CHECK(milp["end"] == "proof");
+  CHECK(!search.contains("end"));
+  // A graph of hundreds of ops, of which nothing is proven in a second.
+  const nlohmann::json large = test::json_in(
+      lancet(files.command("--json --training --no-coarsen --set model.n_layer=16 --time-limit 1 --solver milp"))
+          .output);
+  CHECK(large["end"] == "time");
+  CHECK(large["seconds"].get<double>() < 2.5);
+  CHECK(large["bound_ms"].get<double>() < large["makespan_ms"].get<double>());
+}
+
+TEST_CASE("place uses devices with a path between them") {
+  const std::string options = "--json --set model.n_layer=1 --time-limit 0.2 --solver ";
+  const PlaceFiles small_and_apart("0.3", "100", "");  // the fast device holds a part of the ops, and has no link
+  for (const char* solver : {"even", "heft", "etf", "search"}) {
+    const auto outcome = lancet(small_and_apart.command(options + solver));
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    CHECK(test::json_in(outcome.output)["devices"][0]["ops"] == 0);
+  }
+  const PlaceFiles both_small("0.5", "0.5", "");
+  for (const char* solver : {"even", "heft", "search"})
+    test::check_said(lancet(both_small.command(options + solver)), 2,
+                     {"error: two: expected devices with paths between them that hold the ops "});
 }
 
 TEST_CASE("what place cannot do is one line and exit code 2") {

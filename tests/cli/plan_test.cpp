@@ -1,6 +1,7 @@
 // lancet plan without ranks or a device, and runs from the plans that it writes.
 #include <catch2/catch.hpp>
 
+#include "cli/support.h"
 #include "declared_profile.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/json.h"
@@ -425,6 +426,28 @@ TEST_CASE("plan writes the logical program first, and the sharding of every tens
     INFO(sharded->display({std::int32_t(i)}));
     CHECK(sharded->tensors[i].sharding);
   }
+}
+
+TEST_CASE("plan says why the end of a step does not run in the next one: the memory, or no gain") {
+  const TemporaryFolder folder;
+  const std::string hosts = LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json";
+  const std::string slow = folder.write(
+      "slow.json",
+      test::replaced(text_of(hosts), "\"nic_gbit_per_s\": {\"value\": 10,", "\"nic_gbit_per_s\": {\"value\": 0.5,"));
+  const std::string command = "plan " LANCET_SOURCE_DIR
+                              "/configs/bench-overlap.json --ranks 2 --set model.moe_layer_freq=0 "
+                              "--set overlap.policy=lancet --set train.clip_grad=0 --on ";
+  const std::string border = "border: each step ends before the next one begins: ";
+  test::check_said(lancet(command + slow), 0,
+                   {border + "within overlap.memory_factor = 1.05 nothing can be left to the next step; with more "
+                             "memory a step is "});
+  const auto crosses = lancet(command + slow + " --set overlap.memory_factor=1.3");
+  INFO(crosses.output);
+  CHECK(crosses.lines_with("border: ") == 0);
+  CHECK(crosses.lines_with(" in the next step") == 1);
+  test::check_said(
+      lancet(command + hosts), 0,
+      {"why: lancet runs sequential: predicted ", border + "nothing left to the next step makes a step 0.2% shorter"});
 }
 
 TEST_CASE("plan fits a step into a memory limit, says what is computed again, and refuses a limit that nothing fits") {

@@ -62,6 +62,38 @@ TEST_CASE("a signal to one rank of several: all save, exit with 75 and resume bi
   check_goes_on(command, folder, run, ranks);
 }
 
+TEST_CASE("a signal while the profile is measured: code 75 soon, and the next run measures only the rest") {
+  const int victim = GENERATE(0, 1);
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", costs = folder / "costs.json";
+  // The model is so large that each plan is measured for 2 s.
+  const std::string command =
+      test::ranks_of(2, long_run(folder) + " --set model.n_embd=128 --set train.micro_batch_size=16" +
+                            " --set overlap.policy=lancet --set overlap.profile=" + costs + " --run-dir " + run);
+  std::vector<int> measured;  // the ops that each of two runs began to measure
+  for (const std::string name : {"first", "second"}) {
+    const std::string log = folder / name, says = "profile: measuring ";
+    Job job(command + " > " + log + " 2>&1");
+    CHECK(test::wait_until([&] { return test::slurp(log).find(says) != std::string::npos; }));
+    const auto pids = test::ranks_with(run);
+    REQUIRE(pids.size() == 2);
+    CHECK(test::wait_until_worked(pids, 3));  // longer than the first plan takes
+    const auto start = steady_clock::now();
+    CHECK(kill(pids[std::size_t(victim)], SIGTERM) == 0);
+    double took = 0;
+    const int code = job.end(start, took).code;
+    const test::Outcome outcome{code, test::slurp(log)};
+    INFO(outcome.output);
+    CHECK(code == 75);
+    CHECK(took < 15);  // the whole profile takes over 30 s
+    CHECK(outcome.lines_with("stopped before step 1 (") == 1);
+    CHECK(outcome.lines_with("while the profile was measured") == 1);
+    CHECK_FALSE(std::filesystem::exists(run + "/metrics.jsonl"));
+    measured.push_back(std::stoi(outcome.output.substr(outcome.output.find(says) + says.size())));
+  }
+  CHECK(measured[1] < measured[0]);
+}
+
 TEST_CASE("a signal in an evaluation of several ranks: the step before is saved, exit code 75") {
   const int victim = GENERATE(0, 1);
   const TemporaryFolder folder;

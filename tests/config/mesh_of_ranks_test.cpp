@@ -57,6 +57,16 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
       error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
       "config: mesh.tensor: expected a divisor of the 32 tokens of a sequence (train.seq_len) of the residual stream, "
       "found 3");
+  const auto cut = [](const std::string& blocks) {
+    return std::vector<std::string>{"mesh.stage=2", "model.n_layer=4", "mesh.stage_blocks=" + blocks};
+  };
+  for (const char* sound : {"[]", "[1,3]", "[4,0]"}) CHECK(check(good("{}", cut(sound)), 2).ok());
+  for (const auto& [given, found] :
+       {std::pair("[4]", "[4]"), {"[1,2]", "[1, 2]"}, {"[0,4]", "[0, 4]"}, {"[2,1,1]", "[2, 1, 1]"}})
+    CHECK(error(cut(given), 2) ==
+          std::string("config: mesh.stage_blocks: expected 2 numbers whose sum is the 4 blocks of the model "
+                      "(model.n_layer), none of them 0 but the last, found ") +
+              found);
   CHECK(error({"mesh.stage=3", "model.n_layer=2"}, 3) ==
         "config: mesh.stage: expected at most the 2 blocks of the model (model.n_layer), found 3");
 }

@@ -143,6 +143,16 @@ TEST_CASE("stages: sums in a state begin with the state on each stage") {
   CHECK(stages[1].find(" in @e.grad = linear_dw(") != std::string::npos);
 }
 
+TEST_CASE("stages: the last stage may have the head alone") {
+  const auto stages = cut(whole, {0, 3});
+  REQUIRE(stages.size() == 2);
+  CHECK(stages[0].find("forward h.2.mlp") != std::string::npos);
+  CHECK(stages[0].find("forward lm_head") == std::string::npos);
+  CHECK(stages[1].find("forward lm_head") != std::string::npos);
+  CHECK(stages[1].find("compute forward h.") == std::string::npos);
+  CHECK(stages[1].find("parameter @w") == std::string::npos);
+}
+
 TEST_CASE("stages: blocks are balanced by flops, and too few blocks are refused") {
   const auto first = [](int stages) {
     const auto found = passes::balanced_chunks(parsed(whole), stages);

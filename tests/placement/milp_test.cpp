@@ -19,6 +19,13 @@
 namespace lancet::placement::test {
 namespace {
 
+// The whole program.
+MilpModel milp_model(const Problem& problem, double horizon_ms) {
+  MilpProgram program(problem, horizon_ms);
+  program.add_all_pairs();
+  return program.model();
+}
+
 bool has_cbc() {
   if (linear_solver().empty()) WARN("SKIPPED: this build has no CBC");
   return !linear_solver().empty();
@@ -126,7 +133,7 @@ TEST_CASE("the integer program finds brute force's optimum on 50 random graphs")
     CHECK(found->placement.makespan_ms == Approx(*best).epsilon(1e-6));
     CHECK(found->bound_ms == Approx(*best).epsilon(1e-5));
     CHECK(found->bound_ms <= found->placement.makespan_ms);
-    CHECK(found->proven);
+    CHECK(found->end == MilpAnswer::End::proof);
   }
   CHECK(impossible < 5);
 }
@@ -142,7 +149,7 @@ TEST_CASE("the integer program needs no start, and keeps a start that it cannot 
     CHECK(found->placement.makespan_ms == Approx(best).epsilon(1e-6));
     const auto again = solve_milp(problem, {.start = &found->placement});
     CHECK(again->placement.makespan_ms == found->placement.makespan_ms);
-    CHECK(again->proven);
+    CHECK(again->end == MilpAnswer::End::proof);
   }
   // No time for a proof: the start or better, with a bound.
   const Problem problem = random_problem(3, 18, 3, 1.5, false);
@@ -150,10 +157,40 @@ TEST_CASE("the integer program needs no start, and keeps a start that it cannot 
   REQUIRE(start.ok());
   const auto found = solve_milp(problem, {.seconds = 0.2, .start = &*start});
   REQUIRE(found.ok());
+  CHECK(found->seconds < 1);
   CHECK(found->placement.makespan_ms <= start->makespan_ms);
   CHECK(found->bound_ms > 0);
   CHECK(found->bound_ms <= found->placement.makespan_ms);
-  CHECK(found->integers > 100);
+  CHECK(found->integers > 50);
+}
+
+TEST_CASE("the integer program places no flow where there is no path") {
+  if (!has_cbc()) return;
+  for (const Problem& problem : {problem_with_unlinked_device(), problem_of_join(), problem_with_one_way()}) {
+    const auto found = solve_milp(problem);
+    REQUIRE(found.ok());
+    check_sound(problem, found->placement);
+    CHECK(found->placement.makespan_ms == Approx(*brute_force_ms(problem)));
+    CHECK(found->end == MilpAnswer::End::proof);
+  }
+  Problem problem = problem_with_one_way();
+  unlink(problem, 0, 1);
+  CHECK(solve_milp(problem).error().message.starts_with("expected devices with paths between them that hold the ops "));
+}
+
+// Both ops on the fast device take more than its memory, by less than CBC's tolerance.
+TEST_CASE("an answer that breaks a rule within CBC's tolerances does not replace the start") {
+  if (!has_cbc()) return;
+  Problem problem = problem_of({{1, 5}, {1, 5}}, {{0, 1, 1}});
+  for (Op& op : problem.ops) op.mb = 5.000000025;
+  problem.devices[0].memory_mb = 10;
+  const auto start = etf(problem);
+  REQUIRE(start.ok());
+  const auto found = solve_milp(problem, {.start = &*start});
+  REQUIRE(found.ok());
+  check_sound(problem, found->placement);
+  CHECK(found->placement.makespan_ms == start->makespan_ms);
+  CHECK(found->end == MilpAnswer::End::tolerances);
 }
 
 TEST_CASE("the integer program is the same in every run") {

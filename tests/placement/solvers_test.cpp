@@ -143,7 +143,7 @@ TEST_CASE("what does not fit is an error of one line") {
     CHECK(placement.error().message.ends_with("', found none; other solvers may find a placement"));
   }
   CHECK(list_search(problem).error().message ==
-        "search: expected a placement of 3 ops that fits the memory of 2 devices, found none");
+        "search: expected a placement of 3 ops that fits the memory and the paths of 2 devices, found none");
   CHECK(check_problem(problem).error().message ==
         "expected at least 30.0 MB of memory in all devices together, which all ops need, found 24.0 MB");
   problem.ops[1].mb = 13;
@@ -154,6 +154,63 @@ TEST_CASE("what does not fit is an error of one line") {
         "expected a device that holds 'op1' and the ops beside it, 23.0 MB, found none: the largest has 12.0 MB");
   for (Op& op : problem.ops) op.mb = 1, op.group = -1;
   CHECK(check_problem(problem).ok());
+}
+
+TEST_CASE("list schedulers and the search place no flow where there is no path") {
+  // 4 x 2 on one of the linked devices; even splits the chain between the two and pays for a flow.
+  const Problem unlinked = test::problem_with_unlinked_device();
+  check_answer("even", unlinked, 8.5, {1, 1, 2, 2});
+  for (const char* solver : {"heft", "etf", "msct", "getf"}) check_answer(solver, unlinked, 8, {1, 1, 1, 1});
+  // Both ops could start at once on a device of their own, and then could not meet.
+  const Problem join = test::problem_of_join();
+  for (const char* solver : {"even", "heft", "etf", "msct", "getf"}) check_answer(solver, join, 5, {0, 0, 0});
+  const Problem one_way = test::problem_with_one_way();
+  for (const char* solver : {"even", "heft", "etf", "msct", "getf"}) check_answer(solver, one_way, 4.5, {0, 0, 1, 1});
+  for (const auto& [problem, ms] : {std::pair(&unlinked, 8.0), {&join, 5.0}, {&one_way, 4.5}}) {
+    const auto found = list_search(*problem, {.moves = 2000});
+    REQUIRE(found.ok());
+    check_sound(*problem, *found);
+    CHECK(found->makespan_ms == Approx(ms));
+  }
+}
+
+TEST_CASE("devices that hold all ops together but have no path between them are an error of one line") {
+  Problem problem = problem_of({{1, 1}, {1, 1}, {1, 1}, {1, 1}}, chain(4));
+  problem.devices[0].memory_mb = 2;
+  problem.devices[1].memory_mb = 3;
+  CHECK(check_problem(problem).ok());
+  test::unlink(problem, 0, 1);
+  const Status refused = check_problem(problem);
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code == ExitCode::config);
+  CHECK(refused.error().message ==
+        "expected devices with paths between them that hold the ops between which tensors travel, 4.0 MB, found 3.0 MB "
+        "at most: 'device1'");
+  for (const Solver& solver : list_solvers()) CHECK(!solver.solve(problem).ok());
+  CHECK(!list_search(problem, {.moves = 100}).ok());
+  problem.flows = {{0, 1, 1}, {2, 3, 1}};  // two chains, one for each device
+  CHECK(check_problem(problem).ok());
+  const auto found = list_search(problem, {.moves = 100});
+  REQUIRE(found.ok());
+  check_sound(problem, *found);
+  CHECK(found->makespan_ms == Approx(2));
+}
+
+// A forward chain, its backward chain, and weight gradients that only their own backward op precedes.
+TEST_CASE("where backward ops share the device of their forward op, list schedulers leave an equal device idle") {
+  std::vector<std::vector<double>> ms(9, {1, 1});
+  std::vector<Flow> flows{{0, 1, 0.1}, {1, 2, 0.1}, {2, 3, 0.1}, {3, 5, 0.1}, {5, 7, 0.1}};           // 3, 5, 7: dX
+  for (const auto& [from, to] : {std::pair(2, 4), {3, 6}, {5, 8}}) flows.push_back({from, to, 0.1});  // 4, 6, 8: dW
+  Problem problem = problem_of(ms, flows);
+  for (const char* solver : {"heft", "etf", "msct", "getf"}) check_answer(solver, problem, 6.1);
+  const int group[] = {2, 1, 0, 0, 0, 1, 1, 2, 2};  // of the last, middle and first layer
+  for (int op = 0; op < 9; ++op) problem.ops[std::size_t(op)].group = group[std::size_t(op)];
+  // A forward chain stays on the device where it begins, and so do then the groups.
+  for (const char* solver : {"heft", "etf", "msct", "getf"})
+    check_answer(solver, problem, 9, {0, 0, 0, 0, 0, 0, 0, 0, 0});
+  const auto found = list_search(problem, {.moves = 2000});
+  REQUIRE(found.ok());
+  CHECK(found->makespan_ms < 8);
 }
 
 TEST_CASE("packing finds a place where list schedulers run out of memory") {

@@ -70,6 +70,36 @@ inline Problem random_problem(std::uint32_t seed, int ops, int devices, double e
   return problem;
 }
 
+// No path between two devices, in neither direction.
+inline void unlink(Problem& problem, int device, int other) {
+  problem.ms_per_mb[std::size_t(device)][std::size_t(other)] = never;
+  problem.ms_per_mb[std::size_t(other)][std::size_t(device)] = never;
+}
+
+// Three devices, the first of which is the fastest, holds two of four ops and is linked to none; the others are alike.
+inline Problem problem_with_unlinked_device() {
+  Problem problem = problem_of({{1, 2, 2}, {1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, chain(4), 0.5);
+  problem.devices[0].memory_mb = 2;
+  unlink(problem, 0, 1);
+  unlink(problem, 0, 2);
+  return problem;
+}
+
+// Two ops that a third one reads, and two devices of which none is linked to the other.
+inline Problem problem_of_join() {
+  Problem problem = problem_of({{2, 3}, {2, 3}, {1, 1}}, {{0, 2, 0}, {1, 2, 1}});
+  unlink(problem, 0, 1);
+  return problem;
+}
+
+// A chain for two devices, each of which holds half of it; the only link goes from the first to the second.
+inline Problem problem_with_one_way() {
+  Problem problem = problem_of({{1, 1}, {1, 1}, {1, 1}, {1, 1}}, chain(4), 0.5);
+  for (Device& device : problem.devices) device.memory_mb = 2;
+  problem.ms_per_mb[1][0] = never;
+  return problem;
+}
+
 inline void check_sound(const Problem& problem, const Placement& placement) {
   REQUIRE(violations(problem, placement) == std::vector<std::string>());
 }

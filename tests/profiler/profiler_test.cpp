@@ -202,6 +202,52 @@ TEST_CASE("ranks measure together and agree on the results") {
   CHECK(cost::op_costs(profiles[0], plans[0].program).ok());
 }
 
+TEST_CASE("an interrupted profiler keeps the ops of the plans that it has measured") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(1)), parsed(moe_plan(2))};
+  cost::Profile profile({profiler::this_device(1, 1), {}});
+  int asked = 0;
+  const auto report = profiler::fill_profile(
+      profile, plans, {.seconds = no_time, .interrupted = [&] { return ++asked > 9; }});  // 7 for the first plan
+  REQUIRE_FALSE(report.ok());
+  CHECK(report.error().code == ExitCode::saved);
+  CHECK(report.error().agreed);
+  CHECK(asked == 10);
+  CHECK(profile.ops.size() == 14);
+  CHECK(cost::op_costs(profile, plans[0].program).ok());
+  CHECK_FALSE(profiler::missing_ops(plans, profile).empty());
+}
+
+TEST_CASE("a profiler that one rank interrupts in its communication ends on all, without half of it") {
+  const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
+  const int most = GENERATE(8, 13, 16);  // of sizes of all-to-alls, of all-reduces, of what slows down what
+  std::vector<cost::Profile> profiles(2);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto expert, world.duplicate());
+    LANCET_ASSIGN(const auto reduce, world.duplicate());
+    cost::Profile profile({profiler::this_device(1, 2), {world.transport(), 2, 1}});
+    int asked = 0;
+    profiler::ProfilerOptions options{
+        .threads = 1,
+        .world = &world,
+        .streams = {comm::Groups(), comm::all_ranks(expert.get()), comm::all_ranks(reduce.get())},
+        .seconds = no_time,
+        .interrupted = [&] { return ++asked > most && world.rank() == 1; }};
+    const auto report = profiler::fill_profile(profile, plans, options);
+    if (report.ok() || report.error().code != ExitCode::saved) return internal_error("expected an interruption");
+    if (asked != most + 1 || profile.network.measured()) return internal_error("expected no communication");
+    options.interrupted = {};
+    LANCET_ASSIGN(const auto rest, profiler::fill_profile(profile, plans, options));
+    if (rest.ops != 0 || !rest.network) return internal_error("expected that communication alone was missing");
+    profiles[std::size_t(world.rank())] = profile;
+    return {};
+  });
+  INFO((status.ok() ? "" : status.error().message));
+  REQUIRE(status.ok());
+  CHECK(profiles[0].ops == profiles[1].ops);
+  CHECK(profiles[0].network.launch_ms > 0);
+  CHECK_FALSE(profiler::lacks_times(plans, profiles[0], 2));
+}
+
 TEST_CASE("an error of one rank before the first sweep is returned on all ranks at once") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
   for (const int failing : {0, 1}) {

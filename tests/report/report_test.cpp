@@ -494,6 +494,7 @@ TEST_CASE("broken or missing files are left out with the reason, and the rest is
                              {"config.json", "[]", "expected a JSON object, found array"},
                              {"plan.ir", nullptr, "expected a plan, found no such file"},
                              {"plan.ir", "plan {policy=dw", "line 1"},
+                             {"plan.ir", "", "expected a plan, found no instruction"},
                              {"memory.json", "{", "memory.json: expected a JSON object, found none"},
                              {"trace.json", "[]", "expected a JSON object with \"traceEvents\", found none"}}));
   const std::string path = folder / given.name;

@@ -4,6 +4,7 @@
 
 #include "declared_hardware.h"
 #include "host_accelerator.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "support.h"
 
@@ -71,7 +72,7 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
                       {.hosts = {*hardware}, .layout = {4, 1, mesh::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
-    LANCET_TRY(device->calibrate(world, plan.program));
+    LANCET_TRY(device->calibrate(world, {&plan.program}));
     std::vector<std::byte> arena(std::size_t(plan.arena_bytes), std::byte{0x5a});
     runtime::ExecutorOptions options{.arena = {arena.data(), arena.size()}, .emulated = device.get()};
     options.groups[0]["data"] = {rank / 2, 2};
@@ -90,6 +91,38 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     }
     if (std::ranges::count(arena, std::byte{0x5a}) != std::ssize(arena)) return internal_error("a tensor was touched");
     return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("an emulated device knows the latency of messages between stages, and of sums over some of them") {
+  const auto hardware = cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test");
+  REQUIRE(hardware.ok());
+  const auto of_stages = ir::parse(R"(program test
+input @x : f32[64,32]
+send_next(@x)  # send_next forward a
+%0 : f32[64,32] = receive_previous() {dtype=f32, shape="64,32"}  # receive_previous forward a
+%1 : f32[64,32] in @x = all_reduce(@x) {axes=stage, stages="0,2"}  # reduce sync b
+%2 : f32[64,32] in %1 = all_reduce(%1) {axes=stage}  # reduce sync c
+output y = %2
+)");
+  if (!of_stages.ok()) FAIL(of_stages.error().message);
+  // A message to the next host takes 50 ms; a sum over two hosts two hops of 10 ms, over three hosts four.
+  const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto device,
+                  runtime::EmulatedDevice::create(
+                      {.hosts = {*hardware}, .layout = {3, 3, mesh::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
+    LANCET_TRY(device->calibrate(world, {&*of_stages}));
+    const auto& list = of_stages->instructions;
+    const auto check = [](const char* what, double found_ns, double declared_ms) -> Status {
+      const double ms = found_ns / runtime::ns_per_ms;
+      if (ms > declared_ms / 2 && ms <= declared_ms + 0.01) return {};
+      return internal_error(fmt::format("{}: {} of {} ms", what, ms, declared_ms));
+    };
+    LANCET_TRY(check("send", device->message_latency_ns(list[0]), 50));
+    LANCET_TRY(check("receive", device->message_latency_ns(list[1]), 50));
+    if (world.rank() != 1) LANCET_TRY(check("two stages", device->all_reduce_latency_ns(list[2]), 20));
+    return check("all stages", device->all_reduce_latency_ns(list[3]), 40);
   });
   if (!status.ok()) FAIL(status.error().message);
 }
@@ -117,15 +150,18 @@ output y = %1
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
                       {.hosts = {*hardware}, .layout = {8, 4, mesh::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
-    LANCET_TRY(device->calibrate(world, *program));
+    LANCET_TRY(device->calibrate(world, {&*program}));
     for (std::size_t i = 0; i < declared.size(); ++i) {
       // At least half of the declared latency of a message is left to sleep.
       const double found = device->message_latency_ns(program->instructions[i]) / runtime::ns_per_ms;
       if (!(found > declared[i] / 2 && found <= declared[i] + 0.01))
         return internal_error(fmt::format("{}: {} of {} ms", i, found, declared[i]));
     }
-    for (const mesh::Axes group : {mesh::Axes(), mesh::batch_axes, mesh::Axes{mesh::Axis::tensor}})
-      if (!(device->all_reduce_latency_ns(group) > 0)) return internal_error(to_string(group));
+    for (const char* group : {"", "data,expert", "tensor"}) {
+      ir::Instruction all_reduce;
+      if (*group != '\0') all_reduce.attributes.set(ir::axes_attribute, std::string(group));
+      if (!(device->all_reduce_latency_ns(all_reduce) > 0)) return internal_error(group);
+    }
     return {};
   });
   if (!status.ok()) FAIL(status.error().message);

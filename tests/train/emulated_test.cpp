@@ -189,6 +189,44 @@ TEST_CASE("emulated hosts of unlike hardware: each takes its own time, and the p
   CHECK(error_of(config, 2).ends_with("emulated.hardware: expected one name, or one for each of 1 hosts, found 3"));
 }
 
+TEST_CASE("emulated pipeline stages draw the routes of one device, and take at least the time of the slowest stage") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  config.emulated.routing = "zipf:1";
+  config.emulated.dilation = 4;
+  config.train.gradient_accumulation_steps = 4;
+  config.train.micro_batch_size = 2;
+  const Seen whole = run_emulated(config, 1, 2);
+  REQUIRE(whole.expert_tokens.size() == 2);
+  struct Case {
+    config::PipelineSchedule schedule;
+    std::vector<std::int64_t> blocks;
+  };
+  for (const auto& [schedule, blocks] : {Case{config::PipelineSchedule::one_forward_one_backward, {}},
+                                         {config::PipelineSchedule::zero_bubble, {3, 1}},
+                                         {config::PipelineSchedule::searched, {1, 3}},
+                                         {config::PipelineSchedule::one_forward_one_backward, {2, 1, 1}}}) {
+    INFO(config::name(schedule) << ", stages of given blocks: " << blocks.size());
+    config.train.pipeline_schedule = schedule;
+    config.mesh.stage_blocks = blocks;
+    config.mesh.stage = blocks.empty() ? 2 : std::ssize(blocks);
+    const int stages = int(config.mesh.stage);
+    const Seen seen = run_emulated(config, stages, 2, stages);
+    CHECK(seen.expert_tokens == whole.expert_tokens);
+    CHECK(*seen.records[1].drop_pct == *whole.records[1].drop_pct);
+    CHECK(*seen.records[1].predicted_ms > seen.declared_ms);
+    CHECK(seen.records[1].step_ms >= seen.declared_ms);
+  }
+  config.mesh.stage = 2;
+  config.mesh.stage_blocks = {3, 1};
+  config.mesh.data = 2;  // gradients are summed within a stage
+  config.mesh.expert = 1;
+  config.train.micro_batch_size = 1;
+  config.model.router_group_size = 1;
+  config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;
+  CHECK(run_emulated(config, 4, 2, 2).expert_tokens.size() == 2);
+}
+
 TEST_CASE("an emulated device that this machine or the config cannot stand for is refused") {
   const test::TemporaryFolder folder;
   config::Config config = emulated_config(folder);

@@ -91,10 +91,19 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
   auto other = config;
   SECTION("model") {
     other.model.n_embd = 64;
-    CHECK(has(file.error_of(file.text, other), "header: model: expected a plan of the model with the hash "));
+    const std::string error = file.error_of(file.text, other);
+    CHECK(has(error, "header: model: expected a plan of the model with the hash "));
+    CHECK(has(error, ": expected parameter @wte.weight : f32[67,64], found parameter @wte.weight : f32[67,32]"));
+    other = config;
+    other.model.n_layer += 1;
+    CHECK(has(file.error_of(file.text, other), ": expected parameter @h.2.ln_1.weight : f32[32], found none"));
+    other = config;
+    other.model.n_head *= 2;
+    CHECK(has(file.error_of(file.text, other), ": expected the model's \"attention at h.0.attn"));
     other = config;
     other.train.micro_batch_size = 4;
-    CHECK(has(file.error_of(file.text, other), "header: model: "));
+    CHECK(
+        has(file.error_of(file.text, other), ": expected input @tokens : i32[4,16], found input @tokens : i32[8,16]"));
   }
   SECTION("optimizer") {
     other.train.weight_decay = 0.5;

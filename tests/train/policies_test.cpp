@@ -240,6 +240,10 @@ TEST_CASE("under every policy a late rank and ranks without tokens change no val
     };
   }
   SECTION("tokens everywhere") {}
+  SECTION("two micro batches, with memory for pairs") {
+    config.train.gradient_accumulation_steps = 2;
+    config.overlap.memory_factor = 3;
+  }
   const Run expected = train_run(config, 4, 6, costs, around);
   Around with_late = around;
   with_late.before = [](int rank, int step) {

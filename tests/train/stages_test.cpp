@@ -229,6 +229,38 @@ TEST_CASE("stages: a run resumes bit for bit on its mesh, and on other meshes wi
   CHECK(on_three[5] == Approx(whole[5]).epsilon(1e-5));
 }
 
+TEST_CASE("stages: twenty steps of any cut are those of one rank") {
+  const Records expected = steps_of(alone(staged(1, 4)), 1, 20);
+  for (const std::vector<std::int64_t>& blocks :
+       std::vector<std::vector<std::int64_t>>{{3, 1}, {1, 3}, {4, 0}, {1, 1, 2}, {2, 2, 0}})
+    for (const PipelineSchedule schedule : schedules) {
+      INFO(blocks[0] << " blocks of " << blocks.size() << " stages, " << config::name(schedule));
+      config::Config config = staged(int(blocks.size()), 4, schedule);
+      config.mesh.stage_blocks = blocks;
+      check_losses(steps_of(config, int(blocks.size()), 20), expected);
+    }
+}
+
+TEST_CASE("stages: a run resumes bit for bit on its cut, and on another one within rounding") {
+  test::TemporaryFolder folder;
+  config::Config config = staged(2, 4, PipelineSchedule::zero_bubble);
+  config.mesh.stage_blocks = {3, 1};
+  config.train.steps = 6;
+  config.train.save_interval = 3;
+  const auto whole = test::losses_of_run(config, folder / "whole", 2, 0);
+  REQUIRE(whole.size() == 6);
+  test::losses_of_run(config, folder / "stopped", 2, 3);
+  for (const auto& [name, blocks] : {std::pair("head", std::vector<std::int64_t>{4, 0}), {"balanced", {}}}) {
+    std::filesystem::copy(folder / "stopped", folder / name, std::filesystem::copy_options::recursive);
+    config::Config other = config;
+    other.mesh.stage_blocks = blocks;
+    const auto found = test::losses_of_run(other, folder / name, 2, 0);
+    REQUIRE(found.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(found[i] == Approx(whole[i]).epsilon(1e-5));
+  }
+  CHECK(test::losses_of_run(config, folder / "stopped", 2, 0) == whole);
+}
+
 TEST_CASE("stages: a step that is not finite is skipped on all stages") {
   config::Config config = staged(3, 2);
   config.train.on_non_finite = config::OnNonFinite::skip;

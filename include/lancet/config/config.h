@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
@@ -96,6 +97,7 @@ struct MeshSizes {
   std::optional<std::int64_t> expert;
   std::int64_t tensor = 1;
   std::int64_t stage = 1;
+  std::vector<std::int64_t> stage_blocks = {};  // of each stage, or chunk of one; empty: balanced
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 };
 

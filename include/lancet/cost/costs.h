@@ -88,6 +88,11 @@ class Costs {
   // bytes_sent. peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as
   // its types say. A part that reaches certain ranks only says so itself (reached()).
   virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  // The cost of either end of a message between neighbouring pipeline stages: by default that of an all-to-all of its
+  // bytes over the axis `stage`, or, where that is not known, over all ranks.
+  virtual OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const;
+  // Milliseconds of an all-reduce of `bytes` over the ranks of the instruction: by default over all that its axes name.
+  virtual double reduce_ms(double bytes, const ir::Instruction& instruction) const;
   virtual CoreCost all_to_all_core() const = 0;
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of an instruction to the start of a waiting one
@@ -95,6 +100,8 @@ class Costs {
   // The costs of the same machine under another load; these costs outlive them. By default all ranks wait for the
   // fullest one, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.
   virtual std::unique_ptr<const Costs> under(const RankLoad& load) const;
+  // The costs of a pipeline stage's ranks; these costs outlive them. By default those of all ranks.
+  virtual std::shared_ptr<const Costs> of_stage(int stage) const;
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
   virtual std::string identity() const { return {}; }
 };

@@ -79,6 +79,8 @@ struct Layout {
   mesh::Mesh mesh = {};  // of these ranks, if Programs on them name its groups
   int beside = 1;        // of a group of ranks: the groups that share a host's NICs, all of which send at once
   int on_host() const { return (ranks + hosts - 1) / hosts; }
+  // The first and the last host on which the mesh's pipeline stage has ranks.
+  std::pair<int, int> hosts_of_stage(int stage) const;
   // The group of these axes that rank 0 is in; all ranks if there are no axes.
   Layout group(mesh::Axes axes) const;
   // A group of these ranks, beside which groups like it have the other ranks.
@@ -154,13 +156,19 @@ class HardwareCosts final : public Costs {
   std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).on_host(); }
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
-  // Milliseconds that the messages of an instruction of the stream `expert` take, as declared, with one byte in all.
+  // Over the link between the two ranks, beside the messages of the other ranks of the stage.
+  OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const override;
+  double reduce_ms(double bytes, const ir::Instruction& instruction) const override;
+  // Milliseconds that the messages of an all-to-all, or the message between two stages, take, as declared, with one
+  // byte in all.
   double latency_ms(const ir::Instruction& instruction) const;
   CoreCost all_to_all_core() const override;
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
   Interference interference() const override;
   HardwareCosts of_load(const RankLoad& load) const;  // measured communication stays as it is
+  HardwareCosts at_stage(int stage) const;            // as seen from the ranks of this pipeline stage
+  std::shared_ptr<const Costs> of_stage(int stage) const override;
   std::unique_ptr<const Costs> under(const RankLoad& load) const override;
   std::string identity() const override;
 
@@ -176,12 +184,15 @@ class HardwareCosts final : public Costs {
     return measured_ && measured_->network.measured() && measured_->knows(group);
   }
   CoreCost core(double latency_ms, double ms_per_mb) const;
+  Layout layout_of(const ir::Instruction& instruction) const;  // of the ranks that it goes over
+  double transfer_ms(double bytes, const ir::Instruction& instruction) const;
   // As declared. fullest: Spread::fullest; peers: as in Costs::all_to_all.
   double sent_ms(const ir::Instruction& instruction, double bytes, double fullest, std::int64_t peers) const;
   Hardware hardware_;
   Layout layout_;
   std::optional<Profile> measured_;
   Routing routing_;
+  int stage_ = 0;
 };
 
 }  // namespace lancet::cost

@@ -27,6 +27,9 @@ inline bool is_of_experts(const ir::Instruction& instruction) {
          kind(instruction) != Kind::part_helper;
 }
 
+// True for a collective that changes which shard of this axis of its operand a rank has.
+bool moves(const ir::Instruction& instruction, Axis axis);
+
 // True if some row of the instruction's op divides this attribute among parts in time.
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute);
 

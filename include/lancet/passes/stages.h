@@ -23,7 +23,8 @@ struct StageProgram {
 Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks);
 
 // One program a stage of mesh's axis `stage`, of p stages; stage s has the chunks s, s + p, ... of the model, of which
-// first_blocks has the first blocks, ascending from 0 on. Their number is a multiple of p. Runs after partition_spmd
+// first_blocks has the first blocks, ascending from 0 on. Their number is a multiple of p. The last one may be the
+// number of blocks: that chunk has what is after them alone. Runs after partition_spmd
 // and fuse, and before sync. An instruction goes where its block is (ir/block.h), forward and backward; what is before
 // the first block is in the first chunk, what is after the last block in the last. A value that is read in other chunks
 // crosses from neighbour to neighbour (ops/stage_transfer), once for each chunk, in the order in which values are made;

@@ -15,7 +15,7 @@
 // less what it reserves. up, down and latency: the device's link to the network that joins all devices with such a
 // link; a flow passes the sender's uplink and the receiver's downlink and has the latency of both. A link goes one way.
 // A pair without a link of its own takes the path whose least bandwidth is greatest, as in Moirai, section III-C; the
-// devices on the way are not delayed.
+// devices on the way are not delayed. Devices may have no path between them: a placement uses only such with paths.
 #pragma once
 #include <string>
 #include <string_view>
@@ -42,7 +42,7 @@ struct Cluster {
 // Reads NAME (configs/clusters/NAME.json) or a path, in the current folder or among the files that come with the
 // program. Config errors name the file and the field: no such file, an unknown field, a value of another kind or out of
 // range, a device or link without a source, two devices of one name, a link to no device, two links of one pair, a
-// hardware file that cannot be read, two devices without a path between them.
+// hardware file that cannot be read.
 Result<Cluster> read_cluster(const std::string& name_or_path);
 Result<Cluster> parse_cluster(std::string_view text, std::string_view origin);
 

@@ -12,27 +12,31 @@ namespace lancet::placement {
 std::string linear_solver();
 
 struct LinearOptions {
-  double seconds = 60;          // wall time. CBC checks it between its own steps; ten seconds later it is stopped
+  double seconds = 60;          // wall time; what is found by then is the answer
   double gap = 0;               // stops once (answer - bound) / answer is at most this; 0: only by the proof
+  double bound = -unbounded;    // no answer is known to be smaller: one as small is the best, but for 1e-6 of it
   std::vector<double> start{};  // by column, of a known answer; only those of integer columns are read. Empty: none
 };
 
 struct LinearAnswer {
   enum class Status {
     optimal,    // values are proven best, within the gap
-    feasible,   // the time was over: values are the best that was found
-    nothing,    // the time was over, or CBC ended by a fault of its own, and no answer was found
+    feasible,   // the solver ended without the proof: values are the best that was found
+    nothing,    // the solver ended without an answer and without a proof
     infeasible  // there is no answer, or none that is least
   };
   Status status = Status::nothing;
-  std::vector<double> values;  // by column; integer ones are rounded. Empty unless optimal or feasible
-  double objective = 0;        // of the values
-  double bound = -unbounded;   // no answer is smaller, as proven
+  std::vector<double> values;                // by column; integer ones are rounded. Empty unless optimal or feasible
+  std::vector<std::vector<double>> earlier;  // the other answers that were found on the way, in their order
+  double objective = 0;                      // of the values
+  double bound = -unbounded;                 // no answer is smaller, as proven
   double seconds = 0;
+  bool is_time_over = false;  // the time ended the search; if it is not optimal or infeasible either, CBC has failed
 };
 
 // One thread and no random choice: the same model gives the same answer unless the time ends first. CBC runs in a child
-// process, since a failed assertion in it would end the program.
+// process, since a failed assertion in it would end the program; whatever ends the child, the answers and the bounds
+// that it has found by then are kept.
 // Config error of one line: the program was built without CBC. InternalError: no child process can be started.
 Result<LinearAnswer> solve_linear(const LinearModel& model, const LinearOptions& options = {});
 

@@ -5,6 +5,7 @@
 // flow at a time. Memory is counted as the sum of what the ops of a device hold (constraint 5).
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -38,11 +39,12 @@ struct Problem {
 
   int op_count() const { return static_cast<int>(ops.size()); }
   int device_count() const { return static_cast<int>(devices.size()); }
-  // Milliseconds of a flow; 0 where both devices are the same.
+  // Milliseconds of a flow; 0 where both devices are the same, infinite where there is no path.
   double flow_ms(const Flow& flow, int from_device, int to_device) const {
     if (from_device == to_device) return 0;
     const auto from = static_cast<std::size_t>(from_device), to = static_cast<std::size_t>(to_device);
-    return latency_ms[from][to] + flow.mb * ms_per_mb[from][to];
+    const double rate = ms_per_mb[from][to];
+    return rate == std::numeric_limits<double>::infinity() ? rate : latency_ms[from][to] + flow.mb * rate;
   }
 };
 

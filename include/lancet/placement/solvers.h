@@ -11,7 +11,8 @@
 
 namespace lancet::placement {
 
-// Devices in their order take equal shares of the units in the order of their first ops.
+// Devices in their order take equal shares of the units in the order of their first ops; of several sets of linked
+// devices, those of the set with the most memory.
 Result<Placement> even(const Problem& problem);
 // Heterogeneous Earliest Finish Time (Topcuoglu et al., 2002): the op of the greatest upward rank goes where it ends
 // first, into gaps, too.
@@ -47,8 +48,9 @@ struct Solver {
 };
 std::span<const Solver> list_solvers();
 
-// Config errors of problems that no solver can answer: no device holds an op, or the devices' memory together is less
-// than the ops need. The message names the op or the two sums.
+// Config errors of problems that no solver can answer: no device holds an op, the devices' memory together is less than
+// the ops need, or that of all devices with paths between them is less than the ops need between which tensors travel.
+// The message names the op, or the two sums and the devices.
 Status check_problem(const Problem& problem);
 
 }  // namespace lancet::placement

@@ -76,7 +76,7 @@ struct PlanReport {
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
-  std::string why_not_across_steps;    // set if the policy that runs would use overlap.across_steps, and it may not
+  std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
   std::optional<PlanBounds> bounds;
   std::optional<MemoryReport> memory;  // set if the request has a limit

@@ -28,7 +28,8 @@ struct LeastMemory {
   std::int64_t total() const { return parameters + state + gradients; }
   std::string parts() const;  // in MB
 };
-Result<LeastMemory> least_memory(const config::Config& config, int ranks);
+// By pipeline stage.
+Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int ranks);
 
 // The micro batches that the plan of a step holds: the largest number of at most 8 (64 with several pipeline stages,
 // which drain between two runs) that divides the step's. A step of more runs the plan several times, all but the last

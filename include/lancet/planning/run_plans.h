@@ -1,5 +1,6 @@
 // Makes the plans of a run on rank 0 and shares them with all ranks.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct RunPlanOptions {
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
   bool crowded = false;                         // StepOptions::crowded
   bool inspect = false;                         // StepOptions::inspect
+  std::function<bool()> interrupted = {};       // ProfileRequest::interrupted
 };
 
 struct StepPlans {

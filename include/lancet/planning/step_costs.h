@@ -2,6 +2,7 @@
 // costs that it lacks.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct ProfileRequest {
   enum class Renew { nothing, communication, all } renew = Renew::nothing;
   double seconds = 2;                           // profiler::ProfilerOptions
   runtime::Accelerator* accelerator = nullptr;  // on which the rank trains; null: the CPU
+  std::function<bool()> interrupted = {};       // profiler::ProfilerOptions
 };
 
 // Gives the accelerator the product algorithms that rank 0's profile file holds, so that all ranks use the same
@@ -47,8 +49,8 @@ Status take_product_choices(const config::Config& config, comm::Communicator& wo
 // Collective; returns the same profile on all ranks. Rank 0 reads the file, all ranks measure the costs that the
 // programs need and the file lacks, and rank 0 writes the file and logs one line. A file of another build is replaced,
 // and a damaged one if all is renewed. Without a file, or with a default one that cannot be written, a warning says
-// that the times are not kept. Config errors: a file that is damaged or of another machine; a named one that cannot be
-// written.
+// that the times are not kept. If request.interrupted ends the measurement, what was measured is kept, and the error
+// has ExitCode::saved. Config errors: a file that is damaged or of another machine; a named one that cannot be written.
 Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communicator& world,
                                      std::span<const ir::Program> programs, const ProfileRequest& request = {});
 

@@ -48,7 +48,9 @@ struct NetworkCosts {
 
 // Collective: all ranks measure at once, each with its two communication streams and the threads of its compute stream.
 // The size of a call is what the network moves in 60 ms, within 256 KB to 8 MB per rank. Takes 2 to 3 s. With one rank
-// all costs are 0.
-Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Communicator& reduce, int threads);
+// all costs are 0. before_each: called, on all ranks, before each of its four measurements; an error ends them.
+Result<NetworkCosts> measure_interference(
+    comm::Communicator& expert, comm::Communicator& reduce, int threads,
+    const std::function<Status()>& before_each = [] { return Status(); });
 
 }  // namespace lancet::profiler

@@ -2,7 +2,9 @@
 #pragma once
 #include <array>
 #include <chrono>
+#include <functional>
 
+#include "lancet/base/result.h"
 #include "lancet/comm/group.h"
 #include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
@@ -19,6 +21,11 @@ struct ProfilerOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
   // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
   double seconds = 2;
+  // Asked before each measurement, on every rank: true on any rank ends the profiler. Set on all ranks or on none.
+  std::function<bool()> interrupted = {};
 };
+
+// Collective: an agreed error with ExitCode::saved, on all ranks, if any rank is interrupted.
+Status check_interrupted(const ProfilerOptions& options);
 
 }  // namespace lancet::profiler

@@ -50,7 +50,8 @@ bool lacks_times(std::span<const ir::Plan> plans, const cost::Profile& profile, 
 // there are several ranks and the profile has no times of messages, or none up to the plans' largest messages. If the
 // accelerator offers several algorithms for a product, rank 0 first measures the best one for each product of the
 // missing ops; all ranks use its choices, and the profile keeps them. Collective: all ranks pass the same plans and
-// profile, and end with the same profile.
+// profile, and end with the same profile. Error of check_interrupted(): the profile then has the ops of the plans that
+// were measured whole.
 Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::Plan> plans,
                                     const ProfilerOptions& options);
 

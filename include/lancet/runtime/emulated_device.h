@@ -36,7 +36,7 @@ class EmulatedDevice {
     double scale = 1, dilation = 1;
     std::string routing = "even";  // drawn_routing.h
     std::uint64_t seed = 0;
-    int layers = 0;            // MoE layers
+    std::vector<int> blocks;   // of the model, that are MoE layers
     std::int64_t experts = 0;  // of a layer, over all ranks
     std::int64_t choices = 1;  // experts of a token
     double capacity = 1;       // slots of an expert relative to its mean load
@@ -55,13 +55,14 @@ class EmulatedDevice {
   const cost::HardwareCosts& costs() const { return costs_; }
   // Those of the slowest host, for the planner: the ranks have one plan.
   const cost::SlowestCosts& slowest_costs() const { return slowest_costs_; }
-  std::string hardware_names() const;  // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
-  std::int64_t free_bytes() const;     // of a device of the host that has the least
+  std::string hardware_names() const;        // "p3dn-v100", or of unlike hosts "p3dn-v100;p4de-a100"
+  std::int64_t free_bytes(int stage) const;  // of a device of the stage's host that has the least
 
-  // Collective, before a plan of the program runs. Measures how long messages of no bytes take here, which counts
-  // towards their declared latency: among all ranks, and in each group that the program's instructions name, to all of
-  // its ranks and to as many as an instruction sends to. What was measured for another program is not measured again.
-  Status calibrate(comm::Communicator& world, const ir::Program& program);
+  // Collective, before plans of the programs run: the same programs on all ranks, those of all pipeline stages.
+  // Measures how long messages of no bytes take here, which counts towards their declared latency: among all ranks, and
+  // in each group that the programs' instructions name, to all of its ranks and to as many as an instruction sends to.
+  // What was measured for another program is not measured again.
+  Status calibrate(comm::Communicator& world, const std::vector<const ir::Program*>& programs);
   // Collective. Warns if the links take another time for the plan's largest all-to-all than is declared.
   Status try_links(comm::Communicator& world, const ir::Plan& plan) const;
   // Whether this machine can run the plan on time. Config errors: messages of hardly a byte, more ranks than its cores
@@ -69,11 +70,11 @@ class EmulatedDevice {
   Status check(const ir::Plan& plan) const;
   static constexpr double most_late_pct = 2;
 
-  // The part of the declared latency of an instruction of the stream `expert`, or of an all-reduce of a group of ranks,
-  // that is left to sleep, in the device's nanoseconds. Each reads as negative by what this machine takes longer.
-  // InternalError: calibrate() has not measured it.
+  // The part of the declared latency that is left to sleep, in the device's nanoseconds: of an instruction of the
+  // stream `expert` or between stages, and of an all-reduce over the ranks of an instruction. Each is negative by what
+  // this machine takes longer. InternalError: calibrate() has not measured it.
   double message_latency_ns(const ir::Instruction& instruction) const;
-  double all_reduce_latency_ns(mesh::Axes group = {}) const { return latency(group).all_reduce_ns; }
+  double all_reduce_latency_ns(const ir::Instruction& instruction) const;
 
   // The executors of a rank take turns. Each calls this at the start of a run of `micro_batches` micro batches. The
   // result is the number of micro batches in the runs before.
@@ -82,24 +83,28 @@ class EmulatedDevice {
   }
 
  private:
-  struct Latency {
-    double all_reduce_ns = 0;  // left to sleep
-    // By the number of other ranks that each rank sends to, of messages without bytes, in nanoseconds of the host.
-    std::map<int, double> overhead_ns;
+  // What messages without bytes take, in nanoseconds of the host.
+  struct Overhead {
+    double all_reduce_ns = 0;
+    std::map<int, double> sent_ns;  // by the number of other ranks that each rank sends to
   };
   EmulatedDevice(Options options, DrawnRouting routing);
-  Status measure(comm::Communicator& world, comm::Communicator& ranks, mesh::Axes group, const std::set<int>& numbers);
-  const Latency& latency(mesh::Axes group) const;
-  double overhead_ns(mesh::Axes group, int others) const;
-  int others_in(mesh::Axes group) const;                  // the ranks of a group but one
+  Status measure(comm::Communicator& world, comm::Communicator& ranks, const std::string& group,
+                 const std::set<int>& numbers);
+  // group: a key of ir/groups.h.
+  const Overhead& overhead(const std::string& group) const;
+  double overhead_ns(const std::string& group, int others) const;
+  int others_in(const std::string& group) const;          // the ranks of a group but one
   int sent_to(const ir::Instruction& instruction) const;  // the number of other ranks that each rank sends to
+  Status check_transfers(const ir::Program& program) const;
+  Status check_dilation(const std::string& what, double declared, double overhead, double mean) const;
 
   Options options_;
   std::unique_ptr<DrawnRouting> routing_;
   cost::HardwareCosts costs_;
   cost::SlowestCosts slowest_costs_;
-  std::map<mesh::Axes, Latency> latencies_;  // of all ranks under no axes
-  std::int64_t micro_batches_ = 0;           // in all runs so far
+  std::map<std::string, Overhead> overheads_;  // by group
+  std::int64_t micro_batches_ = 0;             // in all runs so far
 };
 
 }  // namespace lancet::runtime

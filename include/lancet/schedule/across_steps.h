@@ -27,7 +27,7 @@ Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, co
 
 // Leaves to the next step as much of the step's end as makes the period shortest: what would start late in the step and
 // is used late in the next one. The arena stays within overlap.memory_factor, or grows no further. The candidate is the
-// schedule of all micro batches; it stays as it is if nothing gains 0.2% of it.
+// schedule of all micro batches; if nothing gains 0.2% of it, it stays as it is, but for why_not_across_steps.
 Candidate across_steps(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 }  // namespace lancet::schedule

@@ -56,6 +56,8 @@ Candidate contract_experts(const Step& step, const config::Overlap& overlap, Can
 // shortest within overlap.memory_factor is taken.
 // The candidate is the schedule of all micro batches; with one there is no pair, and it stays as it is.
 Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// The same where the step gets shorter by it.
+Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.

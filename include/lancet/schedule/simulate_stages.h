@@ -17,7 +17,7 @@ struct StagesTimeline {
 };
 
 // One rank of each stage stands for all. A message between stages begins when both of its ends are reached and takes
-// the time of its sender; a collective along the axis `stage` begins when all stages of its group have reached it.
+// the longer of their times; a collective along the axis `stage` begins when all stages of its group have reached it.
 // Streams that are busy at once do not slow each other down. InternalError: stages wait for one another
 // (ir/verify_ranks.h).
 StagesTimeline simulate_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms);

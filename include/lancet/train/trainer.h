@@ -28,7 +28,7 @@ struct TrainerOptions {
   std::string resume = {}, init_from = {};  // run::ResumeRequest
   const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none
   std::function<bool()> interrupted = {};   // true: stop now, besides `stop`; called on every rank at every step,
-                                            // evaluation batch and generated token
+                                            // evaluation batch, generated token and measurement of costs
   checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
   std::int64_t sample_offset = 0;           // data::SamplerOptions
   checkpoint::LoadHistory load = {};        // of the steps before
@@ -42,7 +42,8 @@ struct TrainerOptions {
 // Except for the accessors, all calls are collective: every rank makes them in the same order.
 class Trainer {
  public:
-  // config: parsed; checked here against the number of ranks. An error of any rank is returned on all.
+  // config: parsed; checked here against the number of ranks. An error of any rank is returned on all; it has
+  // ExitCode::saved if a rank was asked to stop while costs were measured.
   static Result<std::unique_ptr<Trainer>> create(const config::Config& config, comm::Communicator& world,
                                                  const TrainerOptions& options = {});
   virtual ~Trainer() = default;

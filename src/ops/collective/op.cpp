@@ -97,11 +97,15 @@ std::vector<Sample> samples(const Attributes& attributes) {
   return {{{f32({2, 6, 5})}, attributes}, {{bf16({4, 3, 7})}, attributes}};
 }
 
+// Of a dimension that the collective does not move (ops::moves()).
+const PartitionRow of_outermost{{0}, {0}, SplitIn::time};
+
 const OpDef table[] = {
     {.name = "all_gather",
      .required = 1,
      .infer = infer_gather,
      .work = work_gather,
+     .partition = {of_outermost},
      .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
      .stream = ir::Stream::expert,
      .kind = Kind::collective,
@@ -110,6 +114,7 @@ const OpDef table[] = {
      .required = 1,
      .infer = infer_scatter,
      .work = work_scatter,
+     .partition = {of_outermost},
      .samples = samples({{"axes", "data"}, {"shards", 1}, {"axis", 1}, {"blocks", 3}}),
      .stream = ir::Stream::expert,
      .kind = Kind::collective,
@@ -118,6 +123,7 @@ const OpDef table[] = {
      .required = 1,
      .infer = infer_sum,
      .work = work_sum,
+     .partition = {of_outermost},
      .samples = samples({{"axes", "tensor"}, {"shards", 1}}),
      .stream = ir::Stream::expert,
      .kind = Kind::collective},
@@ -125,7 +131,8 @@ const OpDef table[] = {
      .required = 1,
      .infer = infer_swap,
      .work = work_swap,
-     .samples = samples({{"axes", "tensor"}, {"shards", 1}, {"from", 0}, {"to", 1}, {"to_blocks", 3}}),
+     .partition = {of_outermost},
+     .samples = samples({{"axes", "tensor"}, {"shards", 1}, {"from", 2}, {"to", 1}, {"to_blocks", 3}}),
      .stream = ir::Stream::expert,
      .kind = Kind::collective},
     {.name = "permute_shards",

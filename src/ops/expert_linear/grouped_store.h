@@ -103,6 +103,21 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   block.sync();  // the next tile's slices overwrite the stage
 }
 
+// Stores the thread's pairs of a row of a warp's 64x64 in f32, or adds them: row 8 * half of fragment row i. column: of
+// its first pair. c: the row; bias: its summands by column, or null.
+LANCET_DEVICE void store_pairs(float* c, const TileSums& sums, int i, int half, int column, int width, bool accumulate,
+                               const float* bias) {
+#pragma unroll
+  for (int j = 0; j < TileShape::fragments_across; ++j, column += 8) {
+    if (column >= width) continue;
+    FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
+    FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
+    if (accumulate) sum = {at->x + sum.x, at->y + sum.y};
+    if (bias) sum = {sum.x + bias[column], sum.y + bias[column + 1]};
+    *at = sum;
+  }
+}
+
 // Stores a warp's 64x64 in f32, with the bias if there is one, or adds it.
 template <ExpertProduct product, class Block>
 LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums) {
@@ -117,17 +132,8 @@ LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, Grou
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * i + 8 * half + g;
       if (row >= tile.rows) continue;
-      float* c = static_cast<float*>(p.c) + (tile.first_row + row) * p.width;
-#pragma unroll
-      for (int j = 0; j < S::fragments_across; ++j) {
-        const int column = first_column + 8 * j + 2 * t;
-        if (column >= p.width) continue;
-        FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
-        FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
-        if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
-        if (bias) sum = {sum.x + bias[column], sum.y + bias[column + 1]};
-        *at = sum;
-      }
+      store_pairs(static_cast<float*>(p.c) + (tile.first_row + row) * p.width, sums, i, half, first_column + 2 * t,
+                  p.width, p.accumulate, bias);
     }
 }
 
@@ -145,16 +151,8 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
       const int row = first_row + 16 * i + 8 * half + g;
       if (row >= p.height) continue;
       const std::int64_t of_expert = std::int64_t(tile.expert) * p.height + row;
-      float* c = static_cast<float*>(p.c) + of_expert * p.width;
-#pragma unroll
-      for (int j = 0; j < S::fragments_across; ++j) {
-        const int column = first_column + 8 * j + 2 * t;
-        if (column >= p.width) continue;
-        FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
-        FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
-        if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
-        *at = sum;
-      }
+      store_pairs(static_cast<float*>(p.c) + of_expert * p.width, sums, i, half, first_column + 2 * t, p.width,
+                  p.accumulate, nullptr);
       if (row_sums && t == 0) p.db[of_expert] = (p.accumulate ? p.db[of_expert] : 0.f) + sums.row_sums[i][2 * half];
     }
 }

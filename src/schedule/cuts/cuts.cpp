@@ -7,6 +7,27 @@
 
 namespace lancet::schedule {
 
+std::span<const PassCut> pass_cuts() {
+  static const PassCut cuts[] = {
+      {"micro_batches",
+       {.parts = "micro batches",
+        .splits = "the step's micro batches (train.gradient_accumulation_steps)",
+        .pairs = "the backward pass of each and the forward pass of the next",
+        .rewrites = "nothing: the instructions of two passes are ordered together",
+        .memory = "the activations of two micro batches, as far as overlap.memory_factor allows",
+        .launches = "none",
+        .source = "Megatron-LM, overlap across micro batches; DualPipe (DeepSeek-V3, 2024), section 3.2.1"}},
+      {"ring_shards",
+       {.parts = "windows",
+        .splits = "an all-gathered or reduce-scattered tensor, in a window for each rank of the group",
+        .pairs = "an all-gather and the products that read it; a product and the reduce-scatter of its result",
+        .rewrites = "permutes of windows, a product each; a copy that joins windows where a reader needs the whole",
+        .memory = "windows on their way; two sums of a reduce-scatter's ring",
+        .launches = "one product and message a window; half as many messages a direction where both are used",
+        .source = "collective matmul (Wang et al., ASPLOS 2023); XLA's windowed einsum"}}};
+  return cuts;
+}
+
 const Cut& cut_named(std::string_view name) {
   const auto cuts = all_cuts();
   const auto found = std::ranges::find_if(cuts, [&](const Cut* known) { return known->name == name; });

@@ -30,6 +30,7 @@ class AxisSolver {
       const ops::OpDef& op = ops::op(instruction(id).op);
       if (op.kind == ops::Kind::all_to_all) take(id, op.partition.front());
     }
+    if (changed_.empty()) split_sequences();
   }
 
   AxisRows run() {
@@ -43,6 +44,15 @@ class AxisSolver {
   }
 
  private:
+  // Without experts, what is known is the batch that the model is given.
+  void split_sequences() {
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      const ir::Tensor& tensor = program_.tensors[i];
+      if (tensor.kind == ir::TensorKind::input && tensor.type.shape.rank() == 2 && !users_[i].empty())
+        set(TensorId(std::int32_t(i)), 0);
+    }
+  }
+
   const ir::Instruction& instruction(InstructionId id) const { return program_.instructions[id.index()]; }
 
   template <class F>
@@ -64,6 +74,7 @@ class AxisSolver {
   bool agrees(InstructionId id, const PartitionRow& row) const {
     const ir::Instruction& at = instruction(id);
     if (at.operands.size() > row.operands.size() || at.results.size() > row.results.size()) return false;
+    if (ops::moves(at, row.operands.front())) return false;
     bool split = false;
     auto fits = [&](TensorId tensor, Axis axis) {
       const Axis known = axes_[tensor.index()];

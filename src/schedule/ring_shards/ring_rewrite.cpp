@@ -112,51 +112,25 @@ class Places {
 
 using Windows = std::vector<TensorId>;  // by number; those that were not made are invalid
 
-class RingRewriter {
+// The program that is made, with the windows of its tensors.
+class RingedProgram {
  public:
-  RingRewriter(const ir::Program& source, std::span<const Ring> rings, std::span<const RingChoice> choices,
-               bool all_helpers)
-      : source_(source),
-        places_(source, rings, choices),
-        rings_(rings),
-        choices_(choices),
-        all_helpers_(all_helpers),
-        in_windows_(source.tensors.size()) {
+  RingedProgram(const ir::Program& source, const Places& places, bool all_helpers)
+      : source_(source), places_(places), all_helpers_(all_helpers), in_windows_(source.tensors.size()) {
     result_.program = source;
     result_.program.instructions.clear();
   }
 
-  Ringed run() {
-    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
-      const Place& place = places_.places()[i];
-      place_ = &place;
-      source_at_ = &source_.instructions[i];
-      switch (place.kind) {
-        case Place::Kind::whole:
-          for (const TensorId id : source_at_->operands) need_whole(id);
-          emit(*source_at_);
-          break;
-        case Place::Kind::gather:
-          gather();
-          break;
-        case Place::Kind::scatter:
-          scatter();
-          break;
-        case Place::Kind::windows:
-          make_windows();
-          break;
-        case Place::Kind::sum:
-          sum_windows();
-          break;
-      }
-    }
-    for (const ir::Output& output : source_.outputs) need_whole(output.tensor);
-    return std::move(result_);
+  // What is made from here on is in the place of this instruction of the source.
+  void begin(std::size_t instruction) {
+    place_ = &places_.places()[instruction];
+    source_at_ = &source_.instructions[instruction];
   }
-
- private:
+  const Place& place() const { return *place_; }
+  const Instruction& source_at() const { return *source_at_; }
   std::int64_t count() const { return places_.first(place_->key).shards; }
-  RingWay way() const { return choices_[std::size_t(place_->ring)].way; }
+  ir::Program& program() { return result_.program; }
+  Ringed take_result() { return std::move(result_); }
 
   void emit(Instruction instruction) {
     result_.program.instructions.push_back(std::move(instruction));
@@ -169,16 +143,6 @@ class RingRewriter {
     result_.ring.push_back(place_->ring);
     return ops::append(result_.program, op, std::move(operands), std::move(attributes), source_at_->role,
                        std::move(label));
-  }
-
-  ir::Attributes window_attributes(int key) const {
-    const Ring& ring = places_.first(key);
-    const ir::Attributes& of = source_.instructions[ring.collective].attributes;
-    ir::Attributes result;
-    if (of.has(ir::axes_attribute)) result.set(ir::axes_attribute, of.text(ir::axes_attribute));
-    result.set("shards", ring.shards);
-    result.set("axis", std::int64_t(ring.axis));
-    return result;
   }
 
   std::string label(std::int64_t part) const { return fmt::format("{}/{}", source_at_->label, part); }
@@ -219,12 +183,8 @@ class RingRewriter {
     }
     return found;
   }
-  TensorId take(TensorId id, std::int64_t part) {
-    ir::Attributes attributes = window_attributes(place_->key);
-    attributes.set("part", part);
-    return append("take_window", {id}, std::move(attributes), source_at_->label)[0];
-  }
 
+  // Notes the windows of a tensor that the instruction has made.
   void is_made(TensorId id, Windows windows) {
     InWindows& made = in_windows_[id.index()];
     made.is_maker = source_at_;
@@ -236,18 +196,89 @@ class RingRewriter {
     take(id, 0);
   }
 
+ private:
+  ir::Attributes window_attributes(int key) const {
+    const Ring& ring = places_.first(key);
+    const ir::Attributes& of = source_.instructions[ring.collective].attributes;
+    ir::Attributes result;
+    if (of.has(ir::axes_attribute)) result.set(ir::axes_attribute, of.text(ir::axes_attribute));
+    result.set("shards", ring.shards);
+    result.set("axis", std::int64_t(ring.axis));
+    return result;
+  }
+
+  TensorId take(TensorId id, std::int64_t part) {
+    ir::Attributes attributes = window_attributes(place_->key);
+    attributes.set("part", part);
+    return append("take_window", {id}, std::move(attributes), source_at_->label)[0];
+  }
+
+  // The windows of a tensor of the source, by key.
+  struct InWindows {
+    const Instruction* is_maker = nullptr;  // of the source; null if the tensor is made whole
+    int key = -1, ring = Ringed::outside;   // in which it was made
+    bool is_joined = false;
+    std::map<int, Windows> of = {};
+  };
+
+  const ir::Program& source_;
+  const Places& places_;
+  const bool all_helpers_;
+  Ringed result_;
+  std::vector<InWindows> in_windows_;
+  const Place* place_ = nullptr;            // of the instruction that is rewritten
+  const Instruction* source_at_ = nullptr;  // and itself
+};
+
+class RingRewriter {
+ public:
+  RingRewriter(const ir::Program& source, std::span<const Ring> rings, std::span<const RingChoice> choices,
+               bool all_helpers)
+      : source_(source), places_(source, rings, choices), choices_(choices), made_(source, places_, all_helpers) {}
+
+  Ringed run() {
+    for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
+      made_.begin(i);
+      switch (made_.place().kind) {
+        case Place::Kind::whole:
+          for (const TensorId id : source_at().operands) made_.need_whole(id);
+          made_.emit(source_at());
+          break;
+        case Place::Kind::gather:
+          gather();
+          break;
+        case Place::Kind::scatter:
+          scatter();
+          break;
+        case Place::Kind::windows:
+          make_windows();
+          break;
+        case Place::Kind::sum:
+          sum_windows();
+          break;
+      }
+    }
+    for (const ir::Output& output : source_.outputs) made_.need_whole(output.tensor);
+    return made_.take_result();
+  }
+
+ private:
+  const Instruction& source_at() const { return made_.source_at(); }
+  std::int64_t count() const { return made_.count(); }
+  RingWay way() const { return choices_[std::size_t(made_.place().ring)].way; }
+
   // A step of the ring. Steps count from 1.
   std::vector<TensorId> permute(std::vector<TensorId> operands, std::int64_t shift, std::int64_t step) {
-    ir::Attributes attributes = source_at_->attributes;
-    attributes.set(ops::ring_of, source_at_->op);
+    ir::Attributes attributes = source_at().attributes;
+    attributes.set(ops::ring_of, source_at().op);
     attributes.set(ops::ring_shift, shift);
-    set_part(attributes, step);
-    return append("permute_shards", std::move(operands), std::move(attributes), label(step));
+    made_.set_part(attributes, step);
+    return made_.append("permute_shards", std::move(operands), std::move(attributes), made_.label(step));
   }
 
   void gather() {
-    const TensorId shard = source_at_->operands[0];
-    need_whole(shard);
+    const TensorId shard = source_at().operands[0];
+    made_.need_whole(shard);
     const std::int64_t n = count();
     const std::int64_t back = way() == RingWay::both_ways ? (n - 1) / 2 : 0, on = n - 1 - back;
     Windows windows(std::size_t(n), shard);
@@ -259,17 +290,17 @@ class RingRewriter {
       windows[std::size_t(step)] = last_on = moved[0];
       if (step <= back) windows[std::size_t(n - step)] = last_back = moved[1];
     }
-    is_made(source_at_->results[0], std::move(windows));
+    made_.is_made(source_at().results[0], std::move(windows));
   }
 
   // The sum of these; the reduce-scatter's result if it is the last one.
   TensorId sum(std::vector<TensorId> summands, bool last) {
-    if (!last) return append("sum", std::move(summands), {}, source_at_->label)[0];
-    const TensorId id = source_at_->results[0];
-    emit({"sum", std::move(summands), {id}, {}, {}, ir::Stream::compute, source_at_->role, source_at_->label});
+    if (!last) return made_.append("sum", std::move(summands), {}, source_at().label)[0];
+    const TensorId id = source_at().results[0];
+    made_.emit({"sum", std::move(summands), {id}, {}, {}, ir::Stream::compute, source_at().role, source_at().label});
     return id;
   }
-  TensorId summand(std::int64_t part) { return window(source_at_->operands[0], part); }
+  TensorId summand(std::int64_t part) { return made_.window(source_at().operands[0], part); }
 
   void scatter() {
     const std::int64_t n = count();
@@ -321,38 +352,38 @@ class RingRewriter {
   }
 
   void make_windows() {
-    const ops::PartitionRow& row = *place_->row;
-    std::vector<Windows> made(source_at_->results.size());
+    const ops::PartitionRow& row = *made_.place().row;
+    std::vector<Windows> made(source_at().results.size());
     for (std::int64_t part = 0; part < count(); ++part) {
       std::vector<TensorId> operands = operands_of(row, part);
-      ir::Attributes attributes = ops::attributes_of_share(row, source_at_->attributes, count());
-      set_part(attributes, part);
-      const auto results = append(source_at_->op, std::move(operands), std::move(attributes), label(part));
+      ir::Attributes attributes = ops::attributes_of_share(row, source_at().attributes, count());
+      made_.set_part(attributes, part);
+      const auto results = made_.append(source_at().op, std::move(operands), std::move(attributes), made_.label(part));
       for (std::size_t r = 0; r < made.size(); ++r) made[r].push_back(results[r]);
     }
-    for (std::size_t r = 0; r < made.size(); ++r) is_made(source_at_->results[r], std::move(made[r]));
+    for (std::size_t r = 0; r < made.size(); ++r) made_.is_made(source_at().results[r], std::move(made[r]));
   }
 
   std::vector<TensorId> operands_of(const ops::PartitionRow& row, std::int64_t part) {
     std::vector<TensorId> operands;
-    for (std::size_t o = 0; o < source_at_->operands.size(); ++o) {
-      const TensorId id = source_at_->operands[o];
-      if (!ops::is_split(row.operands[o])) need_whole(id);
-      operands.push_back(ops::is_split(row.operands[o]) ? window(id, part) : id);
+    for (std::size_t o = 0; o < source_at().operands.size(); ++o) {
+      const TensorId id = source_at().operands[o];
+      if (!ops::is_split(row.operands[o])) made_.need_whole(id);
+      operands.push_back(ops::is_split(row.operands[o]) ? made_.window(id, part) : id);
     }
     return operands;
   }
 
   // Each window's result adds onto that of the window before, in the memory of the accumulators.
   void sum_windows() {
-    const ops::OpDef& op = ops::op(source_at_->op);
+    const ops::OpDef& op = ops::op(source_at().op);
     std::vector<TensorId> sums;
     for (std::int64_t part = 0; part < count(); ++part) {
-      Instruction at = *source_at_;
-      at.operands = operands_of(*place_->row, part);
-      at.label = label(part);
-      at.attributes = ops::attributes_of_share(*place_->row, at.attributes, count());
-      set_part(at.attributes, part);
+      Instruction at = source_at();
+      at.operands = operands_of(*made_.place().row, part);
+      at.label = made_.label(part);
+      at.attributes = ops::attributes_of_share(*made_.place().row, at.attributes, count());
+      made_.set_part(at.attributes, part);
       if (part > 0) {
         at.operands.resize(std::size_t(op.required));
         at.operands.insert(at.operands.end(), sums.begin(), sums.end());
@@ -360,12 +391,12 @@ class RingRewriter {
       for (std::size_t r = 0; r < at.results.size(); ++r) {
         const TensorId onto = memory_of(op, at, r);
         if (part + 1 < count())
-          at.results[r] = result_.program.add_value(source_.type(at.results[r]), onto);
+          at.results[r] = made_.program().add_value(source_.type(at.results[r]), onto);
         else
-          result_.program[at.results[r]].storage = onto;
+          made_.program()[at.results[r]].storage = onto;
       }
       sums = at.results;
-      emit(std::move(at));
+      made_.emit(std::move(at));
     }
   }
 
@@ -377,23 +408,10 @@ class RingRewriter {
     return {};
   }
 
-  // The windows of a tensor of the source, by key.
-  struct InWindows {
-    const Instruction* is_maker = nullptr;  // of the source; null if the tensor is made whole
-    int key = -1, ring = Ringed::outside;   // in which it was made
-    bool is_joined = false;
-    std::map<int, Windows> of = {};
-  };
-
   const ir::Program& source_;
   const Places places_;
-  std::span<const Ring> rings_;
   std::span<const RingChoice> choices_;
-  const bool all_helpers_;
-  Ringed result_;
-  std::vector<InWindows> in_windows_;
-  const Place* place_ = nullptr;            // of the instruction that is rewritten
-  const Instruction* source_at_ = nullptr;  // and itself
+  RingedProgram made_;
 };
 
 }  // namespace

@@ -15,10 +15,11 @@ namespace lancet::schedule {
 // Per instruction of the Program: the row of its op's partition table, or null if it stays whole.
 using AxisRows = std::vector<const ops::PartitionRow*>;
 
-// Starts from the all-to-alls of `members` (irregular on both sides) and follows tensors from instruction to
-// instruction: each takes the first row of its op that agrees with the axes already known for its tensors. Axes follow
-// the flow of data, never equal sizes. Instructions that no row fits (a whole-batch gate, a weight gradient) stay
-// whole. Rows that split an axis other than the first are ignored: only slices of the first axis are contiguous.
+// Starts from the all-to-alls of `members` (irregular on both sides), without one from the first axis of the sequences
+// that the model is given, and follows tensors from instruction to instruction: each takes the first row of its op that
+// agrees with the axes already known for its tensors. Axes follow the flow of data, never equal sizes. Instructions
+// that no row fits (a whole-batch gate, a weight gradient) stay whole. Rows that split an axis other than the first are
+// ignored: only slices of the first axis are contiguous.
 AxisRows infer_axes(const ir::Program& program, std::span<const ir::InstructionId> members);
 
 // The ranks among which tokens travel to their experts, and how many of them are neighbours on a host: 1 if nothing is
@@ -55,7 +56,14 @@ struct Cut {
   ops::PeerParts (*peers)(const TokenRanks&, int parts) = nullptr;
 };
 
-std::span<const Cut* const> all_cuts();       // by name
+std::span<const Cut* const> all_cuts();  // by name
+// What is split by passes and not by a table of rows: windows of collectives (collective_matmul), and the step's micro
+// batches (pair_micro_batches).
+struct PassCut {
+  std::string_view name;
+  CutWords words;
+};
+std::span<const PassCut> pass_cuts();
 const Cut& cut_named(std::string_view name);  // InternalError if unknown
 
 }  // namespace lancet::schedule

@@ -10,7 +10,8 @@ namespace {
 // alive until all parts are made are a large share of all values (the logits).
 bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
   constexpr std::int64_t share = 32;
-  if (at.role != ir::Role::dw || std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time))
+  if (at.role != ir::Role::dw || at.stream != ir::Stream::compute ||
+      std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time))
     return false;
   return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
 }

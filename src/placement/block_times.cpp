@@ -1,0 +1,67 @@
+// The step is cut into as many stages as it has blocks, by the pass that cuts it for a run. So what a stage of several
+// blocks takes is the sum of theirs, but for what crosses between them.
+#include "block_times.h"
+
+#include "lancet/ir/micro_batches.h"
+#include "lancet/planning/from_config.h"
+
+namespace lancet::placement {
+namespace {
+
+// Of values that the forward pass makes in memory of their own, and another pass reads.
+std::int64_t kept_bytes(const ir::Program& program) {
+  std::vector<bool> made(program.tensors.size()), read(program.tensors.size());
+  for (const ir::Instruction& at : program.instructions) {
+    const bool forward = at.role == ir::Role::forward;
+    for (const ir::TensorId id : at.results)
+      if (forward && !program[id].storage.valid()) made[id.index()] = true;
+    for (const ir::TensorId id : at.operands)
+      if (!forward) read[program.root(id).index()] = true;
+  }
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < made.size(); ++i)
+    if (made[i] && read[i]) bytes += ir::bytes(program.tensors[i].type);
+  return bytes;
+}
+
+BlockTimes times_of(const ir::Program& program, const Cluster& cluster) {
+  BlockTimes times;
+  times.on.resize(cluster.devices.size());
+  const std::vector<bool> closes = ir::closes_step(program);
+  for (std::size_t i = 0; i < closes.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    if (!cost::is_local(program, at)) continue;
+    for (std::size_t device = 0; device < times.on.size(); ++device) {
+      const double ms = cost::op_ms(cluster.devices[device].hardware, program, at);
+      BlockTimes::OfDevice& on = times.on[device];
+      if (closes[i]) {
+        on.update_ms += ms;
+        continue;
+      }
+      on.micro_ms += ms;
+      if (at.role != ir::Role::dw) on.chain_ms += ms;
+    }
+  }
+  times.activations = kept_bytes(program);
+  return times;
+}
+
+}  // namespace
+
+Result<std::vector<BlockTimes>> block_times(const config::Config& config, const Cluster& cluster) {
+  config::Config cut = config;
+  const int blocks = int(config.model.n_layer), stages = blocks + 1;
+  cut.mesh.stage = stages;
+  cut.mesh.stage_blocks.assign(std::size_t(blocks), 1);
+  cut.mesh.stage_blocks.push_back(0);
+  LANCET_ASSIGN(const std::vector<ir::Program> programs, planning::programs_to_profile(cut, stages));
+  LANCET_ASSIGN(const std::vector<planning::LeastMemory> held, planning::least_memory(cut, stages));
+  std::vector<BlockTimes> times;
+  for (std::size_t block = 0; block < programs.size(); ++block) {
+    times.push_back(times_of(programs[block], cluster));
+    times.back().held = held[block].total();
+  }
+  return times;
+}
+
+}  // namespace lancet::placement

@@ -1,0 +1,27 @@
+// What each block of a model takes of each device, for the search of stages.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/config/config.h"
+#include "lancet/placement/cluster.h"
+
+namespace lancet::placement {
+
+// A block; the first has the embedding, too. The last entry is what is after the blocks: norm, head and loss.
+struct BlockTimes {
+  struct OfDevice {
+    double chain_ms = 0;   // forward pass and gradients of activations of a micro batch
+    double micro_ms = 0;   // with the gradients of weights
+    double update_ms = 0;  // once a step
+  };
+  std::vector<OfDevice> on;      // by device
+  std::int64_t held = 0;         // bytes of parameters, states and gradients
+  std::int64_t activations = 0;  // bytes of a micro batch that its backward pass reads
+};
+
+// config: the step on one rank.
+Result<std::vector<BlockTimes>> block_times(const config::Config& config, const Cluster& cluster);
+
+}  // namespace lancet::placement

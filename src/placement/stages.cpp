@@ -1,0 +1,378 @@
+// The search has an estimate of a split from the times of its blocks, and the planner, which takes thousands of times
+// as long. The estimate ranks splits; a split whose slowest device has more work in a step than the best step found is
+// not planned at all, since no schedule makes it shorter.
+#include "lancet/placement/stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "block_times.h"
+#include "lancet/base/clock.h"
+#include "lancet/placement/solvers.h"
+#include "lancet/placement/timetable.h"
+#include "lancet/planning/planned_step.h"
+#include "lancet/planning/run_plans.h"
+#include "lancet/schedule/plan_memory.h"
+
+namespace lancet::placement {
+namespace {
+
+constexpr int most_ordered = 4, most_begun = 8;
+
+// The hardware of a device whose one link has this rate and latency, alone on its host.
+std::string with_link(const Cluster::Device& device, double gbit_per_s, double latency_ms) {
+  const double us = latency_ms * 1e3;
+  return fmt::format(
+      "{}{}device.memory_gib={:.6f},device.reserved_gib=0,network.nics={},network.nic_gbit_per_s={:.6g},"
+      "network.all_to_all_efficiency=1,network.all_reduce_efficiency=1,network.latency_us={:.6g},network.hop_us={:.6g}",
+      device.hardware.name, device.hardware.name.find(':') == std::string::npos ? ':' : ',',
+      device.memory_mb * 1e6 / (1 << 30), device.hardware.node.devices, gbit_per_s, us, us);
+}
+
+std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices) {
+  std::vector<std::string> names;
+  const std::size_t count = devices.size();
+  for (std::size_t stage = 0; stage < count; ++stage) {
+    double ms_per_mb = 0, latency = 0;
+    const auto meet = [&](std::size_t other) {
+      const auto a = std::size_t(devices[stage]), b = std::size_t(devices[other]);
+      ms_per_mb = std::max({ms_per_mb, cluster.ms_per_mb[a][b], cluster.ms_per_mb[b][a]});
+      latency = std::max({latency, cluster.latency_ms[a][b], cluster.latency_ms[b][a]});
+    };
+    if (stage > 0) meet(stage - 1);
+    if (stage + 1 < count) meet(stage + 1);
+    if (stage == 0 || stage + 1 == count) meet(count - 1 - stage);
+    const double alone = 100;  // Gbit/s of a link that nothing passes
+    names.push_back(
+        with_link(cluster.devices[std::size_t(devices[stage])], count > 1 ? 8 / ms_per_mb : alone, latency));
+  }
+  return fmt::format("{}", fmt::join(names, ";"));
+}
+
+class StageSearch {
+ public:
+  StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times,
+              const StageSearchOptions& options)
+      : cluster_(cluster),
+        micro_batches_(double(config.train.gradient_accumulation_steps)),
+        blocks_(int(times.size()) - 1),
+        times_(std::move(times)),
+        planner_(config, cluster),
+        options_(options) {}
+
+  Result<StageAnswer> run() {
+    const auto start = std::chrono::steady_clock::now();
+    StageAnswer answer;
+    answer.bound_ms = bound_ms();
+    try_split(even_split(), &answer.even);
+    std::vector<StageSplit> begun = begin_with();
+    std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return estimate(split); });
+    if (begun.size() > std::size_t(most_begun)) begun.resize(most_begun);
+    for (const StageSplit& split : begun) try_split(split);
+    for (bool better = true; better && best_.fits;) {
+      better = false;
+      std::vector<StageSplit> next = neighbours(best_.split);
+      std::ranges::stable_sort(next, {}, [&](const StageSplit& split) { return estimate(split); });
+      for (const StageSplit& split : next) {
+        if (seconds_since(start) > options_.seconds) break;
+        better |= try_split(split);
+      }
+    }
+    if (!best_.fits) return last_error_;
+    answer.best = best_;
+    answer.planned = planner_.planned();
+    return answer;
+  }
+
+ private:
+  const BlockTimes::OfDevice& on(int block, int device) const {
+    return times_[std::size_t(block)].on[std::size_t(device)];
+  }
+  double work_ms(int block, int device) const {
+    return micro_batches_ * on(block, device).micro_ms + on(block, device).update_ms;
+  }
+
+  struct Stage {
+    int device, first, end;  // blocks
+  };
+  std::vector<Stage> stages_of(const StageSplit& split) const {
+    std::vector<Stage> stages;
+    for (std::size_t s = 0; s < split.devices.size(); ++s) {
+      const int first = s == 0 ? 0 : stages.back().end;
+      stages.push_back({split.devices[s], first, first + split.blocks[s]});
+    }
+    ++stages.back().end;  // what is after the blocks
+    return stages;
+  }
+
+  double slowest_ms(const StageSplit& split) const {
+    double most = 0;
+    for (const auto& [device, first, end] : stages_of(split)) {
+      double sum = 0;
+      for (int block = first; block < end; ++block) sum += work_ms(block, device);
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  // The chain of a micro batch through all stages, and all others on the slowest one.
+  double estimate(const StageSplit& split) const {
+    double chain = 0, slowest = 0, updates = 0;
+    for (const auto& [device, first, end] : stages_of(split)) {
+      double micro = 0, update = 0;
+      for (int block = first; block < end; ++block) {
+        micro += on(block, device).micro_ms;
+        update += on(block, device).update_ms;
+        chain += on(block, device).chain_ms;
+      }
+      slowest = std::max(slowest, micro);
+      updates = std::max(updates, update);
+    }
+    return std::max(slowest_ms(split), chain + (micro_batches_ - 1) * slowest + updates);
+  }
+
+  // True if it is the best so far. kept: the split as planned.
+  bool try_split(const StageSplit& split, PlannedStages* kept = nullptr) {
+    if (std::ranges::count(tried_, split) > 0) return false;
+    if (!kept && best_.fits && slowest_ms(split) >= best_.step_ms) return false;
+    tried_.push_back(split);
+    auto planned = planner_.plan(split);
+    if (!planned.ok()) {
+      last_error_ = planned.error();
+      return false;
+    }
+    if (kept) *kept = *planned;
+    if (!planned->fits) {
+      last_error_ = out_of_memory(*planned);
+      return false;
+    }
+    if (best_.fits && planned->step_ms >= best_.step_ms) return false;
+    best_ = *std::move(planned);
+    return true;
+  }
+
+  Error out_of_memory(const PlannedStages& planned) const {
+    std::string stages;
+    for (std::size_t s = 0; s < planned.bytes.size(); ++s) {
+      const Cluster::Device& device = cluster_.devices[std::size_t(planned.split.devices[s])];
+      stages += fmt::format("{}{} {} of {:.0f} MB", s > 0 ? ", " : "", device.name, planned.bytes[s] / 1'000'000,
+                            device.memory_mb);
+    }
+    return config_error(
+        fmt::format("expected a split whose stages fit their devices, found none; the last needs {}", stages));
+  }
+
+  StageSplit even_split() const {
+    StageSplit split;
+    const int stages = std::min(int(cluster_.devices.size()), blocks_);
+    for (int s = 0; s < stages; ++s) {
+      split.devices.push_back(s);
+      split.blocks.push_back(blocks_ / stages + (s < blocks_ % stages ? 1 : 0));
+    }
+    return split;
+  }
+
+  // Of all orders of some devices, or of the fastest ones, the splits whose slowest stage is fastest.
+  std::vector<StageSplit> begin_with() const {
+    std::vector<StageSplit> found;
+    const auto add = [&](const std::vector<int>& devices) {
+      for (const bool activations : {true, false})
+        if (StageSplit split = balanced(devices, activations); !split.devices.empty()) return found.push_back(split);
+    };
+    const int count = int(cluster_.devices.size());
+    std::vector<int> order(std::size_t(count), 0);
+    std::iota(order.begin(), order.end(), 0);
+    const auto all_ms = [&](int device) {
+      double sum = 0;
+      for (int block = 0; block <= blocks_; ++block) sum += work_ms(block, device);
+      return sum;
+    };
+    if (count > most_ordered) std::ranges::stable_sort(order, {}, all_ms);
+    do {
+      for (int used = 1; used <= std::min(count, blocks_ + 1); ++used) add({order.begin(), order.begin() + used});
+    } while (count <= most_ordered && std::next_permutation(order.begin(), order.end()));
+    return found;
+  }
+
+  // A dynamic program; empty if no split has the memory for what a stage holds and, if asked, for the activations of
+  // the micro batches in flight.
+  StageSplit balanced(const std::vector<int>& devices, bool activations) const {
+    const std::size_t stages = devices.size(), units = std::size_t(blocks_) + 1;
+    std::vector<std::vector<double>> least(stages + 1, std::vector<double>(units + 1, never));
+    std::vector<std::vector<std::size_t>> from(stages + 1, std::vector<std::size_t>(units + 1, 0));
+    least[0][0] = 0;
+    for (std::size_t s = 0; s < stages; ++s) {
+      const bool last = s + 1 == stages;
+      const double in_flight = activations ? std::min(micro_batches_, double(stages - s)) : 0;
+      const double memory = cluster_.devices[std::size_t(devices[s])].memory_mb * 1e6;
+      for (std::size_t first = 0; first < units; ++first) {
+        if (least[s][first] == never) continue;
+        double work = 0, bytes = 0;
+        for (std::size_t end = first + 1; end <= units; ++end) {
+          const BlockTimes& unit = times_[end - 1];
+          work += work_ms(int(end) - 1, devices[s]);
+          bytes += double(unit.held) + in_flight * double(unit.activations);
+          if (bytes > memory) break;
+          if (last != (end == units)) continue;
+          if (const double most = std::max(least[s][first], work); most < least[s + 1][end])
+            least[s + 1][end] = most, from[s + 1][end] = first;
+        }
+      }
+    }
+    StageSplit split;
+    if (least[stages][units] == never) return split;
+    split.devices = devices;
+    split.blocks.resize(stages);
+    for (std::size_t s = stages, end = units; s > 0; end = from[s][end], --s)
+      split.blocks[s - 1] = int(end - from[s][end]) - (s == stages ? 1 : 0);
+    return split;
+  }
+
+  bool is_split(const StageSplit& split) const {
+    for (std::size_t s = 0; s < split.blocks.size(); ++s)
+      if (split.blocks[s] < (s + 1 == split.blocks.size() && s > 0 ? 0 : 1)) return false;
+    return !split.blocks.empty();
+  }
+
+  // Borders between neighbours shifted by a block, two devices swapped, one replaced by one that is not used, a stage
+  // merged with the next, or cut in two on a device that is not used.
+  std::vector<StageSplit> neighbours(const StageSplit& of) const {
+    std::vector<StageSplit> found;
+    const auto add = [&](StageSplit split) {
+      if (is_split(split)) found.push_back(std::move(split));
+    };
+    std::vector<int> unused;
+    for (int device = 0; device < int(cluster_.devices.size()); ++device)
+      if (std::ranges::count(of.devices, device) == 0) unused.push_back(device);
+    for (std::size_t s = 0; s < of.devices.size(); ++s) {
+      for (const int device : unused) {
+        StageSplit other = of;
+        other.devices[s] = device;
+        add(other);
+        StageSplit cut = of;
+        cut.devices.insert(cut.devices.begin() + std::ptrdiff_t(s) + 1, device);
+        cut.blocks.insert(cut.blocks.begin() + std::ptrdiff_t(s) + 1, of.blocks[s] / 2);
+        cut.blocks[s] -= of.blocks[s] / 2;
+        add(cut);
+      }
+      for (std::size_t t = s + 1; t < of.devices.size(); ++t) {
+        StageSplit swapped = of;
+        std::swap(swapped.devices[s], swapped.devices[t]);
+        add(swapped);
+        std::swap(swapped.blocks[s], swapped.blocks[t]);
+        add(swapped);
+      }
+      if (s + 1 == of.devices.size()) continue;
+      for (const int more : {1, -1}) {
+        StageSplit shifted = of;
+        shifted.blocks[s] += more;
+        shifted.blocks[s + 1] -= more;
+        add(shifted);
+      }
+      for (const std::size_t dropped : {s, s + 1}) {
+        StageSplit merged = of;
+        merged.blocks[2 * s + 1 - dropped] += merged.blocks[dropped];
+        merged.blocks.erase(merged.blocks.begin() + std::ptrdiff_t(dropped));
+        merged.devices.erase(merged.devices.begin() + std::ptrdiff_t(dropped));
+        add(merged);
+      }
+    }
+    return found;
+  }
+
+  double bound_ms() const {
+    Problem problem;
+    for (const Cluster::Device& device : cluster_.devices) problem.devices.push_back({device.name, device.memory_mb});
+    double chain = 0;
+    for (int block = 0; block <= blocks_; ++block) {
+      Op op;
+      double least = never;
+      for (int device = 0; device < problem.device_count(); ++device) {
+        op.ms.push_back(work_ms(block, device));
+        least = std::min(least, on(block, device).chain_ms);
+      }
+      chain += least;
+      problem.ops.push_back(std::move(op));
+    }
+    return std::max(chain, lower_bound_ms(problem));
+  }
+
+  const Cluster& cluster_;
+  const double micro_batches_;
+  const int blocks_;
+  const std::vector<BlockTimes> times_;
+  StagePlanner planner_;
+  const StageSearchOptions& options_;
+  PlannedStages best_;
+  std::vector<StageSplit> tried_;
+  Error last_error_ = config_error("expected a split whose stages fit their devices, found none");
+};
+
+// The step as one rank has it.
+Result<config::Config> of_one_rank(const config::Config& config) {
+  if (config.mesh != config::MeshSizes{})
+    return config_error("mesh: expected none, since --stages chooses the stages, each of one rank");
+  if (config.train.pipeline_schedule == config::PipelineSchedule::interleaved)
+    return config_error(
+        "train.pipeline_schedule: expected 1f1b, zero_bubble or searched for stages of one run of blocks, found "
+        "\"interleaved\"");
+  config::Config alone = config;
+  alone.device = config::Device::emulated;
+  alone.overlap.policy = "sequential";
+  return alone;
+}
+
+}  // namespace
+
+std::vector<std::string> PlannedStages::settings() const {
+  std::vector<std::string> settings{"device=emulated", fmt::format("mesh.stage={}", split.devices.size())};
+  if (split.devices.size() > 1) settings.push_back(fmt::format("mesh.stage_blocks=[{}]", fmt::join(split.blocks, ",")));
+  settings.push_back("emulated.hardware=" + hardware);
+  return settings;
+}
+
+Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
+  ++planned_;
+  PlannedStages result{.split = split, .hardware = hardware_of(cluster_, split.devices)};
+  const int stages = int(split.devices.size());
+  config::Config config = config_;
+  config.emulated.hardware = result.hardware;
+  config.mesh.stage = stages;
+  if (stages > 1) config.mesh.stage_blocks.assign(split.blocks.begin(), split.blocks.end());
+  auto made = planning::plan_offline(config, {.ranks = stages});
+  if (!made.ok()) {
+    Error error = made.error();
+    // The line begins with what the caller did not write.
+    if (error.message.starts_with(result.hardware + ": ")) error.message.erase(0, result.hardware.size() + 2);
+    return error;
+  }
+  planning::PlannedStep planned = *std::move(made);
+  if (planned.stages.empty()) planned.stages.push_back(planned.plan);
+  result.compute_ms = planned.stage_times.compute;
+  result.least_ms = planned.stage_times.least;
+  result.fits = true;
+  for (int stage = 0; stage < stages; ++stage) {
+    const ir::Plan& plan = planned.stages[std::size_t(stage)];
+    result.bytes.push_back(schedule::plan_bytes(plan));
+    const double limit = cluster_.devices[std::size_t(split.devices[std::size_t(stage)])].memory_mb * 1e6;
+    result.fits &= double(result.bytes.back()) <= limit;
+  }
+  if (stages == 1) result.compute_ms = {planned.report.policies.at(0).timeline.compute};
+  planning::StepPlans plans;
+  plans.step = std::move(planned.plan);
+  result.step_ms = planning::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
+  return result;
+}
+
+Result<StageAnswer> place_stages(const config::Config& config, const Cluster& cluster,
+                                 const StageSearchOptions& options) {
+  LANCET_ASSIGN(const config::Config alone, of_one_rank(config));
+  LANCET_ASSIGN(std::vector<BlockTimes> times, block_times(alone, cluster));
+  return StageSearch(alone, cluster, std::move(times), options).run();
+}
+
+}  // namespace lancet::placement

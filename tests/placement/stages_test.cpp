@@ -1,0 +1,132 @@
+// Placement of a training step as pipeline stages, against all splits of small models.
+#include "lancet/placement/stages.h"
+
+#include <catch2/catch.hpp>
+
+#include <functional>
+
+#include "lancet/planning/planned_step.h"
+
+namespace lancet::placement {
+namespace {
+
+config::Config step_config(int blocks, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides{"model.n_layer=" + std::to_string(blocks)};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  auto config = config::parse(R"({"model": {"n_head": 4, "n_embd": 256, "n_positions": 64, "vocab_size": 1000,
+      "moe_layer_freq": 0}, "data": {"synthetic": true},
+      "train": {"seq_len": 64, "micro_batch_size": 4, "gradient_accumulation_steps": 4}})",
+                              "test", overrides);
+  if (!config.ok()) FAIL(config.error().message);
+  return *config;
+}
+
+// memory_mb, and the speed of products relative to a V100's, by device.
+Cluster cluster_of(const std::vector<std::pair<double, double>>& devices, double gbit_per_s = 20) {
+  std::string text = R"({"what": "a test", "devices": [)";
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    text += fmt::format(R"({}{{"name": "d{}", "hardware": "p3dn-v100:device.fp32_tflops=x{},device.vector_tflops=x{},)"
+                        R"(device.memory_gb_per_s=x{}", "memory_mb": {}, "up_gbit_per_s": {}, "down_gbit_per_s": {}, )"
+                        R"("latency_us": 5, "source": "a test"}})",
+                        i > 0 ? ", " : "", i, devices[i].second, devices[i].second, devices[i].second, devices[i].first,
+                        gbit_per_s, gbit_per_s);
+  auto cluster = parse_cluster(text + "]}", "test");
+  if (!cluster.ok()) FAIL(cluster.error().message);
+  return *cluster;
+}
+
+config::Config emulated(config::Config config) {
+  config.device = config::Device::emulated;
+  return config;
+}
+
+// Every order of some of the devices, with every split of the blocks.
+void for_each_split(int devices, int blocks, const std::function<void(const StageSplit&)>& visit,
+                    StageSplit split = {}) {
+  const int left = blocks - [&] {
+    int sum = 0;
+    for (const int each : split.blocks) sum += each;
+    return sum;
+  }();
+  if (!split.devices.empty() && left == 0) visit(split);
+  for (int device = 0; device < devices; ++device) {
+    if (std::ranges::count(split.devices, device) > 0) continue;
+    for (int count = left == 0 && !split.devices.empty() && split.blocks.back() > 0 ? 0 : 1; count <= left; ++count) {
+      StageSplit longer = split;
+      longer.devices.push_back(device);
+      longer.blocks.push_back(count);
+      for_each_split(devices, blocks, visit, longer);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("stages: the search finds the best of all splits of small models") {
+  struct Case {
+    int blocks;
+    std::vector<std::pair<double, double>> devices;
+    double gbit_per_s;
+    const char* schedule;
+  };
+  for (const Case& c : {Case{4, {{4000, 1}, {4000, 0.5}}, 20, "1f1b"},
+                        {5, {{4000, 0.4}, {4000, 1}}, 20, "zero_bubble"},
+                        {6, {{4000, 1}, {4000, 0.6}}, 1, "searched"},
+                        {4, {{4000, 1}, {55, 0.5}, {4000, 0.7}}, 20, "1f1b"},
+                        {5, {{60, 1}, {60, 1}, {60, 0.5}}, 20, "1f1b"}}) {
+    INFO(c.blocks << " blocks, " << c.devices.size() << " devices, " << c.schedule);
+    const config::Config config = step_config(c.blocks, {std::string("train.pipeline_schedule=") + c.schedule});
+    const Cluster cluster = cluster_of(c.devices, c.gbit_per_s);
+    const auto answer = place_stages(config, cluster);
+    if (!answer.ok()) FAIL(answer.error().message);
+    const config::Config on_devices = emulated(config);
+    StagePlanner planner(on_devices, cluster);
+    double best = 1e9;
+    for_each_split(int(c.devices.size()), c.blocks, [&](const StageSplit& split) {
+      const auto planned = planner.plan(split);
+      if (planned.ok() && planned->fits) best = std::min(best, planned->step_ms);
+    });
+    CHECK(answer->best.step_ms == Approx(best));
+    CHECK(answer->best.fits);
+    CHECK(answer->bound_ms <= answer->best.step_ms);
+    CHECK(answer->bound_ms > 0.3 * answer->best.step_ms);
+    if (answer->even.fits) CHECK(answer->best.step_ms <= answer->even.step_ms);
+    CHECK(answer->planned < planner.planned());
+  }
+}
+
+TEST_CASE("stages: memory forces a split, and its settings plan the same step") {
+  const config::Config config = step_config(6);
+  const Cluster large = cluster_of({{4000, 1}, {4000, 0.1}}, 0.1);
+  const auto alone = place_stages(config, large);
+  REQUIRE(alone.ok());
+  CHECK(alone->best.split == StageSplit{{0}, {6}});  // links so slow that one device is best
+  const Cluster small = cluster_of({{80, 1}, {80, 0.1}}, 0.1);
+  const auto split = place_stages(config, small);
+  REQUIRE(split.ok());
+  CHECK(split->best.split.devices.size() == 2);
+  CHECK(split->best.step_ms > alone->best.step_ms);
+  for (const std::int64_t bytes : split->best.bytes) CHECK(bytes <= 80'000'000);
+  const auto placed = config::parse(config::to_json(config), "test", split->best.settings());
+  REQUIRE(placed.ok());
+  const auto planned = planning::plan_offline(*placed, {.ranks = 2});
+  REQUIRE(planned.ok());
+  CHECK(planned->stage_times.makespan == Approx(split->best.step_ms));
+}
+
+TEST_CASE("stages: what cannot be placed is said in one line") {
+  const auto error = [](const config::Config& config, const Cluster& cluster) {
+    const auto answer = place_stages(config, cluster);
+    REQUIRE_FALSE(answer.ok());
+    CHECK(answer.error().code == ExitCode::config);
+    return answer.error().message;
+  };
+  const Cluster cluster = cluster_of({{4000, 1}, {4000, 1}});
+  CHECK(error(step_config(4, {"mesh.stage=2"}), cluster) ==
+        "mesh: expected none, since --stages chooses the stages, each of one rank");
+  CHECK(error(step_config(4, {"train.pipeline_schedule=interleaved"}), cluster)
+            .starts_with("train.pipeline_schedule: expected 1f1b, zero_bubble or searched "));
+  CHECK(error(step_config(4), cluster_of({{20, 1}, {20, 1}})).find(" MB") != std::string::npos);
+}
+
+}  // namespace lancet::placement
