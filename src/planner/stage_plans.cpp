@@ -8,7 +8,6 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/verify_ranks.h"
-#include "lancet/passes/recompute.h"
 #include "lancet/passes/stages.h"
 #include "lancet/schedule/micro_batches.h"
 #include "lancet/schedule/plan_memory.h"
@@ -138,11 +137,6 @@ Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, cons
   std::vector<ir::Program> programs;
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
   for (Made& one : made) programs.push_back(std::move(one.candidate.program));
-  if (request.memory_limit == 0) return programs;
-  for (std::size_t stage = 0; stage < made.size(); ++stage) {
-    const passes::Recomputation values(programs[stage]);
-    programs.push_back(values.run(values.candidates()));
-  }
   return programs;
 }
 

@@ -6,6 +6,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/passes/recompute.h"
 #include "lancet/passes/stages.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
@@ -187,7 +188,14 @@ Result<std::vector<ir::Program>> programs_to_profile(const config::Config& confi
   planner::PlanRequest request = plan_request(config, ranks);
   if (config.mesh.stage == 1) return planner::programs_to_profile(build_forward(config, options, ranks), request);
   LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
-  return planner::stage_programs(build_forward(config, options, ranks), request);
+  LANCET_ASSIGN(std::vector<ir::Program> programs,
+                planner::stage_programs(build_forward(config, options, ranks), request));
+  if (request.memory_limit == 0) return programs;
+  for (std::size_t stage = 0, stages = programs.size(); stage < stages; ++stage) {
+    const passes::Recomputation values(programs[stage]);
+    programs.push_back(values.run(values.candidates()));
+  }
+  return programs;
 }
 
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {

@@ -22,8 +22,7 @@ struct StageReport {
 Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const PlanRequest& request,
                                                PlanReport* report = nullptr, StageReport* stages = nullptr);
 
-// As step_program(), by stage; under a memory limit also each with all made again that can be. What they hold is all
-// that their plans may run.
+// As step_program(), by stage.
 Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, const PlanRequest& request);
 
 // As make_forward_plan(), by stage. Losses are on all stages, other outputs on the stage that makes them.
