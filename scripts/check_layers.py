@@ -26,7 +26,7 @@ LAYERS = [
     {"planning": ["base", "mesh", "config", "ir", "backend", "comm", "ops", "cost", "model", "passes", "schedule", "planner", "runtime", "profiler",
                   "world"],
      "run": ["base", "mesh", "config", "ir", "backend", "checkpoint", "comm", "model", "runtime", "world"]},
-    {"placement": ["base", "mesh", "config", "ir", "ops", "cost", "model", "passes", "planner", "planning"],
+    {"placement": ["base", "mesh", "config", "ir", "ops", "cost", "model", "passes", "schedule", "planner", "planning"],
      "hugging_face": ["base", "config", "ir", "data", "checkpoint", "model", "runtime", "world", "run"],
      "inference": ["base", "mesh", "config", "ir", "data", "checkpoint", "comm", "ops", "model", "runtime", "world", "planning", "run"]},
     {"train": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner",

@@ -48,15 +48,15 @@ class Placed(NamedTuple):
 
 DENSE, EXPERTS = {"model.moe_layer_freq": 0, "model.n_layer": 8}, {"model.n_layer": 8, "model.experts_per_rank": 4}
 CASES = {
-    "like-2": Case("p3dn-v100", 2, 50, 12, {**DENSE, "mesh.stage": 2}),
+    "like-2": Case("p3dn-v100", 2, 50, 24, {**DENSE, "mesh.stage": 2}),
     "like-4": Case("p3dn-v100", 4, 50, 24, {**DENSE, "mesh.stage": 4}),
     "like-4-experts": Case("p3dn-v100", 4, 50, 24, {**EXPERTS, "mesh.stage": 4}),
     "unlike-2": Case("p4de-a100;p3dn-v100", 2, 50, 24, {**EXPERTS, "mesh.stage": 2, "mesh.stage_blocks": "[5,3]"}),
     "unlike-4": Case("p3dn-v100;tesla-p100;p3dn-v100;tesla-p100", 4, 50, 24,
                      {**EXPERTS, "mesh.stage": 4, "mesh.stage_blocks": "[3,1,3,1]"}),
     "two-ranks-a-stage": Case("p3dn-v100", 4, 50, 24, {**EXPERTS, "mesh.stage": 2, "mesh.expert": 2}),
-    "placed-memory-split": Placed("memory-split", 50, 12, {"model.n_layer": 12, "model.experts_per_rank": 4}),
-    "placed-moirai-inter": Placed("moirai-inter", 50, 12, EXPERTS),
+    "placed-memory-split": Placed("memory-split", 50, 24, {"model.n_layer": 8, "model.vocab_size": 8192}),
+    "placed-moirai-inter": Placed("moirai-inter", 50, 24, EXPERTS),
 }
 
 
