@@ -215,6 +215,9 @@ constexpr Field table[] = {
     ROW(mesh.expert, between(1, most_ranks),
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
+    ROW(mesh.expert_counts, between(1, most_experts_per_layer),
+        "experts of a layer on each rank along expert, in their order, as in [6, 2]; their sum is the layer's experts; "
+        "[]: as many on each"),
     ROW(mesh.tensor, between(1, most_ranks),
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),
@@ -368,6 +371,7 @@ std::string value_text(const Slot& slot) {
           [](const std::string* x) { return json_text(nlohmann::json(*x), {.strict = true}); },
           [](const std::optional<std::int64_t>* x) { return *x ? std::to_string(**x) : std::string("null"); },
           [](const std::optional<double>* x) { return *x ? number_text(**x) : std::string("null"); },
+          [](const std::vector<std::int64_t>* x) { return fmt::format("[{}]", fmt::join(*x, ", ")); },
           [](const Choice& x) { return fmt::format("\"{}\"", x.words[std::size_t(x.get(x.target))]); },
       },
       slot);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "lancet/config/config.h"
 
@@ -22,7 +23,7 @@ struct Choice {
 };
 
 using Slot = std::variant<std::int64_t*, double*, bool*, std::string*, std::optional<std::int64_t>*,
-                          std::optional<double>*, Choice>;
+                          std::optional<double>*, std::vector<std::int64_t>*, Choice>;
 
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
@@ -36,7 +37,7 @@ std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty withou
 struct Field {
   std::string_view path;  // "model.n_layer"; top-level fields have no dot
   Slot (*slot)(Config&);  // a pointer to the value in a Config
-  Range range;            // of numbers
+  Range range;            // of numbers, and of those in a list
   std::string_view doc;
 };
 

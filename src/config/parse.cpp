@@ -126,6 +126,15 @@ struct Reader {
     LANCET_ASSIGN(*x, read_number(where, field, value, true));
     return {};
   }
+  Status operator()(std::vector<std::int64_t>* x) const {
+    if (!value.is_array()) return wrong(where, "a list of integers", value);
+    x->clear();
+    for (const json& each : value) {
+      LANCET_ASSIGN(const std::int64_t number, read_integer(where, field, each, false));
+      x->push_back(number);
+    }
+    return {};
+  }
   Status operator()(bool* x) const {
     if (!value.is_boolean()) return wrong(where, "true or false", value);
     *x = value.get<bool>();
