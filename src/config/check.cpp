@@ -81,8 +81,10 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
       {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
   if (m.has_moe()) {
     const int coordinates = mesh[mesh::Axis::expert];
-    const double experts = double(m.experts(coordinates)), group = double(config.group_sequences()) * sequence,
-                 expert_inner = double(m.expert_inner()), shared_inner = double(m.shared_inner()),
+    const double experts = double(m.experts(coordinates)),
+                 of_rank = double(std::ranges::max(expert_counts(config, mesh))),
+                 group = double(config.group_sequences()) * sequence, expert_inner = double(m.expert_inner()),
+                 shared_inner = double(m.shared_inner()),
                  share = m.buffer_factor() * double(m.num_experts_per_tok) * group / experts;
     const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
     // Text generation uses a capacity of all tokens at every expert.
@@ -92,11 +94,11 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
                          ? "the experts' activations (experts * capacity * the larger of model.n_embd and "
                            "moe_intermediate_size)"
                          : "the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
-                     experts * slots * std::max(expert_inner, width)});
+                     of_rank * coordinates * slots * std::max(expert_inner, width)});
     sizes.push_back({m.moe_intermediate_size
                          ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
                          : "a rank's expert weights (experts * model.n_embd * n_inner)",
-                     experts / coordinates * width * expert_inner});
+                     of_rank * width * expert_inner});
     sizes.push_back(
         {"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
          "expert's width)",

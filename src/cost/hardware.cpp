@@ -216,7 +216,7 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
   if (measured_)
     if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
   if (!ops::is_of_experts(instruction)) return cost::op_ms(hardware_, program, instruction);
-  const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.fullest();
+  const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.own();
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
@@ -320,6 +320,7 @@ Interference HardwareCosts::interference() const {
 
 HardwareCosts HardwareCosts::of_load(const RankLoad& load) const {
   Routing routing = routing_;
+  if (routing.known_own) *routing.known_own *= load.fullest / routing.fullest();
   routing.known_fullest = load.fullest;
   routing.known_kept = load.kept;
   return HardwareCosts(hardware_, layout_, measured_, routing).at_stage(stage_);
@@ -345,6 +346,7 @@ std::string HardwareCosts::identity() const {
   if (hardware_.network.over_mpi) all += " over mpi";
   if (layout_.mesh.has_groups()) all += " " + mesh::to_string(layout_.mesh);
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
+  if (routing_.known_own) all += fmt::format(" {}", *routing_.known_own);
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);
   return hex(hash64(all));

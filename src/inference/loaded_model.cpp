@@ -88,7 +88,9 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
-  for (const model::Parameter& parameter : model::parameters(config_.model.on(mesh), mesh[mesh::Axis::tensor]))
+  store_.set_experts(mesh::PaddedExperts(config_.mesh.expert_counts));
+  for (const model::Parameter& parameter :
+       model::parameters(config_.model.on(mesh), mesh[mesh::Axis::tensor], store_.experts()))
     store_.set_padding(parameter.name, parameter.extra_rows);
   return run::load_parameters(folder.checkpoint, store_);
 }

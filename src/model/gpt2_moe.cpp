@@ -116,8 +116,9 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Gpt2(model, options).build();
 }
 
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards) {
-  const BuildOptions options{.vocabulary_shards = vocabulary_shards};
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards,
+                                  const mesh::PaddedExperts& experts) {
+  const BuildOptions options{.vocabulary_shards = vocabulary_shards, .experts = experts};
   return Gpt2(model, options).take_parameters();
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -19,9 +20,12 @@ class Draw {
       : parameter_(parameter),
         drawn_(parameter.shape.elements() - parameter.unused),
         of_stream_(parameter.is_experts ? parameter.shape.elements() / parameter.shape[0] : drawn_) {
-    for (std::int64_t e = 0; parameter.is_experts && e < parameter.shape[0]; ++e)
-      streams_.emplace_back(seed, stream_of(fmt::format("{}.{}", parameter.name, e)));
-    if (!parameter.is_experts) streams_.emplace_back(seed, stream_of(parameter.name));
+    for (std::int64_t n = 0; parameter.is_experts && n < parameter.shape[0]; ++n) {
+      const auto expert = parameter.experts.expert(n);
+      streams_.push_back(expert ? std::optional(Philox(seed, stream_of(fmt::format("{}.{}", parameter.name, *expert))))
+                                : std::nullopt);
+    }
+    if (!parameter.is_experts) streams_.emplace_back(Philox(seed, stream_of(parameter.name)));
   }
 
   void operator()(const std::vector<mesh::HeldRun>& held, std::span<float> values) const {
@@ -39,16 +43,20 @@ class Draw {
       const std::int64_t stream = first / of_stream_, at = first % of_stream_,
                          count = std::min({in_cache, of_stream_ - at, std::int64_t(rest.size())});
       const std::span<float> piece = rest.first(std::size_t(count));
-      streams_[std::size_t(stream)].normals(std::uint64_t(at), piece);
-      for (float& value : piece) value *= *parameter_.deviation;
+      if (const auto& random = streams_[std::size_t(stream)]) {
+        random->normals(std::uint64_t(at), piece);
+        for (float& value : piece) value *= *parameter_.deviation;
+      } else {
+        std::ranges::fill(piece, 0.f);
+      }
       rest = rest.subspan(piece.size());
       first += count;
     }
   }
 
   const Parameter& parameter_;
-  std::int64_t drawn_, of_stream_;  // elements: all but the padding; those of one random stream
-  std::vector<Philox> streams_;
+  std::int64_t drawn_, of_stream_;              // elements: all but the padding; those of one random stream
+  std::vector<std::optional<Philox>> streams_;  // none of padding among experts
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .deterministic =
               mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda,
           .vocabulary_shards = mesh[mesh::Axis::tensor],
+          .experts = mesh::PaddedExperts(config.mesh.expert_counts),
           .sequence_parallel = config.train.sequence_parallel};
 }
 
@@ -62,6 +63,13 @@ Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks
 }
 
 }  // namespace
+
+std::unique_ptr<const cost::Costs> under_counts(const config::Config& config, int ranks, const cost::Costs& costs) {
+  const mesh::PaddedExperts experts(config.mesh.expert_counts);
+  if (!experts.pads()) return nullptr;
+  const int among = config::mesh_of(config, ranks)[mesh::Axis::expert];
+  return costs.under({.fullest = double(experts.on_rank() * among) / double(config.model.experts(among))});
+}
 
 planner::PlanRequest plan_request(const config::Config& config, int ranks) {
   const config::Train& train = config.train;

@@ -143,25 +143,27 @@ void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t fi
   }
 }
 
-DrawnRouting::Expected DrawnRouting::expected(double capacity) const {
-  if (sums_.empty()) return {};
-  const auto experts = static_cast<std::size_t>(model_.experts);
-  const std::size_t local = experts / static_cast<std::size_t>(model_.ranks);
+DrawnRouting::Expected DrawnRouting::expected(double capacity, std::span<const int> of) const {
+  const auto experts = double(model_.experts), ranks = double(model_.on_ranks.size());
+  const std::size_t draws = std::max<std::size_t>(sums_.size(), 1);
+  const auto is_asked = [&](std::size_t rank) { return of.empty() || std::ranges::count(of, int(rank)) > 0; };
+  const auto kept_by = [&](std::size_t draw, std::size_t e) {  // relative to even routing
+    if (sums_.empty()) return 1.0;
+    const double chosen = sums_[draw][e] - (e > 0 ? sums_[draw][e - 1] : 0);
+    return std::min(chosen * experts / double(model_.choices), capacity) / std::min(capacity, 1.0);
+  };
+  if (model_.on_ranks.empty()) return {};
   Expected mean{0, 0};
-  for (const Sums& sums : sums_) {
-    double kept = 0, fullest = 0;
-    for (std::size_t first = 0; first < experts; first += local) {
-      double load = 0;  // of a rank, relative to an even one
-      for (std::size_t e = first; e < first + local; ++e) {
-        const double chosen = sums[e] - (e > 0 ? sums[e - 1] : 0);
-        load += std::min(chosen * double(experts) / double(model_.choices), capacity) /
-                (std::min(capacity, 1.0) * double(local));
-      }
-      fullest = std::max(fullest, load);
-      kept += load / double(model_.ranks);
+  for (std::size_t draw = 0; draw < draws; ++draw) {
+    double all = 0, fullest = 0;
+    for (std::size_t rank = 0, e = 0; rank < model_.on_ranks.size(); ++rank) {
+      double load = 0;
+      for (const std::size_t end = e + std::size_t(model_.on_ranks[rank]); e < end; ++e) load += kept_by(draw, e);
+      if (is_asked(rank)) fullest = std::max(fullest, load * ranks / experts);
+      all += load;
     }
-    mean.fullest += fullest / double(sums_.size());
-    mean.kept += kept / double(sums_.size());
+    mean.fullest += fullest / double(draws);
+    mean.kept += all / experts / double(draws);
   }
   return mean;
 }

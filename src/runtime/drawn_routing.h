@@ -13,9 +13,9 @@ namespace lancet::runtime {
 // The MoE layers for which tokens are drawn.
 struct RoutedModel {
   int layers = 0;
-  std::int64_t experts = 0;  // of a layer, over all ranks
-  int ranks = 1;             // among which they are split
-  int micro_batches = 1;     // of a step
+  std::int64_t experts = 0;                 // of a layer, over all ranks
+  std::vector<std::int64_t> on_ranks = {};  // those of each rank along `expert`
+  int micro_batches = 1;                    // of a step
   std::uint64_t seed = 0;
   std::int64_t choices = 1;  // experts of a token
 };
@@ -36,11 +36,11 @@ class DrawnRouting {
 
   // The expected load of the rank with the fullest experts after drops, and the expected tokens that are kept, on
   // average over layers and steps, relative to even routing (cost::RankLoad). capacity: slots of an expert relative to
-  // its mean load.
+  // its mean load. of: the ranks along `expert` of which the fullest is asked for; none: all of them.
   struct Expected {
     double fullest = 1, kept = 1;
   };
-  Expected expected(double capacity) const;
+  Expected expected(double capacity, std::span<const int> of = {}) const;
 
  private:
   // The probabilities with which the experts of one layer are among a token's choices in one step, added up: the last

@@ -25,30 +25,44 @@ constexpr int calibrations = 7, large_calibrations = 3;
 constexpr double most_unlike = 0.1;    // of a declared time
 constexpr double least_message = 16;   // bytes to an expert, which are rounded up
 constexpr double most_overhead = 0.2;  // of an all-to-all's time
-cost::Routing expected_routing(const DrawnRouting& routing, double capacity) {
-  const DrawnRouting::Expected expected = routing.expected(capacity);
+
+// The host of this rank among unlike ones; 0 if all are alike.
+std::size_t host_of(const EmulatedDevice::Options& options) {
+  return options.hosts.size() == 1 ? 0 : std::size_t(options.rank / options.layout.on_host());
+}
+
+// Where a host is on the axis `expert`.
+std::vector<int> coordinates_of(std::size_t host, const EmulatedDevice::Options& options) {
+  const int first = int(host) * options.layout.on_host(),
+            end = std::min(first + options.layout.on_host(), options.layout.ranks);
+  std::vector<int> coordinates;
+  for (int rank = first; rank < end; ++rank)
+    coordinates.push_back(options.layout.mesh.coordinate(rank, mesh::Axis::expert));
+  return coordinates;
+}
+
+// Messages wait for the fullest of all ranks. Unlike hosts compute the experts of their own.
+cost::Routing expected_routing(std::size_t host, const EmulatedDevice::Options& options, const DrawnRouting& routing) {
+  const DrawnRouting::Expected expected = routing.expected(options.capacity);
   cost::Routing declared;
-  declared.capacity = capacity;
+  declared.capacity = options.capacity;
   declared.known_fullest = expected.fullest;
   declared.known_kept = expected.kept;
+  if (options.hosts.size() > 1)
+    declared.known_own = routing.expected(options.capacity, coordinates_of(host, options)).fullest;
   return declared;
 }
 
-const cost::Hardware& host_of(const EmulatedDevice::Options& options) {
-  return options.hosts.size() == 1 ? options.hosts[0]
-                                   : options.hosts[std::size_t(options.rank / options.layout.on_host())];
-}
-
-cost::HardwareCosts costs_on(const cost::Hardware& host, const EmulatedDevice::Options& options,
-                             const DrawnRouting& routing) {
+cost::HardwareCosts costs_on(std::size_t host, const EmulatedDevice::Options& options, const DrawnRouting& routing) {
   const mesh::Mesh& mesh = options.layout.mesh;
   const int stage = mesh.ranks() == options.layout.ranks ? mesh.coordinate(options.rank, mesh::Axis::stage) : 0;
-  return cost::HardwareCosts(host, options.layout, {}, expected_routing(routing, options.capacity)).at_stage(stage);
+  return cost::HardwareCosts(options.hosts[host], options.layout, {}, expected_routing(host, options, routing))
+      .at_stage(stage);
 }
 
 std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& options, const DrawnRouting& routing) {
   std::vector<cost::HardwareCosts> costs;
-  for (const cost::Hardware& host : options.hosts) costs.push_back(costs_on(host, options, routing));
+  for (std::size_t host = 0; host < options.hosts.size(); ++host) costs.push_back(costs_on(host, options, routing));
   return costs;
 }
 
@@ -87,7 +101,7 @@ Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& ca
 Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
   LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = int(options.blocks.size()),
                                                                            .experts = options.experts,
-                                                                           .ranks = options.among(),
+                                                                           .on_ranks = options.on_ranks,
                                                                            .micro_batches = options.micro_batches,
                                                                            .seed = options.seed,
                                                                            .choices = options.choices}));
@@ -231,10 +245,10 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
-    const std::int64_t of_rank = options_.experts / ranks, reached = cost::reached(at);
+    const double all = double(options_.experts), of_rank = all / ranks;  // experts; of the mean rank
+    const std::int64_t reached = cost::reached(at);
     if (reached == 0) continue;  // it stays on the rank
-    const double others = reached > 0 ? double(of_rank * reached)
-                                      : double(options_.experts - of_rank) / groups_of_peers(plan.program, at);
+    const double others = reached > 0 ? of_rank * double(reached) : (all - of_rank) / groups_of_peers(plan.program, at);
     least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
     total += costs_.all_to_all(plan.program, at, std::max<std::int64_t>(reached + 1, 0)).ms * ns_per_ms;
     group = group_key(at);

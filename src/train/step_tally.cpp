@@ -76,19 +76,19 @@ run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
           .bias_spread = bias_spread_[layer]};
 }
 
-cost::RankLoad StepTally::rank_load(int expert_coordinates, double even_share) const {
+cost::RankLoad StepTally::rank_load(std::span<const std::int64_t> on_ranks, double even_share) const {
   cost::RankLoad mean{0, 0};
-  const std::size_t local = experts_ / std::size_t(expert_coordinates);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     const auto chosen = std::span(chosen_).subspan(layer * experts_, experts_);
     const auto kept = std::span(kept_).subspan(layer * experts_, experts_);
     const double tokens = even_share * std::accumulate(chosen.begin(), chosen.end(), 0.0);
     double most = 0;  // kept by the experts of one coordinate, on whichever of its ranks
-    for (std::size_t first = 0; first < experts_; first += local) {
-      const auto of_rank = kept.subspan(first, local);
-      most = std::max(most, std::accumulate(of_rank.begin(), of_rank.end(), 0.0));
+    auto first = kept.begin();
+    for (const std::int64_t experts : on_ranks) {
+      most = std::max(most, std::accumulate(first, first + experts, 0.0));
+      first += experts;
     }
-    mean.fullest += most * expert_coordinates / tokens / double(layers_.size());
+    mean.fullest += most * double(on_ranks.size()) / tokens / double(layers_.size());
     mean.kept += std::accumulate(kept.begin(), kept.end(), 0.0) / tokens / double(layers_.size());
   }
   return mean;

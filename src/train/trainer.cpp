@@ -111,7 +111,7 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(run::StepRecord record, run_step(step, border));
     if (record.skipped || tally_.layers().empty()) return record;
     const cost::RankLoad load =
-        tally_.rank_load(config::mesh_of(config_, world_.size())[mesh::Axis::expert], even_share());
+        tally_.rank_load(config::expert_counts(config_, config::mesh_of(config_, world_.size())), even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
     record.grad_norm = last_record_.grad_norm;

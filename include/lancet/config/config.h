@@ -97,7 +97,8 @@ struct MeshSizes {
   std::optional<std::int64_t> expert;
   std::int64_t tensor = 1;
   std::int64_t stage = 1;
-  std::vector<std::int64_t> stage_blocks = {};  // of each stage, or chunk of one; empty: balanced
+  std::vector<std::int64_t> stage_blocks = {};   // of each stage, or chunk of one; empty: balanced
+  std::vector<std::int64_t> expert_counts = {};  // experts of each rank along `expert`; empty: as many on each
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 };
 
@@ -188,6 +189,8 @@ inline int chunks_of_stage(const Config& config) {
 inline bool searches(PipelineSchedule schedule) { return schedule >= PipelineSchedule::searched; }
 // The ranks that the batch is split over: each has train.micro_batch_size sequences of its own.
 inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(mesh::batch_axes); }
+// The experts of a layer on each rank along `expert`; none in a dense model.
+std::vector<std::int64_t> expert_counts(const Config& config, const mesh::Mesh& mesh);
 
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.

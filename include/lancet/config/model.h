@@ -81,12 +81,9 @@ struct Model {
   bool experts_choose() const { return router == Router::expert_choice; }
   // False if experts are chosen without the scores of a router, which then has no weights.
   bool has_scores() const { return router != Router::hash && router != Router::random; }
-  // Experts of one MoE layer, in all and on one rank, where the mesh's axis `expert` has this many coordinates (0 in a
-  // dense model). check() ensures that they divide the experts.
+  // Experts of one MoE layer over all ranks, where the mesh's axis `expert` has this many coordinates; 0 in a dense
+  // model. expert_counts() has those of each rank.
   std::int64_t experts(int expert_coordinates) const;
-  std::int64_t experts_on_rank(int expert_coordinates) const {
-    return experts(expert_coordinates) / expert_coordinates;
-  }
   // The same model, with num_local_experts in place of experts_per_rank.
   Model on(const mesh::Mesh& mesh) const {
     Model model = *this;

@@ -96,8 +96,11 @@ struct Routing {
   bool padded = false;   // whole buffers are sent and multiplied, as in the baselines of Lancet's evaluation
   // In place of the curve, if given: RankLoad::fullest and kept.
   std::optional<double> known_fullest = {}, known_kept = {};
+  // Of one of several unlike machines, if given: RankLoad::fullest of its own ranks, whose experts' ops it computes.
+  std::optional<double> known_own = {};
   double fullest() const;  // load of the fullest expert after drops, relative to even routing
-  double kept() const;     // tokens that are not dropped, relative to even routing
+  double own() const { return known_own.value_or(fullest()); }
+  double kept() const;  // tokens that are not dropped, relative to even routing
 };
 
 // Properties of an all-to-all that decide its time besides its bytes.

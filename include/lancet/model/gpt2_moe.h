@@ -34,7 +34,8 @@ namespace lancet::model {
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // model: config::Model::on the mesh of the run.
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards = 1);
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards = 1,
+                                  const mesh::PaddedExperts& experts = {});
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lancet/base/flat_shard.h"
@@ -15,6 +16,7 @@
 #include "lancet/ir/program.h"
 #include "lancet/mesh/held_elements.h"
 #include "lancet/mesh/mesh.h"
+#include "lancet/mesh/padded_experts.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {
@@ -73,7 +75,10 @@ class TensorStore {
   std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
   // Says how many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
   void set_padding(std::string_view parameter, std::int64_t rows);
-  // The shape of the whole tensor without that padding, in which a checkpoint holds it.
+  // Says which padded numbers of the tensors of experts are of experts: the rest is zeros that no checkpoint holds.
+  void set_experts(mesh::PaddedExperts experts) { experts_ = std::move(experts); }
+  const mesh::PaddedExperts& experts() const { return experts_; }
+  // The shape of the whole tensor without padding rows, in which a checkpoint holds it.
   Shape saved_shape(std::string_view name) const;
   // How the shards are split off the whole tensor, those of the parameter for a flat shard.
   const std::optional<mesh::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
@@ -108,6 +113,7 @@ class TensorStore {
 
   mesh::Mesh mesh_;
   int rank_ = 0;
+  mesh::PaddedExperts experts_;
   std::unique_ptr<Staging> staging_;
   bool reserve_only_ = false;
   std::vector<Block> blocks_;
