@@ -160,12 +160,13 @@ def coarsening(results, options):
 
 def page(results, command, options):
     placed = {name: found for name, found in results.items() if fits(found)}
-    errors = [f"- {name}: {next(iter(found.values()))['error']}" for name, found in results.items()
+    errors = [[name, next(iter(found.values()))["error"].removeprefix("error: ")] for name, found in results.items()
               if name not in placed]
     lines = [
         "# Placement on unlike devices", "",
-        f"`{command}`, commit {run.program_commit()}. Makespans are **simulated**: times of ops and flows are declared",
-        "by [hardware and cluster files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
+        f"`{command}`, commit {run.program_commit()}.",
+        "Makespans are **simulated**: times of ops and flows are declared by [hardware and cluster",
+        "files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
         f"{run.cpu()} that other programs used as well; with a time limit, what is found depends on them.", "",
         "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16),",
         "and GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
@@ -184,7 +185,7 @@ def page(results, command, options):
                   "Makespans of the model's own ops: of the placement of the coarsened graph, each op in the turn of its",
                   "chain, and of the graph placed op by op.", "", *coarsening(placed, options), "",
                   "## Planning time in seconds", "", *seconds(placed, options), ""]
-    return "\n".join(lines + (["## What does not fit", "", *errors, ""] if errors else []))
+    return "\n".join(lines + (["## What does not fit", "", *markdown(["point", "found"], errors), ""] if errors else []))
 
 
 def write(results, command, options):
