@@ -38,6 +38,10 @@ struct Candidate {
   double makespan = never;
 };
 
+Clock::duration of_seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 class ListSearch {
  public:
   ListSearch(const Problem& problem, const SearchOptions& options)
@@ -48,13 +52,13 @@ class ListSearch {
         table_(problem),
         random_(options.seed, stream_of("placement")),
         device_of_op_(problem.ops.size()),
-        end_(Clock::now() +
-             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))) {}
+        end_(Clock::now() + of_seconds(options.seconds)) {}
 
   Result<Placement> operator()() {
     for (const Solver& solver : list_solvers())
       if (const auto placement = solver.solve(problem_); placement.ok()) start_from(*placement);
     start_from_packings();
+    end_ = std::max(end_, Clock::now() + of_seconds(options_.seconds / 2));
     if (best_.makespan == never)
       return config_error(
           fmt::format("search: expected a placement of {} ops that fits the memory and the paths of {} devices, found "
@@ -277,7 +281,7 @@ class ListSearch {
   std::uint64_t drawn_ = 0;
   std::vector<int> device_of_op_, borders_, position_;
   std::vector<double> left_mb_;
-  const Clock::time_point end_;
+  Clock::time_point end_;
   std::optional<Placement> start_;  // the shortest of the list schedulers
   Candidate best_;
   std::int64_t move_ = 0, best_at_ = 0;

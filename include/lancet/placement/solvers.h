@@ -30,7 +30,7 @@ Result<Placement> msct(const Problem& problem);
 Result<Placement> getf(const Problem& problem);
 
 struct SearchOptions {
-  double seconds = 2;              // at most, but the solvers that it starts from always end
+  double seconds = 2;              // at most, but the solvers that it starts from always end, and moves get half of it
   std::int64_t moves = 1'000'000;  // at most; a search that ends by them gives the same answer in every run
   std::uint64_t seed = 1;
 };
