@@ -248,17 +248,17 @@ double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, 
   return cost::all_to_all_ms(hardware_, layout, bytes, spread);
 }
 
-// The ranks that send to another stage at once, and share a host's NICs, are those of one stage on a host.
+// The ranks that send to certain other stages at once, and share a host's NICs, are those of one stage on a host.
 Layout HardwareCosts::layout_of(const ir::Instruction& instruction) const {
   const int stages = layout_.mesh[mesh::Axis::stage];
   if (stages == 1) return layout_.group(ir::group_of(instruction));
   const int of_stage = layout_.ranks / stages, rank = stage_ * of_stage;
-  if (!ir::between_stages(instruction.stream))
-    return layout_.group(ir::ranks_of(ir::key_of(instruction), layout_.mesh, rank));
-  const int other = ir::neighbour(layout_.mesh, rank, instruction.stream).value();
-  Layout pair = layout_.group(std::vector{std::min(rank, other), std::max(rank, other)});
-  pair.beside = std::min(pair.beside, of_stage);
-  return pair;
+  const bool crosses = ir::between_stages(instruction.stream);
+  const std::vector<int> ranks = crosses ? std::vector{rank, *ir::neighbour(layout_.mesh, rank, instruction.stream)}
+                                         : ir::ranks_of(ir::key_of(instruction), layout_.mesh, rank);
+  Layout layout = layout_.group(ranks);
+  if (crosses || instruction.attributes.has(ir::stages_attribute)) layout.beside = std::min(layout.beside, of_stage);
+  return layout;
 }
 
 double HardwareCosts::transfer_ms(double bytes, const ir::Instruction& instruction) const {

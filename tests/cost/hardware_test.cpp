@@ -215,6 +215,27 @@ TEST_CASE("a group of ranks is priced by its size and hosts, and shares the NICs
   CHECK(HardwareCosts(h, {8, 2}).identity() == HardwareCosts(h, {8, 2, mesh::of_experts(8)}).identity());
 }
 
+TEST_CASE("a message between stages takes the link between their ranks, beside those of the stage's other ranks") {
+  // Four stages of two ranks; two stages a node.
+  const HardwareCosts costs(machine(), {8, 2, mesh::Mesh{{4, 2, 1, 1}}});
+  const auto program = ir::parse(R"(program p
+input @x : f32[500,1000]
+send_next(@x)  # send_next forward a
+%0 : f32[500,1000] = receive_previous() {dtype=f32, shape="500,1000"}  # receive_previous forward a
+%1 : f32[500,1000] in @x = all_reduce(@x) {axes=stage, stages="0,3"}  # reduce sync b
+)");
+  if (!program.ok()) FAIL(program.error().message);
+  const auto ms = [&](int stage, std::size_t i) { return (*op_costs(*costs.of_stage(stage), *program))[i].ms; };
+  const double within = 0.01 + 2 / 8., between = 0.1 + 2 * 2 / 2.;  // 2 MB; links of 8 GB/s, a NIC of 2 GB/s
+  CHECK(ms(0, 0) == Approx(within));
+  CHECK(ms(1, 1) == Approx(within));
+  CHECK(ms(1, 0) == Approx(between));
+  CHECK(ms(2, 1) == Approx(between));
+  // Two hosts, one rank each, beside the other rank of the stage: the NIC carries the vector of each there and back.
+  CHECK(ms(0, 2) == Approx(2 * 0.02 + 2 * 2 / 2.));
+  CHECK(costs.of_stage(1)->identity() == costs.identity());
+}
+
 TEST_CASE("a permute leaves the node from the ranks at its end alone") {
   const Hardware h = machine();
   CHECK(permute_ms(h, {1, 1}, 8e6, 1) == 0);
