@@ -16,7 +16,7 @@ const placement::Cluster::Device& device_of(const placement::PlannedStages& stag
 std::string even_text(const placement::StageAnswer& answer) {
   const placement::PlannedStages& even = answer.even;
   if (even.step_ms <= 0) return "even split: it cannot be planned\n";
-  return fmt::format("even split: {:.3f} ms{}\n", even.step_ms, even.fits ? "" : ", out of memory");
+  return fmt::format("even split: {:.3f} ms{}\n", even.step_ms, even.fits() ? "" : ", out of memory");
 }
 
 }  // namespace
@@ -45,7 +45,8 @@ std::string json_of_stages(const placement::StageAnswer& answer, const placement
   ordered_json out{{"step_ms", best.step_ms},
                    {"bound_ms", answer.bound_ms},
                    {"least_of_split_ms", best.least_ms},
-                   {"even_ms", answer.even.fits ? ordered_json(answer.even.step_ms) : ordered_json()},
+                   {"even_ms", answer.even.step_ms > 0 ? ordered_json(answer.even.step_ms) : ordered_json()},
+                   {"even_fits", answer.even.step_ms > 0 && answer.even.fits()},
                    {"planned", answer.planned},
                    {"seconds", seconds}};
   for (std::size_t s = 0; s < best.bytes.size(); ++s)

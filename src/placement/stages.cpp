@@ -25,12 +25,13 @@ constexpr int most_ordered = 4, most_begun = 8;
 
 // The hardware of a device whose one link has this rate and latency, alone on its host.
 std::string with_link(const Cluster::Device& device, double gbit_per_s, double latency_ms) {
+  const auto [file, changes] = cost::split_changes(device.hardware.name);
   const double us = latency_ms * 1e3;
   return fmt::format(
-      "{}{}device.memory_gib={:.6f},device.reserved_gib=0,network.nics={},network.nic_gbit_per_s={:.6g},"
+      "{}:{}{}device.memory_gib={:.6f},device.reserved_gib=0,network.nics={},network.nic_gbit_per_s={:.6g},"
       "network.all_to_all_efficiency=1,network.all_reduce_efficiency=1,network.latency_us={:.6g},network.hop_us={:.6g}",
-      device.hardware.name, device.hardware.name.find(':') == std::string::npos ? ':' : ',',
-      device.memory_mb * 1e6 / (1 << 30), device.hardware.node.devices, gbit_per_s, us, us);
+      file, changes, changes.empty() ? "" : ",", device.memory_mb * 1e6 / (1 << 30), device.hardware.node.devices,
+      gbit_per_s, us, us);
 }
 
 std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices) {
@@ -53,39 +54,80 @@ std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices)
   return fmt::format("{}", fmt::join(names, ";"));
 }
 
-class StageSearch {
+// What the times of the blocks say of splits, without the planner.
+class Loads {
  public:
-  StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times,
-              const StageSearchOptions& options)
+  Loads(const Cluster& cluster, std::vector<BlockTimes> times, std::int64_t micro_batches)
       : cluster_(cluster),
-        micro_batches_(double(config.train.gradient_accumulation_steps)),
+        micro_batches_(double(micro_batches)),
         blocks_(int(times.size()) - 1),
-        times_(std::move(times)),
-        planner_(config, cluster),
-        options_(options) {}
+        times_(std::move(times)) {}
 
-  Result<StageAnswer> run() {
-    const auto start = std::chrono::steady_clock::now();
-    StageAnswer answer;
-    answer.bound_ms = bound_ms();
-    try_split(even_split(), &answer.even);
-    std::vector<StageSplit> begun = begin_with();
-    std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return estimate(split); });
-    if (begun.size() > std::size_t(most_begun)) begun.resize(most_begun);
-    for (const StageSplit& split : begun) try_split(split);
-    for (bool better = true; better && best_.fits;) {
-      better = false;
-      std::vector<StageSplit> next = neighbours(best_.split);
-      std::ranges::stable_sort(next, {}, [&](const StageSplit& split) { return estimate(split); });
-      for (const StageSplit& split : next) {
-        if (seconds_since(start) > options_.seconds) break;
-        better |= try_split(split);
-      }
+  int blocks() const { return blocks_; }
+
+  double slowest_ms(const StageSplit& split) const {
+    double most = 0;
+    for (const auto& [device, first, end] : stages_of(split)) {
+      double sum = 0;
+      for (int block = first; block < end; ++block) sum += work_ms(block, device);
+      most = std::max(most, sum);
     }
-    if (!best_.fits) return last_error_;
-    answer.best = best_;
-    answer.planned = planner_.planned();
-    return answer;
+    return most;
+  }
+
+  // The chain of a micro batch through all stages, and all others on the slowest one.
+  double estimate_ms(const StageSplit& split) const {
+    double chain = 0, slowest = 0, updates = 0;
+    for (const auto& [device, first, end] : stages_of(split)) {
+      double micro = 0, update = 0;
+      for (int block = first; block < end; ++block) {
+        micro += on(block, device).micro_ms;
+        update += on(block, device).update_ms;
+        chain += on(block, device).chain_ms;
+      }
+      slowest = std::max(slowest, micro);
+      updates = std::max(updates, update);
+    }
+    return std::max(slowest_ms(split), chain + (micro_batches_ - 1) * slowest + updates);
+  }
+
+  // Of all orders of some devices, or of the fastest ones, the splits whose slowest stage is fastest.
+  std::vector<StageSplit> balanced_splits() const {
+    std::vector<StageSplit> found;
+    const auto add = [&](const std::vector<int>& devices) {
+      for (const bool activations : {true, false})
+        if (StageSplit split = balanced(devices, activations); !split.devices.empty()) return found.push_back(split);
+    };
+    const int count = int(cluster_.devices.size());
+    std::vector<int> order(std::size_t(count), 0);
+    std::iota(order.begin(), order.end(), 0);
+    const auto all_ms = [&](int device) {
+      double sum = 0;
+      for (int block = 0; block <= blocks_; ++block) sum += work_ms(block, device);
+      return sum;
+    };
+    if (count > most_ordered) std::ranges::stable_sort(order, {}, all_ms);
+    do {
+      for (int used = 1; used <= std::min(count, blocks_ + 1); ++used) add({order.begin(), order.begin() + used});
+    } while (count <= most_ordered && std::next_permutation(order.begin(), order.end()));
+    return found;
+  }
+
+  double bound_ms() const {
+    Problem problem;
+    for (const Cluster::Device& device : cluster_.devices) problem.devices.push_back({device.name, device.memory_mb});
+    double chain = 0;
+    for (int block = 0; block <= blocks_; ++block) {
+      Op op;
+      double least = never;
+      for (int device = 0; device < problem.device_count(); ++device) {
+        op.ms.push_back(work_ms(block, device));
+        least = std::min(least, on(block, device).chain_ms);
+      }
+      chain += least;
+      problem.ops.push_back(std::move(op));
+    }
+    return std::max(chain, lower_bound_ms(problem));
   }
 
  private:
@@ -107,95 +149,6 @@ class StageSearch {
     }
     ++stages.back().end;  // what is after the blocks
     return stages;
-  }
-
-  double slowest_ms(const StageSplit& split) const {
-    double most = 0;
-    for (const auto& [device, first, end] : stages_of(split)) {
-      double sum = 0;
-      for (int block = first; block < end; ++block) sum += work_ms(block, device);
-      most = std::max(most, sum);
-    }
-    return most;
-  }
-
-  // The chain of a micro batch through all stages, and all others on the slowest one.
-  double estimate(const StageSplit& split) const {
-    double chain = 0, slowest = 0, updates = 0;
-    for (const auto& [device, first, end] : stages_of(split)) {
-      double micro = 0, update = 0;
-      for (int block = first; block < end; ++block) {
-        micro += on(block, device).micro_ms;
-        update += on(block, device).update_ms;
-        chain += on(block, device).chain_ms;
-      }
-      slowest = std::max(slowest, micro);
-      updates = std::max(updates, update);
-    }
-    return std::max(slowest_ms(split), chain + (micro_batches_ - 1) * slowest + updates);
-  }
-
-  // True if it is the best so far. kept: the split as planned.
-  bool try_split(const StageSplit& split, PlannedStages* kept = nullptr) {
-    if (std::ranges::count(tried_, split) > 0) return false;
-    if (!kept && best_.fits && slowest_ms(split) >= best_.step_ms) return false;
-    tried_.push_back(split);
-    auto planned = planner_.plan(split);
-    if (!planned.ok()) {
-      last_error_ = planned.error();
-      return false;
-    }
-    if (kept) *kept = *planned;
-    if (!planned->fits) {
-      last_error_ = out_of_memory(*planned);
-      return false;
-    }
-    if (best_.fits && planned->step_ms >= best_.step_ms) return false;
-    best_ = *std::move(planned);
-    return true;
-  }
-
-  Error out_of_memory(const PlannedStages& planned) const {
-    std::string stages;
-    for (std::size_t s = 0; s < planned.bytes.size(); ++s) {
-      const Cluster::Device& device = cluster_.devices[std::size_t(planned.split.devices[s])];
-      stages += fmt::format("{}{} {} of {:.0f} MB", s > 0 ? ", " : "", device.name, planned.bytes[s] / 1'000'000,
-                            device.memory_mb);
-    }
-    return config_error(
-        fmt::format("expected a split whose stages fit their devices, found none; the last needs {}", stages));
-  }
-
-  StageSplit even_split() const {
-    StageSplit split;
-    const int stages = std::min(int(cluster_.devices.size()), blocks_);
-    for (int s = 0; s < stages; ++s) {
-      split.devices.push_back(s);
-      split.blocks.push_back(blocks_ / stages + (s < blocks_ % stages ? 1 : 0));
-    }
-    return split;
-  }
-
-  // Of all orders of some devices, or of the fastest ones, the splits whose slowest stage is fastest.
-  std::vector<StageSplit> begin_with() const {
-    std::vector<StageSplit> found;
-    const auto add = [&](const std::vector<int>& devices) {
-      for (const bool activations : {true, false})
-        if (StageSplit split = balanced(devices, activations); !split.devices.empty()) return found.push_back(split);
-    };
-    const int count = int(cluster_.devices.size());
-    std::vector<int> order(std::size_t(count), 0);
-    std::iota(order.begin(), order.end(), 0);
-    const auto all_ms = [&](int device) {
-      double sum = 0;
-      for (int block = 0; block <= blocks_; ++block) sum += work_ms(block, device);
-      return sum;
-    };
-    if (count > most_ordered) std::ranges::stable_sort(order, {}, all_ms);
-    do {
-      for (int used = 1; used <= std::min(count, blocks_ + 1); ++used) add({order.begin(), order.begin() + used});
-    } while (count <= most_ordered && std::next_permutation(order.begin(), order.end()));
-    return found;
   }
 
   // A dynamic program; empty if no split has the memory for what a stage holds and, if asked, for the activations of
@@ -232,84 +185,144 @@ class StageSearch {
     return split;
   }
 
-  bool is_split(const StageSplit& split) const {
-    for (std::size_t s = 0; s < split.blocks.size(); ++s)
-      if (split.blocks[s] < (s + 1 == split.blocks.size() && s > 0 ? 0 : 1)) return false;
-    return !split.blocks.empty();
-  }
-
-  // Borders between neighbours shifted by a block, two devices swapped, one replaced by one that is not used, a stage
-  // merged with the next, or cut in two on a device that is not used.
-  std::vector<StageSplit> neighbours(const StageSplit& of) const {
-    std::vector<StageSplit> found;
-    const auto add = [&](StageSplit split) {
-      if (is_split(split)) found.push_back(std::move(split));
-    };
-    std::vector<int> unused;
-    for (int device = 0; device < int(cluster_.devices.size()); ++device)
-      if (std::ranges::count(of.devices, device) == 0) unused.push_back(device);
-    for (std::size_t s = 0; s < of.devices.size(); ++s) {
-      for (const int device : unused) {
-        StageSplit other = of;
-        other.devices[s] = device;
-        add(other);
-        StageSplit cut = of;
-        cut.devices.insert(cut.devices.begin() + std::ptrdiff_t(s) + 1, device);
-        cut.blocks.insert(cut.blocks.begin() + std::ptrdiff_t(s) + 1, of.blocks[s] / 2);
-        cut.blocks[s] -= of.blocks[s] / 2;
-        add(cut);
-      }
-      for (std::size_t t = s + 1; t < of.devices.size(); ++t) {
-        StageSplit swapped = of;
-        std::swap(swapped.devices[s], swapped.devices[t]);
-        add(swapped);
-        std::swap(swapped.blocks[s], swapped.blocks[t]);
-        add(swapped);
-      }
-      if (s + 1 == of.devices.size()) continue;
-      for (const int more : {1, -1}) {
-        StageSplit shifted = of;
-        shifted.blocks[s] += more;
-        shifted.blocks[s + 1] -= more;
-        add(shifted);
-      }
-      for (const std::size_t dropped : {s, s + 1}) {
-        StageSplit merged = of;
-        merged.blocks[2 * s + 1 - dropped] += merged.blocks[dropped];
-        merged.blocks.erase(merged.blocks.begin() + std::ptrdiff_t(dropped));
-        merged.devices.erase(merged.devices.begin() + std::ptrdiff_t(dropped));
-        add(merged);
-      }
-    }
-    return found;
-  }
-
-  double bound_ms() const {
-    Problem problem;
-    for (const Cluster::Device& device : cluster_.devices) problem.devices.push_back({device.name, device.memory_mb});
-    double chain = 0;
-    for (int block = 0; block <= blocks_; ++block) {
-      Op op;
-      double least = never;
-      for (int device = 0; device < problem.device_count(); ++device) {
-        op.ms.push_back(work_ms(block, device));
-        least = std::min(least, on(block, device).chain_ms);
-      }
-      chain += least;
-      problem.ops.push_back(std::move(op));
-    }
-    return std::max(chain, lower_bound_ms(problem));
-  }
-
   const Cluster& cluster_;
   const double micro_batches_;
   const int blocks_;
   const std::vector<BlockTimes> times_;
+};
+
+bool is_split(const StageSplit& split) {
+  for (std::size_t s = 0; s < split.blocks.size(); ++s)
+    if (split.blocks[s] < (s + 1 == split.blocks.size() && s > 0 ? 0 : 1)) return false;
+  return !split.blocks.empty();
+}
+
+// Borders between neighbours shifted by a block, two devices swapped, one replaced by one that is not used, a stage
+// merged with the next, or cut in two on a device that is not used.
+std::vector<StageSplit> neighbours(const StageSplit& of, int devices) {
+  std::vector<StageSplit> found;
+  const auto add = [&](StageSplit split) {
+    if (is_split(split)) found.push_back(std::move(split));
+  };
+  std::vector<int> unused;
+  for (int device = 0; device < devices; ++device)
+    if (std::ranges::count(of.devices, device) == 0) unused.push_back(device);
+  for (std::size_t s = 0; s < of.devices.size(); ++s) {
+    for (const int device : unused) {
+      StageSplit other = of;
+      other.devices[s] = device;
+      add(other);
+      StageSplit cut = of;
+      cut.devices.insert(cut.devices.begin() + std::ptrdiff_t(s) + 1, device);
+      cut.blocks.insert(cut.blocks.begin() + std::ptrdiff_t(s) + 1, of.blocks[s] / 2);
+      cut.blocks[s] -= of.blocks[s] / 2;
+      add(cut);
+    }
+    for (std::size_t t = s + 1; t < of.devices.size(); ++t) {
+      StageSplit swapped = of;
+      std::swap(swapped.devices[s], swapped.devices[t]);
+      add(swapped);
+      std::swap(swapped.blocks[s], swapped.blocks[t]);
+      add(swapped);
+    }
+    if (s + 1 == of.devices.size()) continue;
+    for (const int more : {1, -1}) {
+      StageSplit shifted = of;
+      shifted.blocks[s] += more;
+      shifted.blocks[s + 1] -= more;
+      add(shifted);
+    }
+    for (const std::size_t dropped : {s, s + 1}) {
+      StageSplit merged = of;
+      merged.blocks[2 * s + 1 - dropped] += merged.blocks[dropped];
+      merged.blocks.erase(merged.blocks.begin() + std::ptrdiff_t(dropped));
+      merged.devices.erase(merged.devices.begin() + std::ptrdiff_t(dropped));
+      add(merged);
+    }
+  }
+  return found;
+}
+
+class StageSearch {
+ public:
+  StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times,
+              const StageSearchOptions& options)
+      : cluster_(cluster),
+        loads_(cluster, std::move(times), config.train.gradient_accumulation_steps),
+        planner_(config, cluster),
+        options_(options) {}
+
+  Result<StageAnswer> run() {
+    const auto start = std::chrono::steady_clock::now();
+    StageAnswer answer;
+    answer.bound_ms = loads_.bound_ms();
+    try_split(even_split(), &answer.even);
+    std::vector<StageSplit> begun = loads_.balanced_splits();
+    std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
+    if (begun.size() > std::size_t(most_begun)) begun.resize(most_begun);
+    for (const StageSplit& split : begun) try_split(split);
+    for (bool better = best_.step_ms > 0; better;) {
+      better = false;
+      std::vector<StageSplit> next = neighbours(best_.split, int(cluster_.devices.size()));
+      std::ranges::stable_sort(next, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
+      for (const StageSplit& split : next) {
+        if (seconds_since(start) > options_.seconds) break;
+        better |= try_split(split);
+      }
+    }
+    if (best_.step_ms > 0 && !best_.fits()) return out_of_memory(best_);
+    if (best_.step_ms <= 0) return last_error_;
+    answer.best = best_;
+    answer.planned = planner_.planned();
+    return answer;
+  }
+
+ private:
+  // True if it is the best so far: what lacks least memory, then what is fastest. kept: the split as planned.
+  bool try_split(const StageSplit& split, PlannedStages* kept = nullptr) {
+    if (std::ranges::count(tried_, split) > 0) return false;
+    if (!kept && best_.step_ms > 0 && best_.fits() && loads_.slowest_ms(split) >= best_.step_ms) return false;
+    tried_.push_back(split);
+    auto planned = planner_.plan(split);
+    if (!planned.ok()) {
+      last_error_ = planned.error();
+      return false;
+    }
+    if (kept) *kept = *planned;
+    if (best_.step_ms > 0 && std::pair(planned->lacking, planned->step_ms) >= std::pair(best_.lacking, best_.step_ms))
+      return false;
+    best_ = *std::move(planned);
+    return true;
+  }
+
+  Error out_of_memory(const PlannedStages& planned) const {
+    std::string stages;
+    for (std::size_t s = 0; s < planned.bytes.size(); ++s) {
+      const Cluster::Device& device = cluster_.devices[std::size_t(planned.split.devices[s])];
+      stages += fmt::format("{}{} {} of {:.0f} MB", s > 0 ? ", " : "", device.name, planned.bytes[s] / 1'000'000,
+                            device.memory_mb);
+    }
+    return config_error(
+        fmt::format("expected a split whose stages fit their devices, found none; the nearest needs {}", stages));
+  }
+
+  StageSplit even_split() const {
+    StageSplit split;
+    const int stages = std::min(int(cluster_.devices.size()), loads_.blocks());
+    for (int s = 0; s < stages; ++s) {
+      split.devices.push_back(s);
+      split.blocks.push_back(loads_.blocks() / stages + (s < loads_.blocks() % stages ? 1 : 0));
+    }
+    return split;
+  }
+
+  const Cluster& cluster_;
+  const Loads loads_;
   StagePlanner planner_;
   const StageSearchOptions& options_;
   PlannedStages best_;
   std::vector<StageSplit> tried_;
-  Error last_error_ = config_error("expected a split whose stages fit their devices, found none");
+  Error last_error_;  // of the planner
 };
 
 // The step as one rank has it.
@@ -354,12 +367,11 @@ Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
   if (planned.stages.empty()) planned.stages.push_back(planned.plan);
   result.compute_ms = planned.stage_times.compute;
   result.least_ms = planned.stage_times.least;
-  result.fits = true;
   for (int stage = 0; stage < stages; ++stage) {
     const ir::Plan& plan = planned.stages[std::size_t(stage)];
     result.bytes.push_back(schedule::plan_bytes(plan));
     const double limit = cluster_.devices[std::size_t(split.devices[std::size_t(stage)])].memory_mb * 1e6;
-    result.fits &= double(result.bytes.back()) <= limit;
+    result.lacking = std::max(result.lacking, result.bytes.back() - std::int64_t(limit));
   }
   if (stages == 1) result.compute_ms = {planned.report.policies.at(0).timeline.compute};
   planning::StepPlans plans;

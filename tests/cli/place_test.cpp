@@ -106,6 +106,38 @@ TEST_CASE("place uses devices with a path between them") {
                      {"error: two: expected devices with paths between them that hold the ops "});
 }
 
+TEST_CASE("place --stages names the settings that plan the same step") {
+  const PlaceFiles files("1000");
+  const auto outcome =
+      lancet(files.command("--stages --json --time-limit 5 --set train.gradient_accumulation_steps=4"));
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const nlohmann::json answer = test::json_in(outcome.output);
+  CHECK(answer["bound_ms"].get<double>() <= answer["step_ms"].get<double>());
+  std::string sets = " --set train.gradient_accumulation_steps=4";
+  for (const nlohmann::json& setting : answer["set"]) sets += " --set '" + setting.get<std::string>() + "'";
+  const std::size_t stages = answer["stages"].size();
+  int blocks = 0;
+  for (const nlohmann::json& stage : answer["stages"]) {
+    blocks += stage["blocks"].get<int>();
+    CHECK(stage["memory_mb"].get<double>() <= stage["of_mb"].get<double>());
+  }
+  CHECK(blocks == 2);
+  const std::string plan = files.folder / "plan.ir";
+  REQUIRE(lancet("plan " + files.config + sets + " --ranks " + std::to_string(stages) + " --out " + plan).code == 0);
+  std::ifstream in(plan);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::size_t predicted = text.find("predicted_ms=");
+  REQUIRE(predicted != text.npos);
+  CHECK(std::stod(text.substr(predicted + 13)) == Approx(answer["step_ms"].get<double>()).epsilon(1e-5));
+
+  const auto text_outcome = lancet(files.command("--stages --time-limit 5"));
+  CHECK(text_outcome.lines_with("even split: ") == 1);
+  CHECK(text_outcome.lines_with("to run it on ") == 1);
+  test::check_said(lancet(files.command("--stages --solver heft")), 2,
+                   {"error: --stages: expected --solver search, found heft"});
+}
+
 TEST_CASE("what place cannot do is one line and exit code 2") {
   const PlaceFiles files;
   test::check_said(lancet(files.command("--solver best")), 2,

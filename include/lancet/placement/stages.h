@@ -22,11 +22,12 @@ struct StageSplit {
 struct PlannedStages {
   StageSplit split;
   double step_ms = 0;
-  double least_ms = 0;                        // what no order of this split goes below; 0 with one stage
-  std::vector<double> compute_ms;             // by stage, of a step
-  std::vector<std::int64_t> bytes;            // by stage, of its device's memory
-  bool fits = false;                          // each is within its device's memory
-  std::string hardware;                       // emulated.hardware, on which the placement runs
+  double least_ms = 0;                   // what no order of this split goes below; 0 with one stage
+  std::vector<double> compute_ms = {};   // by stage, of a step
+  std::vector<std::int64_t> bytes = {};  // by stage, of its device's memory
+  std::int64_t lacking = 0;              // bytes of memory, on the device that lacks most
+  std::string hardware;                  // emulated.hardware, on which the placement runs
+  bool fits() const { return lacking == 0; }
   std::vector<std::string> settings() const;  // "mesh.stage=2", ..., for --set
 };
 
@@ -61,7 +62,7 @@ struct StageAnswer {
 // For each order of the devices, or with more than 4 for the fastest of them, a dynamic program makes the split whose
 // slowest stage is fastest; the planner ranks the best of these, the even one is among them, and moves shift borders,
 // swap devices and add or remove one. Config errors: a config that has a mesh or interleaved stages; no split that was
-// planned fits, with the reason of the last.
+// planned fits, with what the nearest needs; none could be planned, with the reason of the last.
 Result<StageAnswer> place_stages(const config::Config& config, const Cluster& cluster,
                                  const StageSearchOptions& options = {});
 
