@@ -186,9 +186,9 @@ Status place_in_stages(const config::Config& config, const placement::Cluster& c
 }
 
 Status place(const config::Config& config, const PlaceArguments& arguments) {
-  LANCET_TRY(config::check(config, 1));
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
   if (arguments.stages) return place_in_stages(config, cluster, arguments);
+  LANCET_TRY(config::check(config, 1));
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
   const placement::Coarse coarse = arguments.fine ? placement::coarsen(graph, {}) : placement::coarsen(graph);

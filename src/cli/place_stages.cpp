@@ -42,7 +42,7 @@ std::string text_of_stages(const placement::StageAnswer& answer, const placement
 std::string json_of_stages(const placement::StageAnswer& answer, const placement::Cluster& cluster, double seconds) {
   using nlohmann::ordered_json;
   const placement::PlannedStages& best = answer.best;
-  ordered_json out{{"step_ms", best.step_ms},
+  ordered_json out{{"makespan_ms", best.step_ms},
                    {"bound_ms", answer.bound_ms},
                    {"least_of_split_ms", best.least_ms},
                    {"even_ms", answer.even.step_ms > 0 ? ordered_json(answer.even.step_ms) : ordered_json()},
@@ -50,11 +50,11 @@ std::string json_of_stages(const placement::StageAnswer& answer, const placement
                    {"planned", answer.planned},
                    {"seconds", seconds}};
   for (std::size_t s = 0; s < best.bytes.size(); ++s)
-    out["stages"].push_back({{"device", device_of(best, cluster, s).name},
-                             {"blocks", best.split.blocks[s]},
-                             {"compute_ms", best.compute_ms[s]},
-                             {"memory_mb", double(best.bytes[s]) * 1e-6},
-                             {"of_mb", device_of(best, cluster, s).memory_mb}});
+    out["assignment"].push_back({{"device", device_of(best, cluster, s).name},
+                                 {"blocks", best.split.blocks[s]},
+                                 {"compute_ms", best.compute_ms[s]},
+                                 {"memory_mb", double(best.bytes[s]) * 1e-6},
+                                 {"of_mb", device_of(best, cluster, s).memory_mb}});
   out["set"] = best.settings();
   return json_text(out) + "\n";
 }

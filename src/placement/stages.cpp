@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include "block_times.h"
@@ -32,6 +33,17 @@ std::string with_link(const Cluster::Device& device, double gbit_per_s, double l
       "network.all_to_all_efficiency=1,network.all_reduce_efficiency=1,network.latency_us={:.6g},network.hop_us={:.6g}",
       file, changes, changes.empty() ? "" : ",", device.memory_mb * 1e6 / (1 << 30), device.hardware.node.devices,
       gbit_per_s, us, us);
+}
+
+// Messages go between neighbouring stages, and sums between the first and the last.
+Status check_paths(const Cluster& cluster, const std::vector<int>& devices) {
+  for (std::size_t stage = 0; stage < devices.size(); ++stage) {
+    const auto a = std::size_t(devices[stage]), b = std::size_t(devices[(stage + 1) % devices.size()]);
+    if (std::isfinite(cluster.ms_per_mb[a][b]) && std::isfinite(cluster.ms_per_mb[b][a])) continue;
+    return config_error(fmt::format("expected paths both ways between {} and {}, on which stages meet, found none",
+                                    cluster.devices[a].name, cluster.devices[b].name));
+  }
+  return {};
 }
 
 std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices) {
@@ -249,35 +261,53 @@ class StageSearch {
               const StageSearchOptions& options)
       : cluster_(cluster),
         loads_(cluster, std::move(times), config.train.gradient_accumulation_steps),
-        planner_(config, cluster),
+        asked_schedule_(config.train.pipeline_schedule),
+        asked_(config, cluster),
+        judged_(judged(config)),
+        planner_(judged_, cluster),
         options_(options) {}
 
   Result<StageAnswer> run() {
     const auto start = std::chrono::steady_clock::now();
+    const auto is_over = [&] { return seconds_since(start) > options_.seconds; };
     StageAnswer answer;
     answer.bound_ms = loads_.bound_ms();
     try_split(even_split(), &answer.even);
     std::vector<StageSplit> begun = loads_.balanced_splits();
     std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
     if (begun.size() > std::size_t(most_begun)) begun.resize(most_begun);
-    for (const StageSplit& split : begun) try_split(split);
+    for (const StageSplit& split : begun)
+      if (best_.step_ms <= 0 || !best_.fits() || !is_over()) try_split(split);
     for (bool better = best_.step_ms > 0; better;) {
       better = false;
       std::vector<StageSplit> next = neighbours(best_.split, int(cluster_.devices.size()));
       std::ranges::stable_sort(next, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
       for (const StageSplit& split : next) {
-        if (seconds_since(start) > options_.seconds) break;
+        if (is_over()) break;
         better |= try_split(split);
       }
     }
     if (best_.step_ms > 0 && !best_.fits()) return out_of_memory(best_);
     if (best_.step_ms <= 0) return last_error_;
     answer.best = best_;
-    answer.planned = planner_.planned();
+    if (judged_.train.pipeline_schedule != asked_schedule_) {
+      LANCET_ASSIGN(answer.best, asked_.plan(best_.split));
+      if (answer.even.step_ms > 0) {
+        LANCET_ASSIGN(answer.even, asked_.plan(answer.even.split));
+      }
+    }
+    answer.planned = planner_.planned() + asked_.planned();
     return answer;
   }
 
  private:
+  // A search over stages takes long for each split, and is never predicted longer than zero bubble, which ranks them.
+  static config::Config judged(config::Config config) {
+    if (config.train.pipeline_schedule == config::PipelineSchedule::searched)
+      config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;
+    return config;
+  }
+
   // True if it is the best so far: what lacks least memory, then what is fastest. kept: the split as planned.
   bool try_split(const StageSplit& split, PlannedStages* kept = nullptr) {
     if (std::ranges::count(tried_, split) > 0) return false;
@@ -318,7 +348,10 @@ class StageSearch {
 
   const Cluster& cluster_;
   const Loads loads_;
-  StagePlanner planner_;
+  const config::PipelineSchedule asked_schedule_;
+  StagePlanner asked_;
+  const config::Config judged_;
+  StagePlanner planner_;  // by judged_
   const StageSearchOptions& options_;
   PlannedStages best_;
   std::vector<StageSplit> tried_;
@@ -333,9 +366,11 @@ Result<config::Config> of_one_rank(const config::Config& config) {
     return config_error(
         "train.pipeline_schedule: expected 1f1b, zero_bubble or searched for stages of one run of blocks, found "
         "\"interleaved\"");
+  if (config.overlap.policy != "sequential")
+    return config_error("overlap.policy: expected sequential for stages, found " + config.overlap.policy);
+  LANCET_TRY(config::check(config, 1));
   config::Config alone = config;
   alone.device = config::Device::emulated;
-  alone.overlap.policy = "sequential";
   return alone;
 }
 
@@ -349,6 +384,7 @@ std::vector<std::string> PlannedStages::settings() const {
 }
 
 Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
+  LANCET_TRY(check_paths(cluster_, split.devices));
   ++planned_;
   PlannedStages result{.split = split, .hardware = hardware_of(cluster_, split.devices)};
   const int stages = int(split.devices.size());

@@ -293,7 +293,11 @@ class ListStages {
       const std::int32_t id = std::get<3>(*next);
       if (!may_start(id)) {
         if (one_stream && busy(node(id).members[0])) return;
-        ++next;
+        // Where a forward pass may not begin, those of later micro batches may not, either.
+        if (one_stream && kind(node(id).members[0]) == Kind::forward)
+          next = ready.lower_bound({std::get<0>(*next) + 1, -1, 0, 0});
+        else
+          ++next;
         continue;
       }
       next = ready.erase(next);

@@ -100,6 +100,7 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world::agree(world_, bind()));
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
+    expert_counts_ = config::expert_counts(config_, config::mesh_of(config_, world_.size()));
     if (emulated_) {
       LANCET_TRY(world::agree(world_, emulated_->check(plans_.step)));
       return emulated_->try_links(world_, plans_.step);
@@ -110,8 +111,7 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> step(std::int64_t step, Border border) override {
     LANCET_ASSIGN(run::StepRecord record, run_step(step, border));
     if (record.skipped || tally_.layers().empty()) return record;
-    const cost::RankLoad load =
-        tally_.rank_load(config::expert_counts(config_, config::mesh_of(config_, world_.size())), even_share());
+    const cost::RankLoad load = tally_.rank_load(expert_counts_, even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure) LANCET_TRY(replan(*departure, record));
     record.grad_norm = last_record_.grad_norm;
@@ -450,6 +450,7 @@ class TrainerImpl final : public Trainer {
   planning::StepPlans plans_;
   BoundStep step_, evaluate_;
   StepTally tally_;
+  std::vector<std::int64_t> expert_counts_;  // of the ranks along the mesh's axis `expert`
   run::StepRecord last_record_;
   bool open_ = false;  // the last step has left its end to the next one
   double norm_before_ = 0;

@@ -113,12 +113,12 @@ TEST_CASE("place --stages names the settings that plan the same step") {
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   const nlohmann::json answer = test::json_in(outcome.output);
-  CHECK(answer["bound_ms"].get<double>() <= answer["step_ms"].get<double>());
+  CHECK(answer["bound_ms"].get<double>() <= answer["makespan_ms"].get<double>());
   std::string sets = " --set train.gradient_accumulation_steps=4";
   for (const nlohmann::json& setting : answer["set"]) sets += " --set '" + setting.get<std::string>() + "'";
-  const std::size_t stages = answer["stages"].size();
+  const std::size_t stages = answer["assignment"].size();
   int blocks = 0;
-  for (const nlohmann::json& stage : answer["stages"]) {
+  for (const nlohmann::json& stage : answer["assignment"]) {
     blocks += stage["blocks"].get<int>();
     CHECK(stage["memory_mb"].get<double>() <= stage["of_mb"].get<double>());
   }
@@ -129,7 +129,7 @@ TEST_CASE("place --stages names the settings that plan the same step") {
   const std::string text(std::istreambuf_iterator<char>(in), {});
   const std::size_t predicted = text.find("predicted_ms=");
   REQUIRE(predicted != text.npos);
-  CHECK(std::stod(text.substr(predicted + 13)) == Approx(answer["step_ms"].get<double>()).epsilon(1e-5));
+  CHECK(std::stod(text.substr(predicted + 13)) == Approx(answer["makespan_ms"].get<double>()).epsilon(1e-5));
 
   const auto text_outcome = lancet(files.command("--stages --time-limit 5"));
   CHECK(text_outcome.lines_with("even split: ") == 1);

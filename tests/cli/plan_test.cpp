@@ -51,7 +51,7 @@ TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
     CHECK_FALSE(test::match(outcome.output, "(^|\n)" + std::string(name) + "\n  splits +[^\n]+\n  pairs ").empty());
   }
   CHECK(outcome.lines_with("  source    Comet") == 2);
-  CHECK(outcome.lines_with("  source    collective matmul") == 1);
+  CHECK(outcome.lines_with("  source    collective matmul") == 2);
   CHECK(outcome.lines_with("  memory    ") == outcome.lines_with("  launches  "));
 }
 

@@ -118,7 +118,8 @@ TEST_CASE("verify_ranks: messages without another end or of another size are nam
   CHECK_THAT(error_of({plan_of(receives)}, mesh::Mesh{{1, 1, 1, 1}}),
              Equals("rank 0 in receive_previous (a, instruction 0): expected a neighbouring stage, found none"));
   CHECK_THAT(error_of({plan_of(receives), plan_of(receives)}, two_stages),
-             Equals("ranks wait for one another: rank 0 in receive_previous (a, instruction 0)"));
+             Equals("ranks wait for one another: rank 0 in receive_previous (a, instruction 0); rank 1 in "
+                    "receive_previous (a, instruction 0)"));
   const std::string shorter =
       "[0] %0 : f32[8] = receive_previous() {dtype=f32, shape=\"8\"}  # receive_previous forward a | at 0\n";
   CHECK_THAT(error_of({plan_of(sends), plan_of(shorter)}, two_stages),

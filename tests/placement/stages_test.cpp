@@ -126,7 +126,26 @@ TEST_CASE("stages: what cannot be placed is said in one line") {
         "mesh: expected none, since --stages chooses the stages, each of one rank");
   CHECK(error(step_config(4, {"train.pipeline_schedule=interleaved"}), cluster)
             .starts_with("train.pipeline_schedule: expected 1f1b, zero_bubble or searched "));
+  CHECK(error(step_config(4, {"overlap.policy=lancet"}), cluster) ==
+        "overlap.policy: expected sequential for stages, found lancet");
   CHECK(error(step_config(4), cluster_of({{20, 1}, {20, 1}})).find(" MB") != std::string::npos);
+  auto unlinked = parse_cluster(
+      R"({"what": "no links", "devices": [{"name": "a", "hardware": "p3dn-v100", "memory_mb": 55, "source": "a test"},
+          {"name": "b", "hardware": "p3dn-v100", "memory_mb": 55, "source": "a test"}]})",
+      "test");
+  REQUIRE(unlinked.ok());
+  CHECK(error(step_config(6), *unlinked).starts_with("expected a split whose stages fit their devices, found none"));
+}
+
+TEST_CASE("stages: a memory limit holds for the splits, and changes none that it has room for") {
+  const Cluster cluster = cluster_of({{4000, 1}, {4000, 0.5}});
+  const auto free = place_stages(step_config(4), cluster);
+  const auto limited = place_stages(step_config(4, {"train.memory_limit_mb=4000"}), cluster);
+  REQUIRE(free.ok());
+  REQUIRE(limited.ok());
+  CHECK(limited->best.split == free->best.split);
+  CHECK(limited->best.step_ms == Approx(free->best.step_ms));
+  CHECK(limited->bound_ms == Approx(free->bound_ms));
 }
 
 }  // namespace lancet::placement

@@ -45,7 +45,9 @@ Seen run_emulated(const config::Config& config, int ranks, int steps, int hosts 
     const std::string first_host = config.emulated.hardware.substr(0, config.emulated.hardware.find(';'));
     LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(first_host));
     const ir::Plan& plan = trainer->executor().plan();
-    LANCET_ASSIGN(const auto costs, cost::op_costs(cost::HardwareCosts(hardware, {ranks, 1}), plan.program));
+    cost::Layout layout{ranks, 1};
+    layout.mesh = config::mesh_of(config, ranks);
+    LANCET_ASSIGN(const auto costs, cost::op_costs(cost::HardwareCosts(hardware, layout), plan.program));
     for (std::size_t i = 0; i < costs.size(); ++i)
       if (plan.program.instructions[i].stream == ir::Stream::compute) seen.declared_ms += costs[i].ms;
     return {};

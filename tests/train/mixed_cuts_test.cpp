@@ -182,12 +182,13 @@ TEST_CASE("lancet: a profile has what rings and parts of layers together need") 
   const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
   config::Config config = with_rings(mesh);
   config.train.gradient_accumulation_steps = GENERATE(1, 2);
+  config.overlap.max_parts = GENERATE(1, 8);  // parts of the batch, which may leave rings nothing to hide
   const CostsOfMixes all(config);
   const CostsOfProfile measured(config, mesh.ranks());
   const auto plan = planning::plan_step(config, mesh.ranks(), {.costs = &measured});
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
-  CHECK(count_of(*plan, "permute_shards") > 0);
+  if (config.overlap.max_parts == 1) CHECK(count_of(*plan, "permute_shards") > 0);
   CHECK(ir::print(*plan) == ir::print(*planning::plan_step(config, mesh.ranks(), {.costs = &all})));
 }
 
