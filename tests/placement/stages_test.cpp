@@ -134,7 +134,8 @@ TEST_CASE("stages: what cannot be placed is said in one line") {
           {"name": "b", "hardware": "p3dn-v100", "memory_mb": 55, "source": "a test"}]})",
       "test");
   REQUIRE(unlinked.ok());
-  CHECK(error(step_config(6), *unlinked).starts_with("expected a split whose stages fit their devices, found none"));
+  CHECK(error(step_config(6), *unlinked) ==
+        "expected paths both ways between b and a, on which stages meet, found none");
 }
 
 TEST_CASE("stages: a memory limit holds for the splits, and changes none that it has room for") {
