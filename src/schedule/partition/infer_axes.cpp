@@ -49,7 +49,7 @@ class AxisSolver {
     for (std::size_t i = 0; i < axes_.size(); ++i) {
       const ir::Tensor& tensor = program_.tensors[i];
       if (tensor.kind == ir::TensorKind::input && tensor.type.shape.rank() == 2 && !users_[i].empty())
-        set(TensorId(std::int32_t(i)), 0);
+        set(TensorId{std::int32_t(i)}, 0);
     }
   }
 
