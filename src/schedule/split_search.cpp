@@ -19,7 +19,7 @@ constexpr double packing_margins[] = {0.025, 0.065, 0.1};
 Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
 
 bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap) {
-  if (!is_shorter(candidate, best) || (overlap.parts <= 1 && !fits_memory(step, overlap, candidate))) return false;
+  if (overlap.parts > 1 ? !is_shorter(candidate, best) : !is_better(step, overlap, candidate, best)) return false;
   best = std::move(candidate);
   return true;
 }

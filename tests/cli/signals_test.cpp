@@ -62,7 +62,7 @@ TEST_CASE("a signal to one rank of several: all save, exit with 75 and resume bi
   check_goes_on(command, folder, run, ranks);
 }
 
-TEST_CASE("a signal while the profile is measured: code 75 before the first step, and the same command goes on") {
+TEST_CASE("a signal while the profile is measured ends the run with code 75, and the same command resumes") {
   const int victim = GENERATE(0, 1);
   const TemporaryFolder folder;
   const std::string run = folder / "run", log = folder / "log", costs = folder / "costs.json";
