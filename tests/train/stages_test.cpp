@@ -81,22 +81,27 @@ TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") 
     int zero;
   };
   for (const auto& [mesh, zero] : {Case{{{2, 2, 1, 1}}, 0}, Case{{{2, 1, 2, 1}}, 1}, Case{{{2, 1, 1, 2}}, 0},
-                                   Case{{{3, 1, 2, 1}}, 0}, Case{{{2, 2, 2, 1}}, 1}})
+                                   Case{{{3, 1, 2, 1}}, 0}, Case{{{2, 2, 2, 1}}, 1}}) {
+    const int shares = mesh.size(mesh::batch_axes);
+    config::Config config = staged(mesh[Axis::stage], 4);
+    config.train.micro_batch_size = 8 / shares;
+    config.train.zero = zero;
+    config.mesh.data = mesh[Axis::data];
+    config.mesh.expert = mesh[Axis::expert];
+    config.mesh.tensor = mesh[Axis::tensor];
+    config::Config without_loss = config;  // it counts the tokens of a micro batch, which has other sequences alone
+    without_loss.model.router_aux_loss_coef = 0;
+    config::Config whole = config;  // the same mesh without its stages
+    whole.mesh.stage = 1;
+    const Records on_mesh = steps_of(whole, mesh.ranks() / mesh[Axis::stage], 20);
+    const Records on_one = steps_of(alone(without_loss, shares), 1, 20);
     for (const PipelineSchedule schedule : schedules) {
-      const int shares = mesh.size(mesh::batch_axes);
-      config::Config config = staged(mesh[Axis::stage], 4, schedule);
-      config.train.micro_batch_size = 8 / shares;
-      config.train.zero = zero;
-      config.mesh.data = mesh[Axis::data];
-      config.mesh.expert = mesh[Axis::expert];
-      config.mesh.tensor = mesh[Axis::tensor];
       INFO(to_string(mesh) << ", train.zero " << zero << ", " << config::name(schedule));
-      config::Config whole = config;  // the same mesh without its stages
-      whole.mesh.stage = 1;
-      check_losses(steps_of(config, mesh.ranks(), 20), steps_of(whole, mesh.ranks() / mesh[Axis::stage], 20));
-      config.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch, which has other sequences alone
-      check_sums(steps_of(config, mesh.ranks(), 20), steps_of(alone(config, shares), 1, 20));
+      config.train.pipeline_schedule = without_loss.train.pipeline_schedule = schedule;
+      check_losses(steps_of(config, mesh.ranks(), 20), on_mesh);
+      check_sums(steps_of(without_loss, mesh.ranks(), 20), on_one);
     }
+  }
 }
 
 TEST_CASE("stages: interleaved runs of blocks train as one rank") {

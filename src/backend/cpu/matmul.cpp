@@ -38,7 +38,8 @@ MatmulDesc checked(MatmulDesc d, bool m_varies = false, bool k_varies = false) {
 // True if a product is large enough for oneDNN on the matrix unit. A primitive allocates in each call, and oneDNN
 // rounds short sums differently depending on how threads cut the product. Parts of a product have fewer rows or columns
 // and must give the same bits, so the length of the sum decides; where it varies from call to call (k = 0, weight
-// gradients of experts), the extents of the weight do.
+// gradients of experts), the extents of the weight do. One row of a transposed A is an exception: oneDNN leaves the
+// matrix unit for it, so its bits are not those of a row among more.
 bool suits_matrix_unit(const MatmulDesc& d) {
   constexpr std::int64_t least = 256;
   return (d.k == 0 ? std::min(d.m, d.n) : d.k) >= least;
