@@ -170,6 +170,13 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
   return text + "\n" + table_of_runs(problem, answer.fine);
 }
 
+// The other solvers neither draw random numbers nor search for a time.
+Status check_options_of_search(const PlaceArguments& arguments, bool seeded) {
+  if (arguments.solver == "search" || arguments.solver == "milp" || (!seeded && !arguments.seconds)) return {};
+  return config_error(fmt::format("{}: expected --solver search or milp, found {}", seeded ? "--seed" : "--time-limit",
+                                  arguments.solver));
+}
+
 Status place_in_stages(const config::Config& config, const placement::Cluster& cluster,
                        const PlaceArguments& arguments) {
   if (arguments.solver != "search")
@@ -233,11 +240,12 @@ void add_place(CLI::App& app, Selection& selection) {
           "--time-limit", arguments->seconds,
           "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2, with --stages 30")
       ->check(between(0.001, 86400));
-  add_seed_option(*command, arguments->seed, "Of the random numbers of search");
+  const CLI::Option* seed = add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");
-  for (const char* of_graph : {"--training", "--no-coarsen"}) stages->excludes(of_graph);
-  command->callback([config_arguments, arguments, &selection] {
-    selection.local = [config_arguments, arguments]() -> Status {
+  for (const char* of_graph : {"--training", "--no-coarsen", "--seed"}) stages->excludes(of_graph);
+  command->callback([config_arguments, arguments, seed, &selection] {
+    selection.local = [config_arguments, arguments, seed]() -> Status {
+      LANCET_TRY(check_options_of_search(*arguments, seed->count() > 0));
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
       return place(config, *arguments);
     };

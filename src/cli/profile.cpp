@@ -47,7 +47,7 @@ void print_ops(const cost::Profile& profile, const ir::Program& program) {
   fmt::print("{} ops, {:.3f} ms of computation in a step\n", rows.size(), sum);
 }
 
-void print_points(const char* name, const std::vector<cost::Point>& points) {
+void print_points(const std::string& name, const std::vector<cost::Point>& points) {
   fmt::print("{:>12} {:>10} {:>9}  {}\n", "bytes", "ms", "MB/s", name);
   for (const cost::Point& point : points)
     fmt::print("{:>12.0f} {:>10.4f} {:>9.1f}\n", point.bytes, point.ms,
@@ -56,6 +56,8 @@ void print_points(const char* name, const std::vector<cost::Point>& points) {
 
 void print_network(const cost::NetworkTimes& network) {
   print_points("all-to-all: bytes that a rank sends to all others", network.all_to_all);
+  for (const auto& [reach, points] : network.messages)
+    print_points(fmt::format("{}: bytes that a rank sends", reach), points);
   print_points("all-reduce: bytes of the vector", network.all_reduce);
   fmt::print(
       "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB "

@@ -8,6 +8,7 @@
 
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/ops/ring.h"
 
 namespace lancet::cost {
 namespace {
@@ -88,8 +89,23 @@ OpCost own_rows_cost(const Costs& costs, const ir::Program& program, const ir::I
   return {ms, ms};
 }
 
+Reach reach_of(const ir::Instruction& instruction) {
+  if (ops::is_ring_step(instruction) && instruction.attributes.integer("shards") > 2)
+    return {.shift = instruction.attributes.integer(ops::ring_shift)};
+  return {.on_host = reached(instruction) > 0 && instruction.attributes.integer("near", 0) != 0};
+}
+
+std::string to_string(const Reach& reach) {
+  if (reach.shift > 0) return fmt::format("neighbour {}", reach.shift);
+  return reach.on_host ? "on_host" : "all_to_all";
+}
+
+double Costs::message_ms(double bytes, const ir::Instruction& instruction) const {
+  return all_to_all_ms(bytes, ir::group_of(instruction));
+}
+
 OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
-  const double bytes = bytes_sent(program, instruction), ms = all_to_all_ms(bytes, ir::group_of(instruction));
+  const double bytes = bytes_sent(program, instruction), ms = message_ms(bytes, instruction);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
@@ -143,9 +159,8 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
       }
       if (copies) op_cost.core_ms = op_cost.ms;
     } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
-      const mesh::Axes group = ir::group_of(instruction);
-      if (!costs.knows(group)) {
-        lacks(fmt::format("collectives over the mesh's axes {}", mesh::to_string(group)));
+      if (auto unknown = costs.unknown_messages(instruction)) {
+        lacks(*std::move(unknown));
         continue;
       }
       if (instruction.stream == ir::Stream::expert) {

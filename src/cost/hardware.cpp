@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <span>
 
 #include "lancet/base/check.h"
@@ -74,6 +73,11 @@ double share_of_size(std::span<const LinkShare> entries, double mb) {
 double link_bytes_per_ms(const Hardware& h, const LinkShares& shares, double devices, double bytes) {
   return h.node.link_gb_per_s * share_at(shares, devices, bytes) * 1e6;
 }
+// The ranks that take part in an all-to-all that reaches certain ones, this rank included; 0: as many as its types say.
+std::int64_t peers_of(const ir::Instruction& instruction) {
+  return reached(instruction) > 0 ? reached(instruction) + 1 : 0;
+}
+
 double nic_bytes_per_ms(const Hardware& h, const LinkShares& shares, double nodes, double bytes) {
   return h.network.nics * h.network.nic_gbit_per_s / 8 * share_at(shares, nodes, bytes) * 1e6;
 }
@@ -94,25 +98,6 @@ double share_at(const LinkShares& shares, double places, double bytes) {
     before_places = here, before_share = share;
   }
   return before_share;
-}
-
-std::pair<int, int> Layout::hosts_of_stage(int stage) const {
-  const int of_stage = ranks / mesh[mesh::Axis::stage], first = stage * of_stage;
-  return {first / on_host(), (first + of_stage - 1) / on_host()};
-}
-
-Layout Layout::group(mesh::Axes axes) const {
-  if (axes.empty()) return *this;
-  LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
-  return group(mesh.group(0, axes));
-}
-
-Layout Layout::group(std::span<const int> members) const {
-  std::set<int> occupied;
-  for (const int rank : members) occupied.insert(rank / on_host());
-  Layout group{int(members.size()), int(occupied.size())};
-  group.beside = std::max(1, on_host() / group.on_host());
-  return group;
 }
 
 int Hardware::nodes(int ranks) const { return int(std::ceil(ranks / node.devices)); }
@@ -222,8 +207,7 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
 
 OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                  std::int64_t peers) const {
-  const mesh::Axes group = ir::group_of(instruction);
-  if (network_measured(group)) return measured_->all_to_all(program, instruction, peers);
+  if (messages_measured(instruction)) return measured_->all_to_all(program, instruction, peers);
   double bytes = bytes_sent(program, instruction), fullest = 1;
   const bool of_rows = ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective;
   if (of_rows && routing_.padded) {
@@ -234,6 +218,11 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
   }
   const double ms = sent_ms(instruction, bytes, fullest, peers);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+}
+
+double HardwareCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
+  if (messages_measured(instruction)) return measured_->message_ms(bytes, instruction);
+  return sent_ms(instruction, bytes, 1, peers_of(instruction));
 }
 
 double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest,
@@ -278,7 +267,7 @@ double HardwareCosts::reduce_ms(double bytes, const ir::Instruction& instruction
 
 double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
   if (ir::between_stages(instruction.stream)) return transfer_ms(1, instruction);
-  return sent_ms(instruction, 1, 1, reached(instruction) > 0 ? reached(instruction) + 1 : 0);
+  return sent_ms(instruction, 1, 1, peers_of(instruction));
 }
 
 double HardwareCosts::all_to_all_ms(double bytes, mesh::Axes group) const {

@@ -4,7 +4,6 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/cost/costs.h"
-#include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::cost {
@@ -24,11 +23,17 @@ class LoadedCosts final : public Costs {
   double all_reduce_ms(double bytes, mesh::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
   std::int64_t ranks_on_host(mesh::Axes group) const override { return even_.ranks_on_host(group); }
   bool knows(mesh::Axes group) const override { return even_.knows(group); }
+  std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override {
+    return even_.unknown_messages(instruction);
+  }
+  double message_ms(double bytes, const ir::Instruction& instruction) const override {
+    return even_.message_ms(bytes, instruction);
+  }
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override {
     if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)
       return even_.all_to_all(program, instruction, peers);
     const double bytes = load_.fullest * bytes_sent(program, instruction);
-    const double ms = all_to_all_ms(bytes, ir::group_of(instruction));
+    const double ms = message_ms(bytes, instruction);
     return {ms, std::min(ms, all_to_all_core().ms(bytes))};
   }
   CoreCost all_to_all_core() const override { return even_.all_to_all_core(); }

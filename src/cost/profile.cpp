@@ -10,6 +10,7 @@
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
+#include "lancet/ir/groups.h"
 
 namespace lancet::cost {
 namespace {
@@ -62,6 +63,11 @@ Status replace_file(const std::filesystem::path& path, const Profile& profile) {
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
   const Status written = write_file(path, print(profile));
   return written.ok() ? Status() : config_error(written.error().message);
+}
+
+// Adds the messages that are held and were not measured now.
+void add_messages(CollectiveTimes& times, const CollectiveTimes& held) {
+  times.messages.insert(held.messages.begin(), held.messages.end());
 }
 
 }  // namespace
@@ -118,6 +124,41 @@ const CollectiveTimes& Profile::times_of(mesh::Axes group) const {
   const auto it = network.groups.find(group_key(mesh, group));
   LANCET_CHECK(it != network.groups.end(), "the profile has no times of {}", group_key(mesh, group));
   return it->second;
+}
+
+Layout Profile::layout_of(mesh::Axes group) const {
+  return Layout{machine.cluster.ranks, machine.cluster.hosts, mesh}.group(measured_group(mesh, group));
+}
+
+std::int64_t Profile::ranks_on_host(mesh::Axes group) const { return layout_of(group).neighbours(); }
+
+const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& reach) {
+  if (reach.all()) return times.all_to_all.empty() ? nullptr : &times.all_to_all;
+  const auto it = times.messages.find(to_string(reach));
+  return it == times.messages.end() ? nullptr : &it->second;
+}
+
+std::optional<std::string> Profile::unknown_messages(const ir::Instruction& instruction) const {
+  const mesh::Axes group = ir::group_of(instruction);
+  const Reach reach = reach_of(instruction);
+  const std::string axes = group.empty() ? "all ranks" : "the mesh's axes " + mesh::to_string(group);
+  if (!knows(group)) return "collectives over " + axes;
+  if (reach.all() || points_of(times_of(group), reach)) return {};
+  return fmt::format("messages '{}' over {}", to_string(reach), axes);
+}
+
+double Profile::message_ms(double bytes, const ir::Instruction& instruction) const {
+  const mesh::Axes group = ir::group_of(instruction);
+  if (const Reach reach = reach_of(instruction); !reach.all()) {
+    const std::vector<Point>* points = points_of(times_of(group), reach);
+    LANCET_CHECK(points, "the profile has no times of messages '{}'", to_string(reach));
+    return interpolate(*points, bytes);
+  }
+  if (reached(instruction) > 0) {
+    const Layout layout = layout_of(group);
+    bytes *= double(layout.ranks - 1) / double(layout.ranks - layout.neighbours());
+  }
+  return all_to_all_ms(bytes, group);
 }
 
 double Profile::all_to_all_ms(double bytes, mesh::Axes group) const {
@@ -188,7 +229,9 @@ Status add_to_profile(const std::filesystem::path& path, Profile profile) {
   for (const auto& [type, tflops] : held.peak_tflops)
     profile.peak_tflops[type] = std::max(profile.peak_tflops[type], tflops);
   if (!profile.network.measured()) profile.network = held.network;
-  profile.network.groups.insert(held.network.groups.begin(), held.network.groups.end());
+  add_messages(profile.network, held.network);
+  for (const auto& [key, times] : held.network.groups)
+    add_messages(profile.network.groups.emplace(key, times).first->second, times);
   return replace_file(path, profile);
 }
 

@@ -1,7 +1,7 @@
 // Prints and parses the profile file:
 //   {"format": 2, the machine's fields, "peak_tflops": {type: number}, "ops": {key: {"ms", "samples", "spread"}},
 //    "products": {...}, "network": {interference and core costs, "all_to_all": [points], "all_reduce": [points],
-//    "groups": {group_key: {"all_to_all", "all_reduce"}}}}
+//    "messages": {reach: [points]}, "groups": {group_key: {"all_to_all", "all_reduce", "messages"}}}}
 // The parser checks every field and its range; Reader keeps the first error and the parser returns it, so that reading
 // code need not test each field.
 #include <fmt/format.h>
@@ -28,8 +28,10 @@ Ordered json_of(const std::vector<Point>& points) {
   return list;
 }
 
-Ordered json_of(const CollectiveTimes& times) {
-  return {{"all_to_all", json_of(times.all_to_all)}, {"all_reduce", json_of(times.all_reduce)}};
+void add_times(Ordered& object, const CollectiveTimes& times) {
+  object["all_to_all"] = json_of(times.all_to_all);
+  object["all_reduce"] = json_of(times.all_reduce);
+  for (const auto& [reach, points] : times.messages) object["messages"][reach] = json_of(points);
 }
 
 Ordered json_of(const NetworkTimes& network) {
@@ -39,10 +41,9 @@ Ordered json_of(const NetworkTimes& network) {
                     {"all_reduce_core_ms", network.all_reduce_core.per_message_ms},
                     {"all_reduce_core_ms_per_mb", network.all_reduce_core.per_mb_ms},
                     {"network_beside_compute", network.interference.network_beside_compute},
-                    {"network_beside_network", network.interference.network_beside_network},
-                    {"all_to_all", json_of(network.all_to_all)},
-                    {"all_reduce", json_of(network.all_reduce)}};
-  for (const auto& [key, times] : network.groups) object["groups"][key] = json_of(times);
+                    {"network_beside_network", network.interference.network_beside_network}};
+  add_times(object, network);
+  for (const auto& [key, times] : network.groups) add_times(object["groups"][key], times);
   return object;
 }
 
@@ -130,10 +131,10 @@ class ProfileParser {
   }
 
   // The fields of an object; none if it is missing or another type, which is an error.
-  json::object_t fields(const json& root, const char* name) {
+  json::object_t fields(const json& root, const char* name, const std::string& where = "") {
     if (!root.contains(name)) return {};
     if (root[name].is_object()) return root[name].get<json::object_t>();
-    in_.fail(name, "an object", root[name].type_name());
+    in_.fail(where + name, "an object", root[name].type_name());
     return {};
   }
 
@@ -143,7 +144,7 @@ class ProfileParser {
                     {"launch_ms", "all_to_all_core_ms", "all_to_all_core_ms_per_mb", "all_reduce_core_ms",
                      "all_reduce_core_ms_per_mb", "network_beside_compute", "network_beside_network", "all_to_all",
                      "all_reduce"},
-                    {"groups"}))
+                    {"messages", "groups"}))
       return;
     auto number = [&](const char* name, double least = 0) { return in_.number(value, name, where, least); };
     network.launch_ms = number("launch_ms");
@@ -151,14 +152,19 @@ class ProfileParser {
     network.all_reduce_core = {number("all_reduce_core_ms"), number("all_reduce_core_ms_per_mb")};
     constexpr double slowest = 1e-3;  // not 0, since times are divided by speeds
     network.interference = {number("network_beside_compute", slowest), number("network_beside_network", slowest)};
-    network.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
-    network.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
-    for (const auto& [key, times] : fields(value, "groups")) {
+    read_times(value, where, network);
+    for (const auto& [key, times] : fields(value, "groups", "network.")) {
       const std::string at = fmt::format("network.groups[\"{}\"]", cut(key, 60));
-      if (!in_.object(times, at, {"all_to_all", "all_reduce"})) return;
-      network.groups[key] = {read_points(times["all_to_all"], at + ".all_to_all"),
-                             read_points(times["all_reduce"], at + ".all_reduce")};
+      if (!in_.object(times, at, {"all_to_all", "all_reduce"}, {"messages"})) return;
+      read_times(times, at, network.groups[key]);
     }
+  }
+
+  void read_times(const json& value, const std::string& where, CollectiveTimes& times) {
+    times.all_to_all = read_points(value["all_to_all"], where + ".all_to_all");
+    times.all_reduce = read_points(value["all_reduce"], where + ".all_reduce");
+    for (const auto& [reach, points] : fields(value, "messages", where + "."))
+      times.messages[reach] = read_points(points, fmt::format("{}.messages[\"{}\"]", where, cut(reach, 60)));
   }
 
   std::vector<Point> read_points(const json& value, const std::string& where) {

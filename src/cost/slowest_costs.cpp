@@ -36,6 +36,10 @@ double SlowestCosts::all_reduce_ms(double bytes, mesh::Axes group) const {
   return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_reduce_ms(bytes, group); });
 }
 
+double SlowestCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.message_ms(bytes, instruction); });
+}
+
 namespace {
 
 template <class Cost>

@@ -326,12 +326,14 @@ Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& 
   return step_of(logical, request, pipeline);
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request) {
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request,
+                                                     int hosts) {
   LANCET_ASSIGN(const ir::Program step, step_program(logical, request));
-  std::vector<ir::Program> programs = schedule::variants(step, request.overlap);
+  const cost::Layout layout{request.mesh.ranks(), hosts, request.mesh};
+  std::vector<ir::Program> programs = schedule::variants(step, request.overlap, layout);
   if (request.memory_limit == 0) return programs;
   const passes::Recomputation values(step);
-  for (ir::Program& variant : schedule::variants(values.run(values.candidates()), request.overlap))
+  for (ir::Program& variant : schedule::variants(values.run(values.candidates()), request.overlap, layout))
     programs.push_back(std::move(variant));
   return programs;
 }

@@ -191,10 +191,11 @@ Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int rank
   return planner::make_stage_plans(step_forward(config, ranks, options), request, report, stages);
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks) {
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, int hosts) {
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   planner::PlanRequest request = plan_request(config, ranks);
-  if (config.mesh.stage == 1) return planner::programs_to_profile(build_forward(config, options, ranks), request);
+  if (config.mesh.stage == 1)
+    return planner::programs_to_profile(build_forward(config, options, ranks), request, hosts);
   LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
   LANCET_ASSIGN(std::vector<ir::Program> programs,
                 planner::stage_programs(build_forward(config, options, ranks), request));

@@ -13,6 +13,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
+#include "lancet/comm/collect.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/plan_memory.h"
@@ -44,6 +45,10 @@ Result<bool> can_keep(const config::Config& config, const std::filesystem::path&
   return false;
 }
 
+int hosts_of(const comm::Communicator& world, int local_ranks) {
+  return (world.size() + local_ranks - 1) / local_ranks;
+}
+
 // The transport's name in a profile. It holds the number of NCCL's blocks or the mirrored network, which decide the
 // time of a message between accelerators.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
@@ -64,7 +69,7 @@ int threads_of(const config::Config& config, int local_ranks) {
 
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                          runtime::Accelerator* accelerator) {
-  const int hosts = (world.size() + local_ranks - 1) / local_ranks;
+  const int hosts = hosts_of(world, local_ranks);
   if (!accelerator)
     return {profiler::this_device(threads_of(config, local_ranks), local_ranks),
             {world.transport(), world.size(), hosts}};
@@ -87,8 +92,13 @@ std::filesystem::path default_profile_path(const std::string& folder, const cost
   return std::filesystem::path(folder) / fmt::format("profile-{}.json", hex(hash64(cost::to_string(of_any_build))));
 }
 
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks) {
-  return programs_to_profile(config, ranks);
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks, int hosts) {
+  return programs_to_profile(config, ranks, hosts);
+}
+
+Result<int> agreed_hosts(comm::Communicator& world, int local_ranks) {
+  LANCET_ASSIGN(const std::vector<int> on_host, comm::collect(world, local_ranks));
+  return hosts_of(world, on_host.front());
 }
 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
@@ -199,7 +209,8 @@ Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicat
     with_device.accelerator = accelerator.get();
   }
   MeasuredStep step;
-  LANCET_ASSIGN(step.programs, step_programs(config, world.size()));
+  LANCET_ASSIGN(const int hosts, agreed_hosts(world, request.local_ranks));
+  LANCET_ASSIGN(step.programs, step_programs(config, world.size(), hosts));
   LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
   return step;
 }

@@ -46,19 +46,12 @@ class MeterStream {
     return {};
   }
 
-  // An all-to-all as its kernel makes it: `segments` to each rank, this one included. bytes: to all other ranks
-  // together.
-  Result<Call> all_to_all(std::size_t bytes, std::int64_t segments) {
-    const auto ranks = static_cast<std::size_t>(comm_.size()), count = ranks * static_cast<std::size_t>(segments);
-    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * static_cast<std::size_t>(segments)));
-    LANCET_TRY(reserve(2 * count * each));
-    sends_.clear();
-    receives_.clear();
-    for (std::size_t i = 0; i < count; ++i) {
-      const int peer = static_cast<int>(i / static_cast<std::size_t>(segments));
-      sends_.push_back({peer, memory_.start() + i * each, each});
-      receives_.push_back({peer, memory_.start() + (count + i) * each, each});
-    }
+  // bytes: to the partners besides this rank together.
+  Result<Call> message(const Partners& partners, std::size_t bytes) {
+    const std::size_t each = partners.segment_bytes(comm_.rank(), bytes), one = each * partners.segments;
+    LANCET_TRY(reserve(one * (partners.to.size() + partners.from.size())));
+    sends_ = partners.segments_at(memory_.start(), partners.to, each);
+    receives_ = partners.segments_at(memory_.start() + one * partners.to.size(), partners.from, each);
     return Call([this] { return comm_.send_receive(*stream_, sends_, receives_); });
   }
 
@@ -159,7 +152,7 @@ class DeviceMeter final : public NetworkMeter {
       : accelerator_(*options.accelerator),
         device_(options.accelerator->device()),
         world_(*options.world),
-        segments_(segments),
+        all_(partners_of({}, expert.rank(), expert.size(), 1, segments)),
         expert_(device_, expert, world_, options.timeout),
         reduce_(device_, reduce, world_, options.timeout) {}
 
@@ -169,8 +162,8 @@ class DeviceMeter final : public NetworkMeter {
     return reduce_.open();
   }
 
-  Result<double> all_to_all_ms(std::size_t bytes) override {
-    LANCET_ASSIGN(const auto call, expert_.all_to_all(bytes, segments_));
+  Result<double> message_ms(const Partners& partners, std::size_t bytes) override {
+    LANCET_ASSIGN(const auto call, expert_.message(partners, bytes));
     return expert_.time(call);
   }
   Result<double> all_reduce_ms(std::size_t bytes) override {
@@ -210,7 +203,7 @@ class DeviceMeter final : public NetworkMeter {
 
   Result<NetworkCosts> interference(const cost::NetworkTimes& times) override {
     LANCET_ASSIGN(products_, ProductLoop::make(accelerator_, &world_, products_ms));
-    auto all_to_all = [&](double bytes) { return expert_.all_to_all(static_cast<std::size_t>(bytes), segments_); };
+    auto all_to_all = [&](double bytes) { return expert_.message(all_, static_cast<std::size_t>(bytes)); };
     auto all_reduce = [&](double bytes) { return reduce_.reduction(static_cast<std::size_t>(bytes)); };
     NetworkCosts costs;
     LANCET_ASSIGN(const Beside large, core_of(expert_, all_to_all, times.all_to_all, costs.all_to_all));
@@ -261,7 +254,7 @@ class DeviceMeter final : public NetworkMeter {
   // The average speed of both streams when both are busy, relative to each alone.
   Result<double> beside_each_other(const cost::NetworkTimes& times) {
     const cost::Point &mine = times.all_to_all.back(), &theirs = times.all_reduce.back();
-    LANCET_ASSIGN(const auto on_expert, expert_.all_to_all(static_cast<std::size_t>(mine.bytes), segments_));
+    LANCET_ASSIGN(const auto on_expert, expert_.message(all_, static_cast<std::size_t>(mine.bytes)));
     LANCET_ASSIGN(const auto on_reduce, reduce_.reduction(static_cast<std::size_t>(theirs.bytes)));
     const double longer = std::max({mine.ms, theirs.ms, 1e-4}), goal = std::max(longer, size_ms / 2);
     auto count = [&](double ms) {
@@ -286,7 +279,7 @@ class DeviceMeter final : public NetworkMeter {
   runtime::Accelerator& accelerator_;
   backend::Device& device_;
   comm::Communicator& world_;
-  const std::int64_t segments_;
+  const Partners all_;  // of an all-to-all
   MeterStream expert_, reduce_;
   std::unique_ptr<ProductLoop> products_;
 };

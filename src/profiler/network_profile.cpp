@@ -1,9 +1,9 @@
-// Fills the network part of a profile. For each collective it times messages of 1 KiB, 2 KiB, 4 KiB, ... up to the
-// largest message of the plans, of all ranks and of each group of ranks that the plans name, or until one takes more
-// than 2 s; beyond that the cost model extrapolates with the last slope. A time is the slowest rank's, and the median
-// of repetitions that last about 0.1 s together. A profile whose sizes suffice is not measured again. The launch time
-// and the interference do not depend on the plans and are measured once. The host's meter is here; device_network.cpp
-// has that of accelerators.
+// Fills the network part of a profile. For each collective, and for messages to some ranks of a group that the plans
+// have (cost::Reach), it times 1 KiB, 2 KiB, 4 KiB, ... up to the largest message of the plans, of all ranks and of
+// each group of ranks that the plans name, or until one takes more than 2 s; beyond that the cost model extrapolates
+// with the last slope. A time is the slowest rank's, and the median of repetitions that last about 0.1 s together. A
+// profile whose sizes suffice is not measured again. The launch time and the interference do not depend on the plans
+// and are measured once. The host's meter is here; device_network.cpp has that of accelerators.
 #include "network_profile.h"
 
 #include <algorithm>
@@ -67,8 +67,9 @@ Result<std::vector<cost::Point>> time_sizes(const ProfilerOptions& options, doub
 }
 
 struct Messages {
-  double all_to_all = 0, all_reduce = 0;  // the largest bytes_sent of each
-  std::int64_t segments = 1;              // of an all-to-all, to each rank: its experts
+  std::map<cost::Reach, double> sent = {{cost::Reach(), 0}};  // the largest bytes_sent, by reach
+  double all_reduce = 0;                                      // the largest vector
+  std::int64_t segments = 1;                                  // of an all-to-all, to each rank: its experts
 };
 
 // By group of ranks; those of all ranks are always there.
@@ -81,7 +82,8 @@ std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans, cons
       const double bytes = cost::bytes_sent(plan.program, instruction);
       if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
       if (instruction.stream != ir::Stream::expert) continue;
-      messages.all_to_all = std::max(messages.all_to_all, bytes);
+      double& largest = messages.sent[cost::reach_of(instruction)];
+      largest = std::max(largest, bytes);
       const bool counts = ops::kind(instruction) == ops::Kind::counts;
       if (!counts && ops::kind(instruction) != ops::Kind::all_to_all) continue;
       const ir::TensorId rows = counts ? instruction.results[0] : instruction.operands[2];
@@ -124,20 +126,15 @@ double measure_launch_ms() {
 
 class HostMeter final : public NetworkMeter {
  public:
-  HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce,
-            std::int64_t segments)
-      : options_(options), world_(*options.world), expert_(expert), reduce_(reduce), segments_(std::size_t(segments)) {}
+  HostMeter(const ProfilerOptions& options, comm::Communicator& expert, comm::Communicator& reduce)
+      : options_(options), world_(*options.world), expert_(expert), reduce_(reduce) {}
 
-  // An all-to-all as its kernel makes it: a segment for each expert, those of this rank included.
-  Result<double> all_to_all_ms(std::size_t bytes) override {
-    const auto ranks = std::size_t(expert_.size()), count = ranks * segments_;
-    const std::size_t each = std::max<std::size_t>(1, bytes / ((ranks - 1) * segments_));
-    const Buffer from = Buffer::zeroed(each * count), to = Buffer::zeroed(each * count);
-    std::vector<comm::Segment> sends, receives;
-    for (std::size_t i = 0; i < count; ++i) {
-      sends.push_back({int(i / segments_), from.as<std::byte>() + i * each, each});
-      receives.push_back({int(i / segments_), to.as<std::byte>() + i * each, each});
-    }
+  Result<double> message_ms(const Partners& partners, std::size_t bytes) override {
+    const std::size_t each = partners.segment_bytes(expert_.rank(), bytes), message = each * partners.segments;
+    const Buffer from = Buffer::zeroed(message * partners.to.size()),
+                 to = Buffer::zeroed(message * partners.from.size());
+    const auto sends = partners.segments_at(from.as<std::byte>(), partners.to, each),
+               receives = partners.segments_at(to.as<std::byte>(), partners.from, each);
     return time_call(world_, [&] { return expert_.send_receive(sends, receives); });
   }
   Result<double> all_reduce_ms(std::size_t bytes) override {
@@ -152,7 +149,6 @@ class HostMeter final : public NetworkMeter {
  private:
   const ProfilerOptions& options_;
   comm::Communicator &world_, &expert_, &reduce_;
-  const std::size_t segments_;
 };
 
 bool reaches(const std::vector<cost::Point>& points, double bytes) {
@@ -173,14 +169,12 @@ MeasuredGroup group_in(const ProfilerOptions& options, mesh::Axes axes) {
   return group;
 }
 
-Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, mesh::Axes axes,
-                                                 std::int64_t segments) {
-  const MeasuredGroup group = group_in(options, axes);
+Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, const MeasuredGroup& group,
+                                                 mesh::Axes axes, std::int64_t segments) {
   if (options.accelerator) return make_device_meter(options, group, segments);
   LANCET_CHECK(group.expert.comm && group.reduce.comm, "the profiler needs communicators of the axes '{}'",
                mesh::to_string(axes));
-  return std::unique_ptr<NetworkMeter>(
-      std::make_unique<HostMeter>(options, *group.expert.comm, *group.reduce.comm, segments));
+  return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *group.expert.comm, *group.reduce.comm));
 }
 
 // The times that the profile holds of a group of ranks, perhaps none.
@@ -190,17 +184,28 @@ cost::CollectiveTimes held_times(const cost::Profile& profile, mesh::Axes group)
   return it == profile.network.groups.end() ? cost::CollectiveTimes() : it->second;
 }
 
-bool lacks_messages(const Messages& messages, const cost::CollectiveTimes& times) {
-  return !reaches(times.all_to_all, messages.all_to_all) || !reaches(times.all_reduce, messages.all_reduce);
+// True if the times do not go up to messages of these bytes.
+bool lacks_sizes(const cost::CollectiveTimes& times, const cost::Reach& reach, double bytes) {
+  const std::vector<cost::Point>* points = cost::points_of(times, reach);
+  return !points || !reaches(*points, bytes);
 }
 
-// Measures the sizes that a group's times do not reach.
-Status fill_times(cost::CollectiveTimes& times, const Messages& messages, NetworkMeter& meter,
-                  const ProfilerOptions& options) {
+bool lacks_messages(const Messages& messages, const cost::CollectiveTimes& times) {
+  return !reaches(times.all_reduce, messages.all_reduce) || std::ranges::any_of(messages.sent, [&](const auto& sent) {
+    return lacks_sizes(times, sent.first, sent.second);
+  });
+}
+
+// Measures the sizes that a group's times do not reach. on_host: the ranks of the group that share a host.
+Status fill_times(cost::CollectiveTimes& times, const Messages& messages, NetworkMeter& meter, const comm::Group& group,
+                  int on_host, const ProfilerOptions& options) {
   const bool fresh = times.all_to_all.empty() || times.all_reduce.empty();
-  if (fresh || !reaches(times.all_to_all, messages.all_to_all)) {
-    LANCET_ASSIGN(times.all_to_all, time_sizes(options, messages.all_to_all,
-                                               [&](std::size_t bytes) { return meter.all_to_all_ms(bytes); }));
+  for (const auto& [reach, largest] : messages.sent) {
+    if (!(fresh && reach.all()) && !lacks_sizes(times, reach, largest)) continue;
+    const Partners partners = partners_of(reach, group.place, group.size, on_host, messages.segments);
+    LANCET_ASSIGN(auto points,
+                  time_sizes(options, largest, [&](std::size_t bytes) { return meter.message_ms(partners, bytes); }));
+    (reach.all() ? times.all_to_all : times.messages[cost::to_string(reach)]) = std::move(points);
   }
   if (fresh || !reaches(times.all_reduce, messages.all_reduce)) {
     LANCET_ASSIGN(times.all_reduce, time_sizes(options, messages.all_reduce,
@@ -222,6 +227,32 @@ Status fill_interference(cost::NetworkTimes& network, NetworkMeter& meter, comm:
 
 }  // namespace
 
+Partners partners_of(const cost::Reach& reach, int place, int ranks, int on_host, std::int64_t segments) {
+  if (reach.shift > 0) {
+    const int shift = int(reach.shift % ranks);
+    return {{(place - shift + ranks) % ranks}, {(place + shift) % ranks}};
+  }
+  Partners partners{.to = {}, .from = {}, .segments = std::size_t(segments)};
+  for (int peer = 0; peer < ranks; ++peer)
+    if (!reach.on_host || (peer / on_host == place / on_host && peer != place)) partners.to.push_back(peer);
+  partners.from = partners.to;
+  return partners;
+}
+
+std::size_t Partners::segment_bytes(int place, std::size_t bytes) const {
+  const std::size_t others = to.size() - std::size_t(std::ranges::count(to, place));
+  LANCET_CHECK(others > 0, "place {} has no partners but itself", place);
+  return std::max<std::size_t>(1, bytes / (others * segments));
+}
+
+std::vector<comm::Segment> Partners::segments_at(std::byte* memory, const std::vector<int>& places,
+                                                 std::size_t each) const {
+  std::vector<comm::Segment> result;
+  for (std::size_t i = 0; i < places.size() * segments; ++i)
+    result.push_back({places[i / segments], memory + i * each, each});
+  return result;
+}
+
 bool lacks_messages(std::span<const ir::Plan> plans, const cost::Profile& profile) {
   return std::ranges::any_of(messages_of(plans, profile.mesh), [&](const auto& of_group) {
     return lacks_messages(of_group.second, held_times(profile, of_group.first));
@@ -237,8 +268,10 @@ Result<bool> fill_network(cost::Profile& profile, std::span<const ir::Plan> plan
     if (!lacks_messages(messages, times)) continue;
     measured = true;
     const bool fresh = group.empty() && !network.measured();
-    LANCET_ASSIGN(const auto meter, make_meter(options, group, messages.segments));
-    LANCET_TRY(fill_times(times, messages, *meter, options));
+    const MeasuredGroup measured_on = group_in(options, group);
+    LANCET_ASSIGN(const auto meter, make_meter(options, measured_on, group, messages.segments));
+    const int on_host = int(profile.ranks_on_host(group));
+    LANCET_TRY(fill_times(times, messages, *meter, measured_on.expert, on_host, options));
     if (!group.empty()) network.groups[cost::group_key(profile.mesh, group)] = times;
     if (group.empty()) static_cast<cost::CollectiveTimes&>(network) = times;
     if (fresh) LANCET_TRY(fill_interference(network, *meter, *options.world));

@@ -1,6 +1,8 @@
 // The communication part of the profiler: measures the times of messages that a profile lacks.
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
@@ -9,14 +11,27 @@
 
 namespace lancet::profiler {
 
+// To which ranks of a group a rank sends, and from which it receives, by their places in the group.
+struct Partners {
+  std::vector<int> to, from;
+  std::size_t segments = 1;  // pieces of a message, each with an address of its own
+  // Bytes of a segment, if the rank at `place` sends `bytes` to its partners besides itself together.
+  std::size_t segment_bytes(int place, std::size_t bytes) const;
+  // The segments of `each` bytes of the messages to or from these places, one after the other.
+  std::vector<comm::Segment> segments_at(std::byte* memory, const std::vector<int>& places, std::size_t each) const;
+};
+// Those of the rank at `place` in a group of `ranks`, of which `on_host` each share a host. segments: of a message that
+// carries rows of experts. An all-to-all also sends to the rank itself, as its kernel does.
+Partners partners_of(const cost::Reach& reach, int place, int ranks, int on_host, std::int64_t segments);
+
 // Measures messages between the memories of hosts or of devices. All calls are collective and return the same value on
 // all ranks, except launch_ms.
 class NetworkMeter {
  public:
   virtual ~NetworkMeter() = default;
-  // Milliseconds of a call that has the network to itself. bytes: those that a rank sends to all others together
-  // (all-to-all), or those of the vector (all-reduce).
-  virtual Result<double> all_to_all_ms(std::size_t bytes) = 0;
+  // Milliseconds of a call that has the network to itself. bytes: those that a rank sends to its partners besides
+  // itself together, or those of the vector (all-reduce).
+  virtual Result<double> message_ms(const Partners& partners, std::size_t bytes) = 0;
   virtual Result<double> all_reduce_ms(std::size_t bytes) = 0;
   // Milliseconds from the signal of a stream to the start of the stream that waits for it.
   virtual Result<double> launch_ms() = 0;

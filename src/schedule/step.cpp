@@ -36,13 +36,10 @@ Split split_all(const AxisRows& rows, const Cut& cut, const TokenRanks& among, i
   return split;
 }
 
-// on_host: of a group of ranks, those on one host.
+// on_host: of a group of ranks, those that share a host.
 TokenRanks token_ranks(const ir::Program& program, const std::function<std::int64_t(mesh::Axes)>& on_host) {
-  for (const ir::Instruction& at : program.instructions) {
-    if (ops::kind(at) != ops::Kind::counts) continue;
-    const std::int64_t ranks = at.attributes.integer("ranks"), near = on_host(ir::group_of(at));
-    return {ranks, near < ranks && ranks % near == 0 ? near : 1};
-  }
+  for (const ir::Instruction& at : program.instructions)
+    if (ops::kind(at) == ops::Kind::counts) return {at.attributes.integer("ranks"), on_host(ir::group_of(at))};
   return {};
 }
 
@@ -70,10 +67,9 @@ std::vector<int> part_counts(const config::Overlap& overlap) {
   return counts;
 }
 
-// A host's ranks are known to declared machines alone; a measured profile is of tiles that do not tell hosts apart.
-std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap) {
+std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap, const cost::Layout& layout) {
   std::vector<ir::Program> result{step};
-  const TokenRanks among = token_ranks(step, [](mesh::Axes) { return 1; });
+  const TokenRanks among = token_ranks(step, [&](mesh::Axes group) { return layout.group(group).neighbours(); });
   const std::vector<int> wanted = part_counts(overlap);
   for (const Cut* cut : all_cuts()) {
     const AxisRows rows = cut->rows(step);

@@ -1,4 +1,6 @@
 // lancet place, as a user calls it.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "support.h"
@@ -45,7 +47,7 @@ TEST_CASE("place says where each op goes and how long it takes") {
 TEST_CASE("place --json is one object") {
   const PlaceFiles files;
   for (const char* solver : {"even", "heft", "etf", "search"}) {
-    const auto outcome = lancet(files.command(std::string("--json --training --time-limit 0.2 --solver ") + solver));
+    const auto outcome = lancet(files.command(std::string("--json --training --solver ") + solver));
     INFO(outcome.output);
     REQUIRE(outcome.code == 0);
     const nlohmann::json answer = test::json_in(outcome.output);
@@ -92,7 +94,7 @@ TEST_CASE("place by the integer program is no longer than by the search") {
 }
 
 TEST_CASE("place uses devices with a path between them") {
-  const std::string options = "--json --set model.n_layer=1 --time-limit 0.2 --solver ";
+  const std::string options = "--json --set model.n_layer=1 --solver ";
   const PlaceFiles small_and_apart("0.3", "100", "");  // the fast device holds a part of the ops, and has no link
   for (const char* solver : {"even", "heft", "etf", "search"}) {
     const auto outcome = lancet(small_and_apart.command(options + solver));
@@ -143,6 +145,12 @@ TEST_CASE("what place cannot do is one line and exit code 2") {
   test::check_said(lancet(files.command("--solver best")), 2,
                    {"error: lancet place: --solver: best not in {milp,search,"});
   test::check_said(lancet(files.command("--time-limit 0")), 2, {"--time-limit: expected a number from 0.001 to 86400"});
+  for (const char* solver : {"even", "heft", "etf"})
+    for (const char* option : {"--time-limit 5", "--seed 1"})
+      test::check_said(lancet(files.command(fmt::format("--solver {} {}", solver, option))), 2,
+                       {fmt::format("error: {}: expected --solver search or milp, found {}",
+                                    std::string_view(option).substr(0, std::string_view(option).find(' ')), solver)});
+  test::check_said(lancet(files.command("--stages --seed 2")), 2, {"--stages excludes --seed"});
   test::check_said(lancet("place " + files.config), 2, {"error: lancet place: --on is required"});
   test::check_said(lancet("place " + files.config + " --on vax"), 2, {"error: cluster: expected a file or one of "});
   test::check_said(lancet(files.command("--set model.n_embd=4096 --set model.vocab_size=8000")), 2,

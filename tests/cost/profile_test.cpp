@@ -25,6 +25,32 @@ Profile sample() {
   return profile;
 }
 
+// Of four ranks on two hosts, two each, along `expert` or `tensor`.
+Profile sample_of_hosts() {
+  Profile profile = sample();
+  profile.machine.cluster = {"mpi", 4, 2};
+  profile.mesh = mesh::of_experts(4);
+  profile.network.messages = {{"on_host", {{1024, 0.01}, {2048, 0.02}}}, {"neighbour 1", {{1024, 0.03}}}};
+  return profile;
+}
+
+// An all-to-all of four ranks that reaches `peers` others.
+ir::Instruction tile(std::int64_t peers, bool near) {
+  ir::Instruction at;
+  at.op = "all_to_all";
+  at.stream = ir::Stream::expert;
+  at.attributes = {{"peers", peers}, {"near", std::int64_t(near)}};
+  return at;
+}
+
+ir::Instruction ring_step(std::int64_t shards, std::int64_t shift) {
+  ir::Instruction at;
+  at.op = "permute_shards";
+  at.stream = ir::Stream::expert;
+  at.attributes = {{"of", "all_gather"}, {"shards", shards}, {"shift", shift}};
+  return at;
+}
+
 std::string fault(std::string_view text) {
   const auto file = parse_profile(text, "p.json");
   REQUIRE_FALSE(file.ok());
@@ -91,6 +117,88 @@ TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
   CHECK(profile.knows(data));  // all ranks
   CHECK(profile.all_reduce_ms(1, data) == 0.2);
+}
+
+TEST_CASE("an instruction reaches all ranks, its host or a neighbour of a ring") {
+  ir::Instruction whole = tile(0, true);
+  whole.attributes = {};
+  CHECK(reach_of(whole).all());
+  CHECK(reach_of(tile(0, true)).all());  // the own rank's tile, which has no message
+  CHECK(reach_of(tile(2, false)).all());
+  CHECK(reach_of(tile(1, true)) == Reach{.on_host = true});
+  CHECK(reach_of(ring_step(4, 2)) == Reach{.shift = 2});
+  CHECK(reach_of(ring_step(2, 1)).all());
+  CHECK(to_string(Reach()) == "all_to_all");
+  CHECK(to_string({.on_host = true}) == "on_host");
+  CHECK(to_string({.shift = 2}) == "neighbour 2");
+}
+
+TEST_CASE("a profile knows which ranks share a host in each group, and prices messages by the ranks that they reach") {
+  Profile profile = sample_of_hosts();
+  CHECK(profile.ranks_on_host({}) == 2);
+  CHECK(profile.message_ms(1536, tile(1, true)) == Approx(0.015));
+  CHECK(profile.message_ms(4096, ring_step(4, 1)) == 0.03);
+  // 1024 bytes to the two ranks of the other host, of whose three the all-to-all of 1536 bytes sends them as many.
+  CHECK(profile.message_ms(1024, tile(2, false)) == Approx(profile.all_to_all_ms(1536)));
+  CHECK_FALSE(profile.unknown_messages(tile(1, true)));
+  CHECK(profile.unknown_messages(ring_step(4, 2)) == "messages 'neighbour 2' over all ranks");
+  // Under a load only rows of experts are more.
+  const auto loaded = profile.under({.fullest = 1.5});
+  CHECK(loaded->ranks_on_host({}) == 2);
+  CHECK(loaded->message_ms(1536, tile(1, true)) == Approx(0.015));
+  CHECK(loaded->unknown_messages(ring_step(4, 2)) == "messages 'neighbour 2' over all ranks");
+
+  profile.machine.cluster.hosts = 4;  // one rank each: messages to other hosts are those to all
+  CHECK(profile.ranks_on_host({}) == 1);
+  CHECK(profile.message_ms(1024, tile(3, false)) == profile.all_to_all_ms(1024));
+  profile.machine.cluster.hosts = 1;
+  CHECK(profile.ranks_on_host({}) == 1);  // nothing to tell apart
+  profile.machine.cluster = {"mpi", 3, 2};
+  profile.mesh = mesh::of_experts(3);
+  CHECK(profile.ranks_on_host({}) == 1);  // unlike numbers of ranks
+
+  // Eight ranks on two hosts: the ranks along `data` have distance 4, those along `expert` share a host.
+  profile.machine.cluster = {"mpi", 8, 2};
+  profile.mesh = mesh::Mesh{{1, 2, 4, 1}};
+  CHECK(profile.ranks_on_host({}) == 4);
+  CHECK(profile.ranks_on_host({mesh::Axis::data}) == 1);
+  CHECK(profile.ranks_on_host({mesh::Axis::expert}) == 1);
+  ir::Instruction in_group = ring_step(4, 1);
+  in_group.attributes.set("axes", "expert");
+  CHECK(profile.unknown_messages(in_group) == "collectives over the mesh's axes expert");
+  profile.network.groups["expert 4"] = {{{1024, 7}}, {{1024, 8}}};
+  CHECK(profile.unknown_messages(in_group) == "messages 'neighbour 1' over the mesh's axes expert");
+  profile.network.groups["expert 4"].messages["neighbour 1"] = {{1024, 9}};
+  CHECK_FALSE(profile.unknown_messages(in_group));
+  CHECK(profile.message_ms(1, in_group) == 9);
+}
+
+TEST_CASE("times of messages to some ranks are kept, added to a file and may be missing") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "profile.json";
+  Profile profile = sample_of_hosts();
+  profile.network.groups["tensor 2"] = {{{1024, 7}}, {{1024, 8}}, {{"neighbour 1", {{1024, 9}}}}};
+  const std::string text = print(profile);
+  auto stored = parse_profile(text, "p.json");
+  REQUIRE(stored.ok());
+  CHECK(print(*stored) == text);
+  CHECK(stored->network.messages == profile.network.messages);
+  CHECK(stored->network.groups == profile.network.groups);
+  CHECK(has(fault(replaced(text, "\"neighbour 1\": [", "\"neighbour 1\": [], \"more\": [")),
+            "network.messages[\"neighbour 1\"]: expected at least one point, found none"));
+  CHECK(profile.identity() != sample().identity());
+  CHECK(print(sample()).find("messages") == std::string::npos);  // as files were before there were such times
+
+  REQUIRE(write_profile(path, profile).ok());
+  Profile measured_elsewhere = profile;
+  measured_elsewhere.network.messages = {{"neighbour 2", {{1024, 5}}}};
+  measured_elsewhere.network.groups["tensor 2"].messages.clear();
+  REQUIRE(add_to_profile(path, measured_elsewhere).ok());
+  const auto both = read_profile(path);
+  REQUIRE(both.ok());
+  CHECK(both->network.messages.size() == 3);
+  CHECK(both->network.messages.at("neighbour 2") == std::vector<Point>{{1024, 5}});
+  CHECK(both->network.groups == profile.network.groups);
 }
 
 TEST_CASE("the file returns the profile that was stored") {

@@ -1,4 +1,5 @@
-// Messages between devices that fail while they are measured.
+// Whom measured messages go to, and messages between devices that fail while they are measured.
+#include <array>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -77,6 +78,34 @@ class NoDelays final : public backend::Device, public runtime::Accelerator {
 };
 
 }  // namespace
+
+TEST_CASE("the partners of messages: all ranks, those of the host, the neighbours of a ring") {
+  using profiler::partners_of;
+  using Places = std::vector<int>;
+  const profiler::Partners all = partners_of({}, 1, 4, 2, 3);
+  CHECK(all.to == Places{0, 1, 2, 3});
+  CHECK(all.from == all.to);
+  CHECK(all.segment_bytes(1, 1800) == 200);  // to three others, three segments each
+  const profiler::Partners near = partners_of({.on_host = true}, 4, 6, 3, 2);
+  CHECK(near.to == Places{3, 5});
+  CHECK(near.from == near.to);
+  CHECK(near.segment_bytes(4, 800) == 200);
+  CHECK(near.segment_bytes(4, 1) == 1);
+  const profiler::Partners next = partners_of({.shift = 1}, 0, 4, 2, 3), second = partners_of({.shift = 2}, 3, 4, 2, 3);
+  CHECK(next.to == Places{3});
+  CHECK(next.from == Places{1});
+  CHECK(next.segment_bytes(0, 800) == 800);  // a window is one piece
+  CHECK(second.to == Places{1});
+  CHECK(second.from == Places{1});
+  std::array<std::byte, 16> memory;
+  const auto segments = near.segments_at(memory.data(), near.to, 4);
+  REQUIRE(segments.size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(segments[std::size_t(i)].peer == (i < 2 ? 3 : 5));
+    CHECK(segments[std::size_t(i)].data == memory.data() + 4 * i);
+    CHECK(segments[std::size_t(i)].bytes == 4);
+  }
+}
 
 TEST_CASE("the time from a signal to its waiter: a failed measurement leaves no stream waiting") {
   NoDelays accelerator;

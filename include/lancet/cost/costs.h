@@ -68,6 +68,17 @@ struct RankLoad {
   friend bool operator==(const RankLoad&, const RankLoad&) = default;
 };
 
+// The ranks of its group that an instruction of the expert stream sends to.
+struct Reach {
+  bool on_host = false;    // those that share its host
+  std::int64_t shift = 0;  // those so many places on or back in a ring; 0: it is no step of a ring
+  bool all() const { return *this == Reach(); }
+  friend auto operator<=>(const Reach&, const Reach&) = default;
+};
+// Between two ranks, every message is one to all.
+Reach reach_of(const ir::Instruction& instruction);
+std::string to_string(const Reach& reach);  // "all_to_all", "on_host", "neighbour 1"
+
 // The cost interface. Bytes are bytes_sent; times are milliseconds.
 class Costs {
  public:
@@ -81,12 +92,17 @@ class Costs {
   // groups of these axes communicate at the same time.
   virtual double all_to_all_ms(double bytes, mesh::Axes group = {}) const = 0;
   virtual double all_reduce_ms(double bytes, mesh::Axes group = {}) const = 0;
-  // The ranks of a group that are neighbours on a host; 1 if nothing is known of hosts.
+  // The ranks of a group that share a host (Layout::neighbours()); 1 if nothing is known of hosts.
   virtual std::int64_t ranks_on_host(mesh::Axes) const { return 1; }
   virtual bool knows(mesh::Axes) const { return true; }  // whether the two functions have times of the group
-  // The cost of an instruction of the expert stream between several ranks: by default that of an all-to-all of its
-  // bytes_sent. peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as
-  // its types say. A part that reaches certain ranks only says so itself (reached()).
+  // What is unknown of the instruction's messages, if something is: "collectives over the mesh's axes expert".
+  virtual std::optional<std::string> unknown_messages(const ir::Instruction&) const { return {}; }
+  // Milliseconds of an instruction of the expert stream between several ranks that sends `bytes`, whichever ranks it
+  // reaches; by default those of an all-to-all.
+  virtual double message_ms(double bytes, const ir::Instruction& instruction) const;
+  // The cost of an instruction of the expert stream between several ranks: by default message_ms() of its bytes_sent.
+  // peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as its types
+  // say. A part that reaches certain ranks only says so itself (reached()).
   virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
   // The cost of either end of a message between neighbouring pipeline stages: by default that of an all-to-all of its
   // bytes over the axis `stage`, or, where that is not known, over all ranks.

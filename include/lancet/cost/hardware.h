@@ -3,13 +3,13 @@
 // links within a node and the NICs between nodes. The file states the source of each number, this header the formulas.
 // A number that is not known exactly has a low and a high end besides its nominal value; a reader chooses among them.
 #pragma once
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lancet/cost/costs.h"
+#include "lancet/cost/layout.h"
 #include "lancet/cost/profile.h"
 
 namespace lancet::cost {
@@ -71,20 +71,6 @@ struct Hardware {
   // rank, as the transport does (network.over_mpi).
   Hardware part_of_node(int devices, int hosts) const;
   std::int64_t free_bytes() const;  // a device's memory besides what is reserved
-};
-
-// Ranks on hosts, each with the same number of ranks (the last may have fewer).
-struct Layout {
-  int ranks = 1, hosts = 1;
-  mesh::Mesh mesh = {};  // of these ranks, if Programs on them name its groups
-  int beside = 1;        // of a group of ranks: the groups that share a host's NICs, all of which send at once
-  int on_host() const { return (ranks + hosts - 1) / hosts; }
-  // The first and the last host on which the mesh's pipeline stage has ranks.
-  std::pair<int, int> hosts_of_stage(int stage) const;
-  // The group of these axes that rank 0 is in; all ranks if there are no axes.
-  Layout group(mesh::Axes axes) const;
-  // A group of these ranks, beside which groups like it have the other ranks.
-  Layout group(std::span<const int> members) const;
 };
 
 // How tokens spread over the experts, and how much of the buffers is sent and multiplied. An expert's load relative to
@@ -156,7 +142,8 @@ class HardwareCosts final : public Costs {
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
-  std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).on_host(); }
+  std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).neighbours(); }
+  double message_ms(double bytes, const ir::Instruction& instruction) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   // Over the link between the two ranks, beside the messages of the other ranks of the stage.
@@ -185,6 +172,9 @@ class HardwareCosts final : public Costs {
  private:
   bool network_measured(mesh::Axes group = {}) const {
     return measured_ && measured_->network.measured() && measured_->knows(group);
+  }
+  bool messages_measured(const ir::Instruction& instruction) const {
+    return network_measured() && !measured_->unknown_messages(instruction);
   }
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Layout layout_of(const ir::Instruction& instruction) const;  // of the ranks that it goes over

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lancet/cost/costs.h"
+#include "lancet/cost/layout.h"
 
 namespace lancet::cost {
 
@@ -54,6 +55,8 @@ double interpolate(const std::vector<Point>& points, double bytes);
 
 struct CollectiveTimes {
   std::vector<Point> all_to_all, all_reduce;  // by bytes_sent; empty: not measured
+  // Of messages that reach some ranks of the group alone, by to_string(Reach).
+  std::map<std::string, std::vector<Point>> messages = {};
   friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
 };
 
@@ -70,6 +73,9 @@ struct NetworkTimes : CollectiveTimes {  // those of all ranks
 std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes);
 // The group whose times hold for these axes: none, which stands for all ranks, if the axes are all that the mesh has.
 mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes);
+
+// The measured points that price messages of this reach; null if there are none.
+const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& reach);
 
 // The costs measured at one machine. A question about communication that was not measured is an InternalError; with one
 // rank communication is free.
@@ -92,6 +98,11 @@ class Profile final : public Costs {
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
   bool knows(mesh::Axes group) const override;
+  std::int64_t ranks_on_host(mesh::Axes group) const override;
+  std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
+  // By the measured times of its reach. A message that reaches only other hosts takes as long as the all-to-all that
+  // sends as many bytes to them.
+  double message_ms(double bytes, const ir::Instruction& instruction) const override;
   CoreCost all_to_all_core() const override { return network.all_to_all_core; }
   CoreCost all_reduce_core() const override { return network.all_reduce_core; }
   double launch_ms() const override { return network.launch_ms; }
@@ -106,6 +117,7 @@ class Profile final : public Costs {
 
  private:
   const CollectiveTimes& times_of(mesh::Axes group) const;
+  Layout layout_of(mesh::Axes group) const;
 };
 
 // The profile file: JSON. Errors are ExitCode::config and name the file and the field.

@@ -26,9 +26,9 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
 // passes::partition_spmd.
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request);
 
-// Training steps whose instructions include every op that a policy may need the cost of: the step after autodiff, sync
-// and optimize, and its variants in parts.
-Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request);
+// Training steps whose instructions include every op and every kind of message that a policy may need the cost of on
+// this number of hosts: the step after autodiff, sync and optimize, and its variants in parts.
+Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request, int hosts);
 
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
 Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh);

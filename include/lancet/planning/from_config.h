@@ -59,8 +59,8 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
 Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
                                           planner::PlanReport* report = nullptr,
                                           planner::StageReport* stages = nullptr);
-// The Programs whose instructions need costs when such a step is planned.
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks);
+// The Programs whose instructions need costs when such a step is planned for ranks on this number of hosts.
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, int hosts = 1);
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
 // The same by pipeline stage.
 Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,

@@ -22,9 +22,12 @@ int threads_of(const config::Config& config, int local_ranks);
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                          runtime::Accelerator* accelerator = nullptr);
 
-// Whole training steps of one rank, which together hold all instructions whose costs planning this config needs. The
-// first one has no parts.
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks);
+// Whole training steps of one rank, which together hold all instructions whose costs planning this config needs for
+// ranks on this number of hosts. The first one has no parts.
+Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks, int hosts = 1);
+
+// The number of hosts, as rank 0 counts them by the ranks on its own; all ranks have to measure the same. Collective.
+Result<int> agreed_hosts(comm::Communicator& world, int local_ranks);
 
 // The machine's own file in `folder`; empty if that is empty.
 std::filesystem::path default_profile_path(const std::string& folder, const cost::Machine& machine);

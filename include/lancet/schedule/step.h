@@ -6,6 +6,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
+#include "lancet/cost/layout.h"
 #include "lancet/schedule/partition/rewrite.h"
 #include "lancet/schedule/simulate.h"
 
@@ -76,7 +77,8 @@ class Step {
 // forces.
 std::vector<int> part_counts(const config::Overlap& overlap);
 
-// Programs whose instructions have every op key that a policy may need the cost of: the step and its variants in parts.
-std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap);
+// Programs whose instructions have every op key and every kind of message that a policy may need the cost of on these
+// ranks: the step and its variants in parts.
+std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap, const cost::Layout& layout);
 
 }  // namespace lancet::schedule

@@ -414,14 +414,18 @@ class RingRewriter {
   RingedProgram made_;
 };
 
+std::vector<RingWay> ways_of(const Ring& ring) {
+  std::vector<RingWay> ways{RingWay::one_way};
+  if (!ring.gathers && ring.shards > 2 && ring.shards % 2 == 0) ways.push_back(RingWay::two_sums);
+  if (ring.shards > 2) ways.push_back(RingWay::both_ways);
+  return ways;
+}
+
 }  // namespace
 
 std::vector<RingChoice> choices_of(const Ring& ring) {
   std::vector<RingChoice> choices{{}};
-  std::vector<RingWay> ways{RingWay::one_way};
-  if (!ring.gathers && ring.shards > 2 && ring.shards % 2 == 0) ways.push_back(RingWay::two_sums);
-  if (ring.shards > 2) ways.push_back(RingWay::both_ways);
-  for (const RingWay way : ways) {
+  for (const RingWay way : ways_of(ring)) {
     if (!ring.products.empty()) choices.push_back({way, false});
     if (!ring.weight_gradients.empty()) choices.push_back({way, true});
   }
@@ -438,10 +442,13 @@ Ringed with_rings(const ir::Program& program, std::span<const Ring> rings, std::
 std::vector<ir::Program> ring_variants(const ir::Program& program) {
   const std::vector<Ring> rings = find_rings(program);
   std::vector<ir::Program> variants;
-  for (const RingWay way : {RingWay::one_way, RingWay::both_ways}) {
+  for (const RingWay way : {RingWay::one_way, RingWay::two_sums, RingWay::both_ways}) {
     std::vector<RingChoice> choices;
-    for (const Ring& ring : rings)
-      choices.push_back({ring.shards > 2 ? way : RingWay::one_way, !ring.weight_gradients.empty()});
+    for (const Ring& ring : rings) {
+      const std::vector<RingWay> ways = ways_of(ring);
+      const bool has_it = std::ranges::find(ways, way) != ways.end();
+      choices.push_back({has_it ? way : RingWay::one_way, !ring.weight_gradients.empty()});
+    }
     const bool differs = std::ranges::any_of(choices, [&](const RingChoice& choice) { return choice.way == way; });
     if (differs) variants.push_back(with_rings(program, rings, choices, true).program);
   }

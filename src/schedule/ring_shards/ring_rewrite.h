@@ -33,7 +33,7 @@ struct Ringed {
 Ringed with_rings(const ir::Program& program, std::span<const Ring> rings, std::span<const RingChoice> choices,
                   bool all_helpers = false);
 
-// Programs with all op keys that some choice of rings may need the cost of; none if there are no rings.
+// Programs with all op keys and messages that some choice of rings may need the cost of; none if there are no rings.
 std::vector<ir::Program> ring_variants(const ir::Program& program);
 
 }  // namespace lancet::schedule
