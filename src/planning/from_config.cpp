@@ -218,10 +218,10 @@ Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, 
                                            first_blocks);
 }
 
-Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
+Result<std::vector<ir::Plan>> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
   model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
   options.sequence = rows;
-  return plan_forward(config, options, ranks);
+  return plan_forward_stages(config, options, ranks);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

@@ -65,8 +65,8 @@ Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOp
 // The same by pipeline stage.
 Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,
                                                   int ranks);
-// The plan that reads the next `rows` tokens of one sequence.
-Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
+// The plans, by pipeline stage, that read the next `rows` tokens of one sequence.
+Result<std::vector<ir::Plan>> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
 // Collective: broadcasts rank 0's plan as text. Each rank parses and verifies it and compares the hash of the result
 // with that of the text. Only rank 0's plan is used; an error in `mine` on any rank is returned on all.
