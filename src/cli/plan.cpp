@@ -10,7 +10,8 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/ir/stage_path.h"
+#include "lancet/planning/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
@@ -124,7 +125,7 @@ std::string cuts_text() {
 
 Status write_plans(const std::string& out, const planning::PlannedStep& planned) {
   for (std::size_t stage = 1; stage < planned.stages.size(); ++stage)
-    LANCET_TRY(write_file(planning::stage_path(out, stage), ir::print(planned.stages[stage])));
+    LANCET_TRY(write_file(ir::stage_path(out, stage), ir::print(planned.stages[stage])));
   return write_file(out, ir::print(planned.plan));
 }
 

@@ -166,7 +166,9 @@ class TrainerImpl final : public Trainer {
     return std::optional(std::move(ids));
   }
 
-  Result<std::string> trace() override { return trace_ranks(config_, world_, plans_.step, step_.executor->spans()); }
+  Result<std::string> trace() override {
+    return trace_ranks(config_, world_, plans_.all_steps(), step_.executor->spans());
+  }
 
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
