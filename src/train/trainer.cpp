@@ -25,6 +25,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/inference/decoder.h"
 #include "lancet/inference/generate.h"
+#include "lancet/ir/verify_ranks.h"
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
@@ -324,8 +325,9 @@ class TrainerImpl final : public Trainer {
   NotFinite not_finite(const run::StepRecord& record) {
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
       LANCET_TRY(fill(data_.batches(), training_order_, step_, record.step - 1, run * micro_batches_a_run()));
+    const std::vector<ir::PlacedInstruction> order = order_of_search();
       const bool last = run + 1 == runs_a_step();
-      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
+      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last}, order);
     };
     // A rank that runs one instruction after the other would wait for its neighbours for ever.
     const auto cause = config_.mesh.stage > 1
@@ -338,6 +340,19 @@ class TrainerImpl final : public Trainer {
     error.agreed = cause.ok();  // both numbers are sums over the ranks
     return {std::move(error), cause.ok()};
   }
+  // The order in which this rank can run one instruction after the other beside other stages; empty: as the plan lists
+  // them, which all ranks share.
+  std::vector<ir::PlacedInstruction> order_of_search() const {
+    if (plans_.step_stages.empty()) return {};
+    const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    std::vector<const ir::Plan*> plans;
+    for (int rank = 0; rank < world_.size(); ++rank)
+      plans.push_back(&plans_.step_stages[std::size_t(mesh.coordinate(rank, mesh::Axis::stage))]);
+    auto orders = ir::order_together(plans, mesh);
+    LANCET_CHECK(orders.ok(), "the plans of the stages: {}", orders.error().message);
+    return std::move((*orders)[std::size_t(world_.rank())]);
+  }
+
 
   // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,
   // and records both predictions.
