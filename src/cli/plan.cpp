@@ -142,6 +142,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
+  if (const std::string warning = planning::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
   std::vector<report::Communication> communications;
   if (planned.stages.empty()) communications = report::communications(planned.plan);
   if (!arguments.trace.empty()) {
@@ -170,9 +171,10 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   else
     fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
                cover_table(communications), timeline_chart(planned.plan));
+  const mesh::Mesh mesh = config::mesh_of(config, arguments.ranks);
   if (arguments.explain)
-    fmt::print("\n{}{}", explanation(planned),
-               communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
+    fmt::print("\n{}", planned.stages.empty() ? explanation(planned) + communication_table(planned.plan, mesh)
+                                              : stage_explanation(planned, mesh));
   if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
