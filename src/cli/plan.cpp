@@ -10,7 +10,8 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shipped_files.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/ir/stage_path.h"
+#include "lancet/planning/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
@@ -124,16 +125,15 @@ std::string cuts_text() {
 
 Status write_plans(const std::string& out, const planning::PlannedStep& planned) {
   for (std::size_t stage = 1; stage < planned.stages.size(); ++stage)
-    LANCET_TRY(write_file(planning::stage_path(out, stage), ir::print(planned.stages[stage])));
+    LANCET_TRY(write_file(ir::stage_path(out, stage), ir::print(planned.stages[stage])));
   return write_file(out, ir::print(planned.plan));
 }
 
 // What a plan of several stages does not have.
 Status check_stages(const config::Config& config, const PlanArguments& arguments) {
   if (config.mesh.stage == 1) return {};
-  for (const auto& [given, name] : {std::pair(arguments.explain, "--explain"), std::pair(arguments.bounds, "--bounds")})
-    if (given) return config_error(fmt::format("{}: expected mesh.stage = 1, found {}", name, config.mesh.stage));
-  return {};
+  if (!arguments.bounds) return {};
+  return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
 }
 
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
@@ -142,6 +142,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
+  if (const std::string warning = planning::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
   std::vector<report::Communication> communications;
   if (planned.stages.empty()) communications = report::communications(planned.plan);
   if (!arguments.trace.empty()) {
@@ -170,9 +171,10 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   else
     fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
                cover_table(communications), timeline_chart(planned.plan));
+  const mesh::Mesh mesh = config::mesh_of(config, arguments.ranks);
   if (arguments.explain)
-    fmt::print("\n{}{}", explanation(planned),
-               communication_table(planned.plan, config::mesh_of(config, arguments.ranks)));
+    fmt::print("\n{}", planned.stages.empty() ? explanation(planned) + communication_table(planned.plan, mesh)
+                                              : stage_explanation(planned, mesh));
   if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));

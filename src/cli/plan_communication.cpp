@@ -40,6 +40,10 @@ enum class Reason {
   gradients,
   gradient_shards,
   updated_shards,
+  to_next_stage,
+  to_stage_before,
+  from_stage_before,
+  from_next_stage,
 };
 
 // {rows}: activations or gradients; {value}: the operand; {reader}: the first op that reads the result; {parameters}:
@@ -62,6 +66,10 @@ constexpr Words all_words[] = {
     {Reason::gradient_shards,
      "the ranks have summands of the gradients of {parameters}, each updates with its shard of the sums"},
     {Reason::updated_shards, "each rank has updated its shard of {parameters}, the next step reads the whole"},
+    {Reason::to_next_stage, "the next stage reads {value}"},
+    {Reason::to_stage_before, "the stage before reads {value}"},
+    {Reason::from_stage_before, "{reader} reads what the stage before sends"},
+    {Reason::from_next_stage, "{reader} reads what the next stage sends"},
 };
 
 // The changes of sharding by which collectives come into a program.
@@ -75,6 +83,12 @@ Reason reason_of_collective(const Instruction& at) {
       std::ranges::find(of_steps, ops::collective_of(at), [](const auto& item) { return passes::name(item.first); });
   LANCET_CHECK(step != std::end(of_steps), "{} is no change of sharding", at.op);
   return step->second;
+}
+
+Reason reason_between_stages(ir::Stream stream) {
+  if (stream == ir::Stream::send_next) return Reason::to_next_stage;
+  if (stream == ir::Stream::send_previous) return Reason::to_stage_before;
+  return stream == ir::Stream::receive_previous ? Reason::from_stage_before : Reason::from_next_stage;
 }
 
 // The tensor of which this one is a slice, or the tensor itself.
@@ -115,23 +129,26 @@ class Reasons {
         return Reason::gradient_shards;
       case ops::Kind::flat_all_gather:
         return Reason::updated_shards;
+      case ops::Kind::send:
+      case ops::Kind::receive:
+        return reason_between_stages(at.stream);
       default:
         LANCET_CHECK(at.stream == ir::Stream::reduce, "{} is of kind {}", at.op, int(kind));
-        if (sums_gradients_[instruction]) return Reason::gradients;
+        if (sums_gradients(instruction)) return Reason::gradients;
         return is_share_[at.results[0].index()] ? Reason::records : Reason::sum;
     }
   }
 
   // parameters: how many the row is about.
   std::string words(Reason reason, const Instruction& at, std::size_t parameters) const {
-    const Instruction *maker = makers_[whole(at.operands[0])], *reader = at.results.empty() ? nullptr : reader_of(at);
+    const Instruction* maker = at.operands.empty() ? nullptr : makers_[whole(at.operands[0])];
+    const Instruction* reader = at.results.empty() ? nullptr : reader_of(at);
     const bool forward = maker && maker->role == ir::Role::forward;
     const auto row = std::ranges::find(all_words, reason, &Words::reason);
-    const std::string why = fmt::format(
-        fmt::runtime(row->why), fmt::arg("rows", forward ? "activations" : "gradients"),
-        fmt::arg("value", maker ? maker->op + "'s result" : "a " + std::string(name(kind_of(at.operands[0])))),
-        fmt::arg("reader", reader ? reader->op : "an output"),
-        fmt::arg("parameters", fmt::format("{} parameter{}", parameters, parameters == 1 ? "" : "s")));
+    const std::string why =
+        fmt::format(fmt::runtime(row->why), fmt::arg("rows", forward ? "activations" : "gradients"),
+                    fmt::arg("value", value_of(at)), fmt::arg("reader", reader ? reader->op : "an output"),
+                    fmt::arg("parameters", fmt::format("{} parameter{}", parameters, parameters == 1 ? "" : "s")));
     return std::string(direction(at.role)) + why;
   }
 
@@ -151,7 +168,22 @@ class Reasons {
   }
   std::size_t whole(TensorId id) const { return whole_of(program_, id).index(); }
   const Instruction* reader_of(const Instruction& at) const { return readers_[whole(at.results[0])]; }
-  ir::TensorKind kind_of(TensorId id) const { return program_[whole_of(program_, id)].kind; }
+  // What the instruction sends; nothing, if it only receives.
+  std::string value_of(const Instruction& at) const {
+    if (at.operands.empty()) return "";
+    const Instruction* maker = makers_[whole(at.operands[0])];
+    return maker ? maker->op + "'s result"
+                 : fmt::format("a {}", name(program_[whole_of(program_, at.operands[0])].kind));
+  }
+  // Also of sums over other ranks that a sum of gradients has made, as that of a weight that two stages have.
+  bool sums_gradients(std::size_t instruction) const {
+    const auto sums = [&](const Instruction* maker) {
+      const auto index = std::size_t(maker ? maker - program_.instructions.data() : 0);
+      return maker && index < sums_gradients_.size() && sums_gradients_[index];
+    };
+    return sums_gradients_[instruction] || std::ranges::any_of(program_.instructions[instruction].operands, sums,
+                                                               [&](TensorId id) { return makers_[whole(id)]; });
+  }
   static std::string_view direction(ir::Role role) {
     if (role == ir::Role::forward) return "forward: ";
     return role == ir::Role::dx || role == ir::Role::dw ? "backward: " : "";
@@ -164,8 +196,10 @@ class Reasons {
   std::vector<bool> is_share_;               // by tensor: an output that is a sum over ranks
 };
 
-// The bytes that a rank sends. An all-reduce is a reduce-scatter and an all-gather of the vector.
+// The bytes that a rank sends, or receives from another stage. An all-reduce is a reduce-scatter and an all-gather of
+// the vector.
 double bytes_of_rank(const ir::Program& program, const Instruction& at, std::int64_t ranks) {
+  if (ops::kind(at) == ops::Kind::receive) return ops::work(program, at).bytes;
   const double bytes = cost::bytes_sent(program, at);
   if (at.stream != ir::Stream::reduce) return bytes;
   return 2 * cost::share_of_all_reduce(at) * bytes * double(ranks - 1) / double(ranks);
@@ -183,10 +217,22 @@ struct Row {
 // Per instruction, the time in which compute is idle beside it.
 std::vector<double> exposed_ms(const ir::Plan& plan) {
   std::vector<double> exposed(plan.program.instructions.size());
-  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce})
-    for (const auto& cover : schedule::communication_covers(plan.program, plan.predicted, stream))
+  for (int stream = int(ir::Stream::compute) + 1; stream < ir::stream_count; ++stream)
+    for (const auto& cover : schedule::communication_covers(plan.program, plan.predicted, ir::Stream(stream)))
       exposed[cover.communication.index()] = cover.ms - cover.covered_ms;
   return exposed;
+}
+
+// The ranks that take part, and the axes along which they differ.
+struct Group {
+  mesh::Axes axes;
+  std::int64_t ranks = 1;
+};
+
+Group group_on(const Instruction& at, const mesh::Mesh& mesh, std::int64_t stage) {
+  if (ir::between_stages(at.stream)) return {{mesh::Axis::stage}, 2};
+  const int first_rank = int(stage) * mesh.ranks() / mesh[mesh::Axis::stage];
+  return {ir::group_of(at, mesh), std::ssize(ir::ranks_of(ir::key_of(at), mesh, first_rank))};
 }
 
 std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
@@ -198,14 +244,15 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
     const Instruction& at = plan.program.instructions[i];
     // Helpers of parts may be on a stream of communications without sending anything.
     if (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::part_helper) continue;
-    const mesh::Axes axes = ir::group_of(at, mesh);
-    Row row{reasons.of(i), &at, schedule::place_of_all(schedule::site_of(at)), mesh::to_string(axes), ""};
+    const Group group = group_on(at, mesh, plan.header.integer("stage", 0));
+    Row row{reasons.of(i), &at, schedule::place_of_all(schedule::communication_site_of(at)),
+            mesh::to_string(group.axes), ""};
     const auto [it, is_new] =
         index.emplace(std::tuple(row.reason, row.what, row.over, reasons.words(row.reason, at, 0)), rows.size());
     if (is_new) rows.push_back(std::move(row));
     Row& sum = rows[it->second];
     ++sum.count;
-    sum.bytes += bytes_of_rank(plan.program, at, mesh.size(axes));
+    sum.bytes += bytes_of_rank(plan.program, at, group.ranks);
     sum.ms += plan.predicted[i].end - plan.predicted[i].start;
     sum.exposed += exposed[i];
     for (const TensorId id : at.operands) sum.operands.insert(whole_of(plan.program, id));
@@ -225,10 +272,13 @@ std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh) {
     over = std::max(over, row.over.size());
     what = std::max(what, row.what.size());
   }
+  const bool staged = mesh[mesh::Axis::stage] > 1;
   std::string text = fmt::format(
-      "\ncommunication of a step ({}): MB that a rank sends, predicted ms\n{:>5}  {:<{}} {:>8} "
+      "\ncommunication of a step{} ({}): MB that a rank sends{}, predicted ms\n{:>5}  {:<{}} {:>8} "
       "{:>8} {:>9} {:>9}  {:<{}}  {}\n",
-      mesh::to_string(mesh), "count", "over", over, "MB each", "ms each", "ms", "exposed", "what", what, "why");
+      staged ? fmt::format(" on stage {}", plan.header.integer("stage")) : "", mesh::to_string(mesh),
+      staged ? " or, by a receive, gets" : "", "count", "over", over, "MB each", "ms each", "ms", "exposed", "what",
+      what, "why");
   for (const Row& row : rows)
     text += fmt::format("{:>5}  {:<{}} {:>8.2f} {:>8.2f} {:>9.2f} {:>9.2f}  {:<{}}  {}\n", row.count, row.over, over,
                         row.bytes * 1e-6 / double(row.count), row.ms / double(row.count), row.ms, row.exposed, row.what,

@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
+#include "lancet/ir/block.h"
+#include "lancet/ir/micro_batches.h"
+#include "lancet/ir/stream_times.h"
 #include "lancet/ops/catalogue.h"
 #include "plan_report.h"
 
@@ -121,7 +125,40 @@ std::string what_bounds(const planning::PlannedStep& planned) {
       compute ? "processor" : "network", bound.compute, bound.network, distance, compute ? "device" : "network"));
 }
 
+// The blocks of the model that a stage has.
+std::string blocks_in(const ir::Program& program) {
+  std::set<int> blocks;
+  for (const ir::Instruction& at : program.instructions)
+    if (const auto block = ir::block_of(at.label); block && at.stream == ir::Stream::compute) blocks.insert(*block);
+  std::string text;
+  for (auto first = blocks.begin(); first != blocks.end();) {
+    auto last = first;
+    while (std::next(last) != blocks.end() && *std::next(last) == *last + 1) ++last;
+    text += text.empty() ? "" : ", ";
+    text += first == last ? fmt::format("h.{}", *first) : fmt::format("h.{} to h.{}", *first, *last);
+    first = std::next(last);
+  }
+  return blocks.empty() ? "no block" : text;
+}
+
 }  // namespace
+
+std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh) {
+  std::string text = wrapped(fmt::format(
+      "The model is cut into {} stages, through which {} micro batches pass in the order of train.pipeline_schedule = "
+      "{}. What one stage makes and another one reads crosses from neighbour to neighbour, on streams of its own: it "
+      "costs time only where its reader waits for it. Communication is exposed while its stage computes nothing "
+      "beside it, and hidden otherwise.",
+      planned.stages.size(), ir::micro_batches(planned.plan.program), planned.stage_times.how));
+  for (std::size_t stage = 0; stage < planned.stages.size(); ++stage) {
+    const ir::Plan& plan = planned.stages[stage];
+    const auto times = ir::stream_times(plan.program, std::span<const ir::Interval>(plan.predicted));
+    text += fmt::format("\nstage {} ({}): {:.1f} ms of communication, {:.1f} ms of them exposed\n{}{}", stage,
+                        blocks_in(plan.program), times.communication, times.exposed,
+                        cover_table(report::communications(plan)), communication_table(plan, mesh));
+  }
+  return text;
+}
 
 std::string explanation(const planning::PlannedStep& planned) {
   return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(), why_chosen(planned.report),

@@ -20,6 +20,8 @@ std::string cover_table(const std::vector<report::Communication>& communications
 std::string timeline_chart(const ir::Plan& plan);               // the predicted step, a row for each stream
 std::string stage_table(const planning::PlannedStep& planned);  // a row for each pipeline stage, and the time of each
 std::string explanation(const planning::PlannedStep& planned);  // in words, for a first reader
+// The same of pipeline stages, with what hides each communication of a stage and communication_table() of each.
+std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh);
 // A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
 // why. Empty on one rank.
 std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh);

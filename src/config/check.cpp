@@ -152,8 +152,6 @@ Status check_stages(const Config& config) {
         "overlap.policy: expected \"sequential\" with mesh.stage = {} (train.pipeline_schedule orders a stage), "
         "found \"{}\"",
         config.mesh.stage, config.overlap.policy);
-  if (config.log.trace > 0)
-    return refused("log.trace: expected 0 with mesh.stage = {}, found {}", config.mesh.stage, config.log.trace);
   if (config.overlap.replan > 0)
     return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
                    config.overlap.replan);

@@ -1,7 +1,8 @@
 // read() runs passes of at most 128 rows. The rows of a pass are the next power of two above its tokens, so that at
 // most eight plans are made; each is planned and bound when it is first used. Rows after the last token are padding.
 // The input "cursor" tells a pass the position of its first row and the row whose logits are wanted. Padding rows
-// store no keys and values.
+// store no keys and values. Each pipeline stage runs the plan of its own blocks, keeps the keys and values of these,
+// and gets the logits from the last one.
 #include "lancet/inference/decoder.h"
 
 #include <algorithm>
@@ -47,13 +48,20 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const config::Config& config, c
 Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
   for (const auto& pass : passes_)
     if (pass->rows == rows) return pass.get();
-  LANCET_ASSIGN(const ir::Plan plan, planning::share_plan(world_, planning::plan_decode(config_, rows, world_.size())));
-  LANCET_TRY(streams_.open_groups(config::mesh_of(config_, world_.size()), plan.program));
+  const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+  LANCET_ASSIGN(const std::vector<ir::Plan> stages,
+                planning::share_plans(world_, planning::plan_decode(config_, rows, world_.size()),
+                                      std::size_t(mesh[mesh::Axis::stage])));
+  std::vector<const ir::Program*> programs;
+  for (const ir::Plan& stage : stages) programs.push_back(&stage.program);
+  LANCET_TRY(streams_.open_groups(mesh, programs));
+  const ir::Plan& plan = stages[std::size_t(mesh.coordinate(world_.rank(), mesh::Axis::stage))];
   store_.add(plan.program);
   auto pass = std::make_unique<Pass>();
   pass->rows = rows;
   LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, streams_.executor_options(threads_)));
   auto numbers = [&](const char* name) {
+    if (!plan.program.find(name).valid()) return std::span<std::int32_t>();
     const ops::TensorView view = pass->executor->input(name);
     return std::span(view.as<std::int32_t>(), static_cast<std::size_t>(view.elements()));
   };
@@ -70,8 +78,10 @@ Result<std::span<const float>> Decoder::read(std::span<const std::int32_t> token
   while (!tokens.empty()) {
     const auto count = std::min<std::size_t>(tokens.size(), most_rows);
     LANCET_ASSIGN(Pass* const pass, pass_of(static_cast<std::int64_t>(std::bit_ceil(count))));
-    std::ranges::copy(tokens.first(count), pass->tokens.begin());
-    std::ranges::fill(pass->tokens.subspan(count), 0);
+    if (!pass->tokens.empty()) {
+      std::ranges::copy(tokens.first(count), pass->tokens.begin());
+      std::ranges::fill(pass->tokens.subspan(count), 0);
+    }
     pass->position[0] = static_cast<std::int32_t>(length_);
     pass->position[1] = static_cast<std::int32_t>(count) - 1;
     LANCET_TRY(pass->executor->run());

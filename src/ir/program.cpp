@@ -13,8 +13,8 @@ constexpr std::array<std::string_view, stream_count> streams{
 constexpr std::array<std::string_view, 6> roles{"forward", "dx", "dw", "sync", "update", "recompute"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
 constexpr std::array<std::string_view, 7> state_words{"", "m", "v", "master", "grad", "keys", "values"};
-constexpr std::array<std::string_view, 9> output_words{"",       "loss", "aux",    "load",     "grad",
-                                                       "z_loss", "bias", "rounds", "grad_norm"};
+constexpr std::array<std::string_view, 10> output_words{"",       "loss", "aux",    "load",      "grad",
+                                                        "z_loss", "bias", "rounds", "grad_norm", "logits"};
 
 template <class Enum, std::size_t n>
 std::optional<Enum> parse_name(const std::array<std::string_view, n>& names, std::string_view text) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "lancet/ir/groups.h"
 #include "lancet/ir/run_together.h"
 
@@ -10,7 +13,8 @@ namespace {
 
 class Ranks final : public Meetings {
  public:
-  Ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh) : plans_(plans), mesh_(mesh) {}
+  Ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh)
+      : plans_(plans), mesh_(mesh), order_(plans.size()) {}
 
   Status run() {
     LANCET_TRY(known_axes());
@@ -51,7 +55,17 @@ class Ranks final : public Meetings {
         fmt::format("two instructions meet in one collective: {} and {}", describe(mine), describe(theirs)));
   }
 
-  void end(std::span<const InstructionOf>) override {}
+  // All of them end at once, so that no rank that runs them in this order is elsewhere while others wait for it.
+  void end(std::span<const InstructionOf> together) override {
+    std::size_t results = 1;
+    for (const InstructionOf& each : together) {
+      order_[std::size_t(each.participant)].push_back({id_of(each.instruction), place_});
+      results = std::max(results, instruction(each).results.size());
+    }
+    place_ += std::int64_t(results);
+  }
+
+  std::vector<std::vector<PlacedInstruction>> take_order() { return std::move(order_); }
 
  private:
   const Program& program(const InstructionOf& of) const { return plans_[std::size_t(of.participant)]->program; }
@@ -90,14 +104,28 @@ class Ranks final : public Meetings {
 
   std::span<const Plan* const> plans_;
   const mesh::Mesh& mesh_;
+  std::vector<std::vector<PlacedInstruction>> order_;  // by rank
+  std::int64_t place_ = 0;
 };
+
+Status check_count(std::span<const Plan* const> plans, const mesh::Mesh& mesh) {
+  if (int(plans.size()) == mesh.ranks()) return {};
+  return internal_error(fmt::format("expected the plans of {} ranks, found {}", mesh.ranks(), plans.size()));
+}
 
 }  // namespace
 
 Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh) {
-  if (int(plans.size()) != mesh.ranks())
-    return internal_error(fmt::format("expected the plans of {} ranks, found {}", mesh.ranks(), plans.size()));
+  LANCET_TRY(check_count(plans, mesh));
   return Ranks(plans, mesh).run();
+}
+
+Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
+                                                                   const mesh::Mesh& mesh) {
+  LANCET_TRY(check_count(plans, mesh));
+  Ranks ranks(plans, mesh);
+  LANCET_TRY(ranks.run());
+  return ranks.take_order();
 }
 
 }  // namespace lancet::ir

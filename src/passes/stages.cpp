@@ -151,6 +151,9 @@ struct Layout {
       for (std::size_t operand = 0; operand < at.operands.size(); ++operand)
         if (is_made(at.operands[operand]) && !is_broken(i, operand)) has(at.operands[operand], chunk[i]);
     }
+    // Every stage has a chunk in the last lap, which is nearest to the chunk of the head.
+    for (const ir::Output& output : program.outputs)
+      if (output.kind == OutputKind::logits) has(output.tensor, (laps - 1) * stages);
   }
 
   // The chain of sums from the gradient back.
@@ -320,6 +323,12 @@ class Stage {
     return attributes;
   }
 
+  // id: the copy of the output's tensor on this stage, if there is one.
+  bool is_output_here(const ir::Output& output, TensorId id) const {
+    if (output.kind == OutputKind::logits || !cut_.is_made(output.tensor)) return id.valid();
+    return cut_.stage_of(output.tensor) == stage_;
+  }
+
   void add_outputs() {
     for (const ir::Output& output : source_.outputs) {
       if (output.kind == OutputKind::gradient || output.kind == OutputKind::bias || output.kind == OutputKind::rounds)
@@ -332,7 +341,7 @@ class Stage {
             source_[output.tensor].sharding.value_or(mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
         sharding.partial.add(mesh::Axis::stage);
         program()[id].sharding = sharding;
-      } else if (cut_.is_made(output.tensor) ? cut_.stage_of(output.tensor) != stage_ : !id.valid()) {
+      } else if (!is_output_here(output, id)) {
         continue;
       }
       program().add_output(output.name, id);

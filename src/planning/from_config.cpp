@@ -124,12 +124,34 @@ Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int 
   return of_stages;
 }
 
+namespace {
+
+constexpr std::int64_t most_of_pipeline = 64;
+
+std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
+  std::int64_t divisor = std::min(number, most);
+  while (number % divisor != 0) --divisor;
+  return divisor;
+}
+
+}  // namespace
+
 int micro_batches_in_plan(const config::Config& config) {
-  const std::int64_t most = config.mesh.stage > 1 ? 64 : 8;
+  return int(largest_divisor(config.train.gradient_accumulation_steps, config.mesh.stage > 1 ? most_of_pipeline : 8));
+}
+
+std::string short_runs_warning(const config::Config& config) {
   const std::int64_t all = config.train.gradient_accumulation_steps;
-  std::int64_t count = std::min(all, most);
-  while (all % count != 0) --count;
-  return int(count);
+  const auto run_of = [](std::int64_t micro_batches) { return largest_divisor(micro_batches, most_of_pipeline); };
+  const auto is_long = [&](std::int64_t micro_batches) { return 2 * run_of(micro_batches) >= most_of_pipeline; };
+  if (config.mesh.stage == 1 || all <= most_of_pipeline || is_long(all)) return "";
+  std::int64_t distance = 1;
+  while (!is_long(all - distance) && !is_long(all + distance)) ++distance;
+  const std::int64_t near = is_long(all + distance) ? all + distance : all - distance;
+  return fmt::format(
+      "train.gradient_accumulation_steps: the pipeline drains after every {} micro batch{} of a step's {}, since no "
+      "number from {} to {} divides {}; of {}, it drains after every {}",
+      run_of(all), run_of(all) == 1 ? "" : "es", all, most_of_pipeline / 2, most_of_pipeline, all, near, run_of(near));
 }
 
 namespace {
@@ -219,10 +241,10 @@ Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, 
                                            first_blocks);
 }
 
-Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
+Result<std::vector<ir::Plan>> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
   model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
   options.sequence = rows;
-  return plan_forward(config, options, ranks);
+  return plan_forward_stages(config, options, ranks);
 }
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {

@@ -274,9 +274,4 @@ Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config:
   return plan;
 }
 
-std::filesystem::path stage_path(const std::filesystem::path& path, std::size_t stage) {
-  if (stage == 0) return path;
-  return path.parent_path() / fmt::format("{}.stage{}{}", path.stem().string(), stage, path.extension().string());
-}
-
 }  // namespace lancet::planning

@@ -17,11 +17,11 @@ using schedule::CommunicationSite;
 // By rank, the times of the plan's instructions in milliseconds; instructions without an event take no time.
 using Measured = std::map<std::string, std::vector<ir::Interval>>;
 
-Result<Measured> measured_of(const ir::Plan& plan, const Timeline& timeline) {
+Result<Measured> measured_of(const ir::Plan& plan, const Timeline& timeline, int stage) {
   const auto& instructions = plan.program.instructions;
   Measured measured;
   for (const TimelineRow& row : timeline.rows) {
-    if (row.process == predicted_process) continue;
+    if (row.is_predicted() || row.stage != stage) continue;
     std::vector<ir::Interval>& when = measured[row.process];
     when.resize(instructions.size());
     for (const TimelineEvent& event : row.events) {
@@ -61,7 +61,8 @@ void note(const std::vector<CommunicationSite>& sites, std::optional<Hidden> Com
   for (const CommunicationSite& site : sites) {
     const auto is_of = [&](const Communication& row) { return row.site == site.site && row.pass == site.pass; };
     auto row = std::ranges::find_if(rows, is_of);
-    if (row == rows.end()) row = rows.insert(row, {site.site, std::string(site.pass), site.parts, {}, {}});
+    if (row == rows.end())
+      row = rows.insert(row, {.site = site.site, .pass = std::string(site.pass), .parts = site.parts});
     (*row).*times = Hidden{site.ms, site.covered_ms, schedule::longest_first(site.under)};
   }
 }
@@ -74,16 +75,16 @@ std::vector<Communication> communications(const ir::Plan& plan) {
   return rows;
 }
 
-Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline) {
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline, int stage) {
   std::vector<Communication> rows = communications(plan);
-  LANCET_ASSIGN(const Measured measured, measured_of(plan, timeline));
+  LANCET_ASSIGN(const Measured measured, measured_of(plan, timeline, stage));
   note(mean_of(plan.program, measured), &Communication::measured, rows);
   return rows;
 }
 
 Result<std::vector<Communication>> communications(const ir::Plan& plan, const std::filesystem::path& trace) {
   LANCET_ASSIGN(const Timeline timeline, read_timeline(trace));
-  auto rows = communications(plan, timeline);
+  auto rows = communications(plan, timeline, 0);
   if (!rows.ok()) return data_error(fmt::format("{}: {}", trace.string(), rows.error().message));
   return rows;
 }

@@ -9,6 +9,7 @@
 #include "config_text.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
+#include "lancet/ir/stage_path.h"
 #include "lancet/report/communication.h"
 #include "lancet/report/report.h"
 #include "memory.h"
@@ -47,16 +48,39 @@ void store(Result<T> found, Wanted& wanted, std::vector<std::string>& left_out) 
     left_out.push_back(found.error().message);
 }
 
+// The plans of the pipeline stages; the first one is read already. A run without stages has one.
+std::vector<ir::Plan> plans_of(const fs::path& folder, Run& run) {
+  std::vector<ir::Plan> plans{run.plan->plan};
+  const auto stages = run.config.find("mesh.stage");
+  for (int stage = 1; stages != run.config.end() && stage < std::atoi(stages->second.c_str()); ++stage) {
+    auto summary = read_plan_summary(ir::stage_path(folder / "plan.ir", std::size_t(stage)));
+    if (!summary.ok()) {
+      run.left_out.push_back(summary.error().message);
+      break;
+    }
+    plans.push_back(std::move(summary->plan));
+  }
+  return plans;
+}
+
 // Without the plan that was traced, as after overlap.replan, what hides communication is known as predicted alone.
 void read_communications(const fs::path& folder, Run& run) {
   if (!run.plan) return;
-  run.communications = communications(run.plan->plan);
-  if (!run.timeline) return;
-  auto measured = communications(run.plan->plan, *run.timeline);
-  if (measured.ok())
-    run.communications = std::move(*measured);
-  else
-    run.left_out.push_back(fmt::format("{}: {}", (folder / "trace.json").string(), measured.error().message));
+  const std::vector<ir::Plan> plans = plans_of(folder, run);
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    std::vector<Communication> rows = communications(plans[stage]);
+    if (run.timeline) {
+      auto measured = communications(plans[stage], *run.timeline, int(stage));
+      if (measured.ok())
+        rows = std::move(*measured);
+      else
+        run.left_out.push_back(fmt::format("{}: {}", (folder / "trace.json").string(), measured.error().message));
+    }
+    for (Communication& row : rows) {
+      if (plans.size() > 1) row.stage = int(stage);
+      run.communications.push_back(std::move(row));
+    }
+  }
 }
 
 // Reads all of a run that can be shown. Data error: nothing can.
@@ -260,9 +284,9 @@ std::string hidden_json(const std::optional<Hidden>& hidden) {
 std::string communications_json(const std::vector<Communication>& communications) {
   std::string rows;
   for (const Communication& row : communications)
-    rows += fmt::format(R"({}{{"site":{},"pass":{},"parts":{},"predicted":{},"measured":{}}})", rows.empty() ? "" : ",",
-                        quoted(row.site), quoted(row.pass), row.parts, hidden_json(row.predicted),
-                        hidden_json(row.measured));
+    rows += fmt::format(R"({}{{"stage":{},"site":{},"pass":{},"parts":{},"predicted":{},"measured":{}}})",
+                        rows.empty() ? "" : ",", row.stage ? std::to_string(*row.stage) : "null", quoted(row.site),
+                        quoted(row.pass), row.parts, hidden_json(row.predicted), hidden_json(row.measured));
   return "[" + rows + "]";
 }
 

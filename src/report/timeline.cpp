@@ -46,9 +46,16 @@ std::optional<std::size_t> instruction_of(const json& event) {
   return index->get<std::size_t>();
 }
 
+// The stage that the arguments of a process's name say; the first one, if they say none that can be.
+int stage_of(const json& args) {
+  const double stage = number_of(args, "stage");
+  return stage > 0 && stage < 65536 ? int(stage) : 0;
+}
+
 struct Process {
   std::string name;
   double sort_index = 0;
+  int stage = 0;
   std::map<double, TimelineRow> streams;  // by thread id
   std::size_t events() const {
     std::size_t count = 0;
@@ -66,7 +73,7 @@ class TraceReader {
     if (phase == "M") {
       const auto args = event.find("args");
       if (args == event.end() || !args->is_object()) return false;
-      if (name == "process_name") process.name = text_of(*args, "name");
+      if (name == "process_name") process.name = text_of(*args, "name"), process.stage = stage_of(*args);
       if (name == "process_sort_index") process.sort_index = number_of(*args, "sort_index");
       if (name == "thread_name") process.streams[number_of(event, "tid")].stream = text_of(*args, "name");
       return true;
@@ -94,6 +101,7 @@ class TraceReader {
       }
       for (auto& [tid, row] : process.streams) {
         row.process = process.name;
+        row.stage = process.stage;
         timeline.rows.push_back(std::move(row));
       }
     }

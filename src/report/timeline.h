@@ -19,16 +19,15 @@ struct TimelineEvent {
 struct TimelineRow {
   std::string process, stream;  // "measured, rank 0", "compute"
   std::vector<TimelineEvent> events;
+  int stage = 0;  // the pipeline stage of whose plan the events are
+  bool is_predicted() const { return process.starts_with("predicted"); }
 };
 
 struct Timeline {
   std::vector<std::string> names, kinds;  // kinds: forward, dx, dw, ...
-  std::vector<TimelineRow> rows;          // predicted first, then rank by rank
+  std::vector<TimelineRow> rows;          // of each stage: predicted first, then rank by rank
   int left_out = 0;                       // processes that are not shown, since the page would hold too many events
 };
-
-// TimelineRow::process of the plan's prediction.
-inline constexpr std::string_view predicted_process = "predicted";
 
 inline constexpr std::size_t most_events = 60'000;
 

@@ -86,11 +86,12 @@ class CpuExecutor final : public PlanExecutor {
     return errors_.first();
   }
 
-  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) override {
     begin_run(which);
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
-    return search_non_finite(plan_, addresses_, *this, [this](std::int32_t i) { return left_out(i); });
+    return search_non_finite(
+        plan_, addresses_, *this, [this](std::int32_t i) { return left_out(i); }, order);
   }
 
   StepTimes times() const override {

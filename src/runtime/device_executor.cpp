@@ -112,13 +112,14 @@ class DeviceExecutor final : public PlanExecutor {
     return times_->read(measured().spans);
   }
 
-  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) override {
     begin_run(which);
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
     LANCET_TRY(begin_step());
     LANCET_TRY(queues_[0]->synchronize());
-    return search_non_finite(plan_, *addresses_, *this, [this](std::int32_t i) { return left_out(i); });
+    return search_non_finite(
+        plan_, *addresses_, *this, [this](std::int32_t i) { return left_out(i); }, order);
   }
 
   ops::TensorView input(std::string_view name) override { return mirror_.input(addresses_->input(name)); }

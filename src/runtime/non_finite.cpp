@@ -1,11 +1,12 @@
-// The search for a non-finite number repeats the step on one thread. It walks the plan in the order of one step, which
-// all ranks share, so that collectives meet, zeroes each result's memory before its first use, runs the instruction,
-// and searches its results. Updates of parameters and state are skipped, so that the search leaves the model as it was.
-// After the first non-finite number the walk continues without searching, because other ranks still need this rank's
-// collectives.
+// The search for a non-finite number repeats the step on one thread. It walks the plan in an order in which all ranks
+// meet in their collectives: that of one step, which ranks of one plan share, or the one given. It zeroes each result's
+// memory before its first use, runs the instruction, and searches its results. Updates of parameters and state are
+// skipped, so that the search leaves the model as it was. After the first non-finite number the walk continues without
+// searching, because other ranks still need this rank's collectives.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "bound_plan.h"
 #include "lancet/base/shown.h"
@@ -42,23 +43,35 @@ class Search {
          const std::function<bool(std::int32_t)>& left_out)
       : plan_(plan), addresses_(addresses), steps_(steps), left_out_(left_out), made_(plan.program.tensors.size()) {}
 
-  Result<std::optional<NonFinite>> operator()() {
+  Result<std::optional<NonFinite>> operator()(std::span<const ir::PlacedInstruction> order) {
+    constexpr std::int64_t before_all = std::numeric_limits<std::int64_t>::min();
     for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
       if (const auto kind = plan_.program.tensors[i].kind;
           kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
-        LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}));
-    for (ir::InstructionId id : ir::in_step_order(plan_.program)) LANCET_TRY(visit(id));
+        LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}, before_all + std::int64_t(i)));
+    for (const auto& [id, place] : order.empty() ? listed() : std::vector(order.begin(), order.end()))
+      LANCET_TRY(visit(id, place));
     return first_;
   }
 
  private:
-  Status visit(ir::InstructionId id) {
+  std::vector<ir::PlacedInstruction> listed() const {
+    std::vector<ir::PlacedInstruction> order;
+    std::int64_t place = 0;
+    for (const ir::InstructionId id : ir::in_step_order(plan_.program)) {
+      order.push_back({id, place});
+      place += std::ssize(plan_.program.instructions[id.index()].results);
+    }
+    return order;
+  }
+
+  Status visit(ir::InstructionId id, std::int64_t place) {
     const ir::Instruction& instruction = plan_.program.instructions[id.index()];
     if (left_out_(static_cast<std::int32_t>(id.index()))) return {};
     if (instruction.role == ir::Role::update && !instruction.writes.empty()) return {};
     LANCET_TRY(clear_fresh(instruction));
     LANCET_TRY(steps_.run(static_cast<std::int32_t>(id.index())));
-    for (TensorId result : instruction.results) LANCET_TRY(look(result, id));
+    for (TensorId result : instruction.results) LANCET_TRY(look(result, id, place++));
     return {};
   }
   // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
@@ -73,11 +86,10 @@ class Search {
     }
     return {};
   }
-  Status look(TensorId id, ir::InstructionId instruction) {
+  Status look(TensorId id, ir::InstructionId instruction, std::int64_t place) {
     if (first_) return {};
     LANCET_ASSIGN(const ops::TensorView view, steps_.host_view(addresses_.view(id)));
-    if (const auto bad = first_non_finite(view)) first_ = NonFinite{position_, id, instruction, bad->index, bad->value};
-    ++position_;
+    if (const auto bad = first_non_finite(view)) first_ = NonFinite{place, id, instruction, bad->index, bad->value};
     return {};
   }
 
@@ -87,7 +99,6 @@ class Search {
   const std::function<bool(std::int32_t)>& left_out_;
   std::vector<bool> made_;
   std::optional<NonFinite> first_;
-  std::int64_t position_ = 0;
 };
 
 }  // namespace
@@ -103,8 +114,9 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
 }
 
 Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
-                                                   const std::function<bool(std::int32_t)>& left_out) {
-  return Search(plan, addresses, steps, left_out)();
+                                                   const std::function<bool(std::int32_t)>& left_out,
+                                                   std::span<const ir::PlacedInstruction> order) {
+  return Search(plan, addresses, steps, left_out)(order);
 }
 
 }  // namespace lancet::runtime

@@ -31,11 +31,13 @@ bool stays_on_rank(const ir::Instruction& at) {
   return ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
 }
 
-// The covers of both communication streams in launch order.
+// The covers of all communication streams in launch order.
 std::vector<CommunicationCover> all_covers(const ir::Program& program, std::span<const ir::Interval> when) {
-  std::vector<CommunicationCover> covers = communication_covers(program, when, Stream::expert);
-  const std::vector<CommunicationCover> reduces = communication_covers(program, when, Stream::reduce);
-  covers.insert(covers.end(), reduces.begin(), reduces.end());
+  std::vector<CommunicationCover> covers;
+  for (int stream = int(Stream::compute) + 1; stream < ir::stream_count; ++stream) {
+    const auto of_stream = communication_covers(program, when, Stream(stream));
+    covers.insert(covers.end(), of_stream.begin(), of_stream.end());
+  }
   std::ranges::sort(covers, {}, [](const CommunicationCover& cover) { return cover.communication.index(); });
   return covers;
 }
@@ -107,8 +109,9 @@ std::vector<CommunicationSite> communication_sites(const ir::Program& program, s
   for (const CommunicationCover& cover : all_covers(program, when)) {
     const ir::Instruction& at = program.instructions[cover.communication.index()];
     if (stays_on_rank(at)) continue;
-    const auto [it, first] = index.emplace(std::pair(site_of(at), pass_of(at.role)), sites.size());
-    if (first) sites.push_back({.site = site_of(at), .pass = pass_of(at.role), .stream = at.stream, .under = {}});
+    const std::string site = communication_site_of(at);
+    const auto [it, first] = index.emplace(std::pair(site, pass_of(at.role)), sites.size());
+    if (first) sites.push_back({.site = site, .pass = pass_of(at.role), .stream = at.stream, .under = {}});
     add_cover(program, cover, sites[it->second]);
   }
   for (CommunicationSite& sum : sites) sum.sort_under();
@@ -201,6 +204,10 @@ std::string_view pass_of(Role role) { return role == Role::dx || role == Role::d
 
 std::string site_of(const ir::Instruction& instruction) {
   return is_part(instruction) ? instruction.label.substr(0, instruction.label.rfind('/')) : instruction.label;
+}
+
+std::string communication_site_of(const ir::Instruction& at) {
+  return ir::between_stages(at.stream) ? at.label + "." + at.op : site_of(at);
 }
 
 std::vector<SplitRange> split_ranges(const ir::Program& program) {

@@ -6,7 +6,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/ir/stage_path.h"
 #include "lancet/world/agree.h"
 
 namespace lancet::train {
@@ -25,7 +25,7 @@ Status RunRecords::open(bool resumes) {
                             resumes ? std::optional(state_.position.step) : std::nullopt));
   const auto stages = state_.trainer->stage_plans();
   for (std::size_t stage = 1; stage < stages.size(); ++stage)
-    LANCET_TRY(write_file(planning::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage),
+    LANCET_TRY(write_file(ir::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage),
                           ir::print(stages[stage])));
   return {};
 }

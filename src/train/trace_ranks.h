@@ -9,8 +9,9 @@
 
 namespace lancet::train {
 
-// Collective: the text of trace.json (runtime/trace.h) on rank 0, empty elsewhere. mine: this rank's spans of the plan.
-Result<std::string> trace_ranks(const config::Config& config, comm::Communicator& world, const ir::Plan& plan,
-                                std::span<const runtime::Span> mine);
+// Collective: the text of trace.json (runtime/trace.h) on rank 0, empty elsewhere. stages: the plans of all pipeline
+// stages; one, if there is one stage. mine: this rank's spans of its stage's plan.
+Result<std::string> trace_ranks(const config::Config& config, comm::Communicator& world,
+                                std::span<const ir::Plan> stages, std::span<const runtime::Span> mine);
 
 }  // namespace lancet::train

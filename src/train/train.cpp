@@ -236,10 +236,6 @@ class Run {
     const config::Train& train = state_.config.train;
     const std::optional<data::Tokenizer>& tokenizer = state_.trainer->tokenizer();
     if (train.sample_tokens == 0 || !tokenizer || !state_.can_save()) return false;  // no whole model
-    if (state_.config.mesh.stage > 1) {
-      log::info("sample: none from pipeline stages; lancet generate --from {} makes one", state_.config.log.run_dir);
-      return false;
-    }
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(train.sample_prompt));
     if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
     LANCET_ASSIGN(const auto ids, state_.trainer->generate(prompt, train.sample_tokens));

@@ -25,6 +25,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/inference/decoder.h"
 #include "lancet/inference/generate.h"
+#include "lancet/ir/verify_ranks.h"
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/planning/step_costs.h"
@@ -77,6 +78,8 @@ class TrainerImpl final : public Trainer {
     evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
     LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.rank(), world_.size(), resources_)));
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
+    if (const std::string warning = planning::short_runs_warning(config_); !warning.empty() && world_.rank() == 0)
+      log::warn("{}", warning);
     LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     if (emulated_) network_ = in_time_of(*emulated_, network_);
@@ -166,7 +169,9 @@ class TrainerImpl final : public Trainer {
     return std::optional(std::move(ids));
   }
 
-  Result<std::string> trace() override { return trace_ranks(config_, world_, plans_.step, step_.executor->spans()); }
+  Result<std::string> trace() override {
+    return trace_ranks(config_, world_, plans_.all_steps(), step_.executor->spans());
+  }
 
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
@@ -320,21 +325,32 @@ class TrainerImpl final : public Trainer {
   // Collective: runs the micro batches of the step again on the weights as they are. The batch of the step is read
   // again, since that of the next one may have been.
   NotFinite not_finite(const run::StepRecord& record) {
+    const std::vector<ir::PlacedInstruction> order = order_of_search();
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
       LANCET_TRY(fill(data_.batches(), training_order_, step_, record.step - 1, run * micro_batches_a_run()));
       const bool last = run + 1 == runs_a_step();
-      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
+      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last}, order);
     };
-    // A rank that runs one instruction after the other would wait for its neighbours for ever.
-    const auto cause = config_.mesh.stage > 1
-                           ? Result<std::string>("pipeline stages are not searched for the first such tensor")
-                           : find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
+    const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
     const std::string norm = record.is_norm_known ? fmt::format("{}", record.grad_norm) : "not known yet";
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok();  // both numbers are sums over the ranks
     return {std::move(error), cause.ok()};
+  }
+
+  // The order in which this rank can run one instruction after the other beside other stages; empty: as the plan lists
+  // them, which all ranks share.
+  std::vector<ir::PlacedInstruction> order_of_search() const {
+    if (plans_.step_stages.empty()) return {};
+    const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    std::vector<const ir::Plan*> plans;
+    for (int rank = 0; rank < world_.size(); ++rank)
+      plans.push_back(&plans_.step_stages[std::size_t(mesh.coordinate(rank, mesh::Axis::stage))]);
+    auto orders = ir::order_together(plans, mesh);
+    LANCET_CHECK(orders.ok(), "the plans of the stages: {}", orders.error().message);
+    return std::move((*orders)[std::size_t(world_.rank())]);
   }
 
   // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,

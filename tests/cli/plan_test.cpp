@@ -110,18 +110,6 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   CHECK(outcome.lines_with("bounds this step") == 1);
 }
 
-TEST_CASE("plan predicts pipeline stages on every mesh, and says what is idle on each") {
-  const Files files;
-  for (const char* mesh : {"--ranks 2", "--ranks 4", "--ranks 4 --set mesh.data=2 --set mesh.expert=1",
-                           "--ranks 8 --set mesh.tensor=2", "--ranks 4 --set train.zero=1"}) {
-    const auto planned = lancet("plan " + files.config + " --on ethernet-10g-cpu --set overlap.policy=sequential " +
-                                "--set mesh.stage=2 --set train.gradient_accumulation_steps=4 " + mesh);
-    INFO(mesh << ": " << planned.output);
-    CHECK(planned.code == 0);
-    CHECK(test::matches(planned.output, "\n0 +[0-9.]+ +[0-9.]+[^\n]*\n1 +[0-9.]+"));
-  }
-}
-
 TEST_CASE("without measured costs plan takes a declared machine and names the command that measures") {
   const Files files;
   const auto outcome =

@@ -136,3 +136,27 @@ TEST_CASE("verify_ranks: a collective of some stages waits for these alone") {
   CHECK_THAT(error_of({ends, middle, middle}, three),
              Equals("ranks wait for one another: rank 0 in all_reduce (w, instruction 0)"));
 }
+
+// As listed, the first rank would wait in its second send for the other one, which waits in its own send.
+TEST_CASE("order_together: ranks that run one instruction after the other meet") {
+  const ir::Plan first =
+      plan_of(sends +
+              "[1] send_next(@x)  # send_next forward b\n"
+              "[2] %2 : f32[16] = receive_next() {dtype=f32, shape=\"16\"}  # receive_next dx a | at 0\n");
+  const ir::Plan last = plan_of(
+      receives +
+      "[1] send_previous(@x)  # send_previous dx a | wait 0\n"
+      "[2] %2 : f32[16] = receive_previous() {dtype=f32, shape=\"16\"}  # receive_previous forward b | at 64\n");
+  const std::vector<const ir::Plan*> plans{&first, &last};
+  const auto orders = ir::order_together(plans, two_stages);
+  REQUIRE(orders.ok());
+  const auto placed = [&](std::size_t rank) {
+    std::vector<std::pair<int, std::int64_t>> found;
+    for (const auto& [id, place] : (*orders)[rank]) found.emplace_back(int(id.index()), place);
+    return found;
+  };
+  using Order = std::vector<std::pair<int, std::int64_t>>;
+  CHECK(placed(0) == Order{{0, 0}, {1, 1}, {2, 2}});
+  CHECK(placed(1) == Order{{0, 0}, {2, 1}, {1, 2}});
+  CHECK_FALSE(ir::order_together(plans, data_by_tensor).ok());
+}

@@ -166,3 +166,40 @@ TEST_CASE("stages: blocks are balanced by flops, and too few blocks are refused"
   CHECK(refused.error().message ==
         "config: mesh.stage: expected at most the 3 blocks of the model (model.n_layer), found 4");
 }
+
+TEST_CASE("stages: logits cross back to every stage") {
+  const std::string text = R"(program p
+parameter @e : f32[5,4]
+input @x : f32[1,1,4]
+%0 : f32[1,1,4] = gelu(@x)  # compute forward h.0.mlp
+%1 : f32[1,1,4] = gelu(%0)  # compute forward h.1.mlp
+%2 : f32[1,1,4] = gelu(%1)  # compute forward h.2.mlp
+%3 : f32[1,1,5] = linear(%2, @e)  # compute forward lm_head
+output logits = %3
+)";
+  const auto stages = cut(text, {0, 1, 2});
+  REQUIRE(stages.size() == 3);
+  CHECK(stages[0] == R"(program p
+input @x : f32[1,1,4]
+%0 : f32[1,1,4] = gelu(@x)  # compute forward h.0.mlp
+send_next(%0)  # send_next forward h.0.mlp
+%1 : f32[1,1,5] = receive_next() {dtype=f32, shape="1,1,5"}  # receive_next forward lm_head
+output logits = %1
+)");
+  CHECK(stages[1] == R"(program p
+%0 : f32[1,1,4] = receive_previous() {dtype=f32, shape="1,1,4"}  # receive_previous forward h.0.mlp
+%1 : f32[1,1,4] = gelu(%0)  # compute forward h.1.mlp
+send_next(%1)  # send_next forward h.1.mlp
+%2 : f32[1,1,5] = receive_next() {dtype=f32, shape="1,1,5"}  # receive_next forward lm_head
+send_previous(%2)  # send_previous forward lm_head
+output logits = %2
+)");
+  CHECK(stages[2] == R"(program p
+parameter @e : f32[5,4]
+%0 : f32[1,1,4] = receive_previous() {dtype=f32, shape="1,1,4"}  # receive_previous forward h.1.mlp
+%1 : f32[1,1,4] = gelu(%0)  # compute forward h.2.mlp
+%2 : f32[1,1,5] = linear(%1, @e)  # compute forward lm_head
+send_previous(%2)  # send_previous forward lm_head
+output logits = %2
+)");
+}

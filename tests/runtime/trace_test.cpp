@@ -28,10 +28,12 @@ input @x : f32[4]
 const std::vector<std::vector<Span>> spans = {{{1000, 2001}, {2001, 9999}, {2001, 12345}},
                                               {{0, 1'000'000}, {1'000'000, 1'000'007}, {1'000'000, 1'000'000}}};
 
+std::string trace_of(const ir::Plan& plan) { return runtime::trace_json(std::span(&plan, 1), spans); }
+
 }  // namespace
 
 TEST_CASE("a trace has each instruction once per rank and once predicted, to the nanosecond") {
-  const auto trace = test::json_in(runtime::trace_json(plan_of(true), spans));
+  const auto trace = test::json_in(trace_of(plan_of(true)));
   std::map<int, std::string> processes;
   std::map<std::pair<int, int>, std::string> streams;
   std::map<std::pair<int, int>, nlohmann::json> events;  // by process and instruction
@@ -62,7 +64,7 @@ TEST_CASE("a trace has each instruction once per rank and once predicted, to the
 }
 
 TEST_CASE("events of a trace row do not overlap") {
-  const auto trace = test::json_in(runtime::trace_json(plan_of(true), spans));
+  const auto trace = test::json_in(trace_of(plan_of(true)));
   std::map<std::pair<int, int>, double> end;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -75,11 +77,47 @@ TEST_CASE("events of a trace row do not overlap") {
 }
 
 TEST_CASE("without predictions a trace shows the measured spans") {
-  const auto trace = test::json_in(runtime::trace_json(plan_of(false), spans));
+  const auto trace = test::json_in(trace_of(plan_of(false)));
   int events = 0;
   for (const auto& event : trace["traceEvents"]) {
     CHECK(event["pid"] != 2);
     events += event["ph"] == "X";
   }
   CHECK(events == 6);
+}
+
+TEST_CASE("a trace of stages has each rank below the prediction of its own stage") {
+  std::vector<ir::Plan> stages{plan_of(true), plan_of(true)};
+  auto second = ir::parse_plan(R"(plan {policy=sequential, predicted_ms=2.0}
+arena 64
+program p
+[0] %0 : f32[4] = receive_previous() {dtype=f32, shape="4"}  # receive_previous forward h.0 | at 0 | ms 0.5 2.0
+)");
+  REQUIRE(second.ok());
+  stages[1] = *std::move(second);
+  std::vector<std::vector<Span>> measured = spans;
+  measured.push_back({{0, 3000}});
+  measured.push_back({{10, 5000}});
+  const auto trace = test::json_in(runtime::trace_json(stages, measured));
+  std::map<int, std::string> shown;  // by place
+  std::map<int, int> stage_of, place;
+  std::map<int, std::vector<std::string>> events;
+  for (const auto& event : trace["traceEvents"]) {
+    const int pid = event["pid"];
+    if (event["name"] == "process_sort_index") place[pid] = event["args"]["sort_index"];
+    if (event["name"] == "process_name") stage_of[pid] = event["args"]["stage"];
+    if (event["ph"] == "X") events[pid].push_back(event["name"]);
+  }
+  for (const auto& event : trace["traceEvents"])
+    if (event["name"] == "process_name") shown[place[event["pid"]]] = event["args"]["name"];
+  CHECK(shown == std::map<int, std::string>{{0, "predicted, stage 0"},
+                                            {1, "measured, stage 0, rank 0"},
+                                            {2, "measured, stage 0, rank 1"},
+                                            {3, "predicted, stage 1"},
+                                            {4, "measured, stage 1, rank 2"},
+                                            {5, "measured, stage 1, rank 3"}});
+  CHECK(stage_of == std::map<int, int>{{0, 0}, {1, 0}, {2, 1}, {3, 1}, {4, 0}, {5, 1}});
+  CHECK(events[1].size() == 3);
+  CHECK(events[4].size() == 3);
+  for (const int pid : {2, 3, 5}) CHECK(events[pid] == std::vector<std::string>{"receive_previous h.0"});
 }

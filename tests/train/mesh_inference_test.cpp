@@ -57,6 +57,7 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
 // Trains and evaluates on files; the logits of tokens differ.
 config::Config on_files(const Mesh& mesh, const config::Config& files, config::Router router) {
   config::Config config = test::config_on(mesh);
+  config.mesh.stage = mesh[mesh::Axis::stage];
   config.data = files.data;
   config.model.router = router;
   config.model.initializer_range = 0.2;
@@ -81,6 +82,33 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
     CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
     CHECK(found.greedy == expected.greedy);
     CHECK(found.drawn == expected.drawn);
+  }
+}
+
+TEST_CASE("stages: evaluation and generated text are those of one rank") {
+  const test::InMemory place;
+  const test::TemporaryFolder folder;
+  const config::Config files = test::config_with_files(folder, "run");
+  const auto router = GENERATE(config::Router::switch_top1, config::Router::hash);  // by stages that read tokens, too
+  const Inferred expected = infer(on_files({}, files, router), 1)[0];
+  struct Case {
+    Mesh mesh;
+    std::vector<std::int64_t> blocks = {};  // mesh.stage_blocks
+    config::PipelineSchedule schedule = config::PipelineSchedule::one_forward_one_backward;
+  };
+  for (const auto& [mesh, blocks, schedule] :
+       {Case{{{2, 1, 1, 1}}}, Case{{{4, 1, 1, 1}}}, Case{{{2, 1, 1, 1}}, {4, 0}},
+        Case{{{2, 1, 1, 1}}, {}, config::PipelineSchedule::interleaved}, Case{{{2, 2, 1, 1}}}, Case{{{2, 1, 2, 1}}},
+        Case{{{2, 1, 1, 2}}}, Case{{{4, 1, 2, 1}}}, Case{{{2, 2, 2, 1}}}}) {
+    config::Config config = on_files(mesh, files, router);
+    config.mesh.stage_blocks = blocks;
+    config.train.pipeline_schedule = schedule;
+    INFO(to_string(mesh) << ", " << blocks.size() << " numbers of blocks, " << config::name(schedule));
+    for (const Inferred& found : infer(config, mesh.ranks())) {
+      CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
+      CHECK(found.greedy == expected.greedy);
+      CHECK(found.drawn == expected.drawn);
+    }
   }
 }
 

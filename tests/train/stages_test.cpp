@@ -289,8 +289,6 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
         "found \"lancet\"");
   CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }) ==
         "config: mesh.stage: expected 1 for device \"cuda\", found 2");
-  CHECK(error([](config::Config& c) { c.log.trace = 1; }) ==
-        "config: log.trace: expected 0 with mesh.stage = 2, found 1");
   CHECK(
       error([](config::Config& c) {
         c.mesh.stage = 3;

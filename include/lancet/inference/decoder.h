@@ -40,7 +40,8 @@ class Decoder {
   struct Pass {
     std::int64_t rows = 0;
     std::unique_ptr<runtime::Executor> executor;
-    std::span<std::int32_t> tokens, position;
+    std::span<std::int32_t> tokens;  // empty on a pipeline stage that reads none
+    std::span<std::int32_t> position;
     ops::TensorView logits;
   };
 

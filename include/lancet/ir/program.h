@@ -165,8 +165,8 @@ bool contains(const Region& outer, const Region& inner);
 
 // The meaning of an output: the first word of its name, "aux" in aux.h.0. gradient ("grad"): of the parameter that the
 // rest names. aux, load, z_loss, bias, rounds: of the MoE layer that the rest names. norm ("grad_norm"): of all
-// gradients. other: a name that begins with no such word.
-enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient, z_loss, bias, rounds, norm };
+// gradients. logits: every rank chooses tokens by them. other: a name that begins with no such word.
+enum class OutputKind : std::uint8_t { other, loss, aux, load, gradient, z_loss, bias, rounds, norm, logits };
 std::string output_name(OutputKind kind, std::string_view subject);
 // True if each rank makes its share, and the value is the sum over the ranks.
 constexpr bool is_share(OutputKind kind) {

@@ -1,7 +1,9 @@
 // Checks that the plans of all ranks can run together: no rank waits for ever for another one, and ranks that meet in a
 // collective call the same one.
 #pragma once
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/ir/plan.h"
@@ -17,5 +19,18 @@ namespace lancet::ir {
 // messages between stages whose ends differ in bytes, or that have no other end; ranks that wait for one another, with
 // the instruction in which each of them waits.
 Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh);
+
+// An instruction of a rank, with the number of results that the instructions of all ranks before it have; those that
+// meet have the same number.
+struct PlacedInstruction {
+  InstructionId instruction;
+  std::int64_t place = 0;
+};
+
+// By rank, an order in which each can run its plan one instruction after the other, whatever the stream: none waits for
+// ever for another one. What an instruction needs, on whatever rank, has a smaller place. Errors: those of
+// verify_ranks().
+Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
+                                                                   const mesh::Mesh& mesh);
 
 }  // namespace lancet::ir

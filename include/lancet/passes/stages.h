@@ -31,9 +31,9 @@ Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks)
 // the last stage's next neighbour is the first. Each stage has the parameters, states and inputs that its instructions
 // read. Where stages have the same parameter, as the embedding that is the head's weight, each sums its own share of
 // the gradient, and an all-reduce over these stages completes the sums, so that their updates are equal. Losses and
-// loads are sums over the stages, too: all but the maker add zeros, so that every stage has the result. Other outputs
-// are on the stage that makes them, but for OutputKind::bias and rounds, which no stage has. A program of one stage is
-// returned as it is.
+// loads are sums over the stages, too: all but the maker add zeros, so that every stage has the result. Logits cross
+// back to every stage. Other outputs are on the stage that makes them, but for OutputKind::bias and rounds, which no
+// stage has. A program of one stage is returned as it is.
 std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
                                      std::span<const int> first_blocks);
 

@@ -25,7 +25,8 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
 // As step_program(), by stage.
 Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, const PlanRequest& request);
 
-// As make_forward_plan(), by stage. Losses are on all stages, other outputs on the stage that makes them.
+// As make_forward_plan(), by stage. Losses and logits are on all stages, other outputs on the stage that
+// makes them.
 Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const mesh::Mesh& mesh,
                                                        std::span<const int> first_blocks);
 

@@ -41,6 +41,9 @@ Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int 
 // time without what closes the step (ir::closes_step), so that a plan's size and the time to make it are bounded,
 // whatever the number of micro batches.
 int micro_batches_in_plan(const config::Config& config);
+// Of a step on several stages whose plan holds fewer than half as many micro batches as a plan can, although the step
+// has enough: says so, and names the nearest number of micro batches with which it holds at least half. Else empty.
+std::string short_runs_warning(const config::Config& config);
 
 struct StepOptions {
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
@@ -65,8 +68,8 @@ Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOp
 // The same by pipeline stage.
 Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,
                                                   int ranks);
-// The plan that reads the next `rows` tokens of one sequence.
-Result<ir::Plan> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
+// The plans, by pipeline stage, that read the next `rows` tokens of one sequence.
+Result<std::vector<ir::Plan>> plan_decode(const config::Config& config, std::int64_t rows, int ranks);
 
 // Collective: broadcasts rank 0's plan as text. Each rank parses and verifies it and compares the hash of the result
 // with that of the text. Only rank 0's plan is used; an error in `mine` on any rank is returned on all.

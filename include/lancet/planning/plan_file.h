@@ -18,8 +18,4 @@ Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Conf
 Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
                                 comm::Communicator& world);
 
-// The file of a pipeline stage's plan beside that of the first stage: "plan.ir", 1 -> "plan.stage1.ir"; of stage 0 the
-// path itself.
-std::filesystem::path stage_path(const std::filesystem::path& path, std::size_t stage);
-
 }  // namespace lancet::planning

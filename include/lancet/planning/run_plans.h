@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct StepPlans {
   std::optional<ir::Plan> evaluate;
   // With several stages: the plans of all, which together name all groups of ranks; else empty.
   std::vector<ir::Plan> step_stages = {}, evaluate_stages = {};
+  // By pipeline stage, whatever their number is.
+  std::span<const ir::Plan> all_steps() const { return step_stages.empty() ? std::span(&step, 1) : step_stages; }
   planner::PlanReport report;  // on rank 0
   // The costs without RunPlanOptions::load; null: none were needed. Those that were measured are in `measured`.
   const cost::Costs* costs = nullptr;

@@ -22,13 +22,15 @@ struct Hidden {
 struct Communication {
   std::string site, pass;
   int parts = 0;
-  std::optional<Hidden> predicted, measured;  // measured: the mean over the ranks of the trace
+  std::optional<Hidden> predicted = {}, measured = {};  // measured: the mean over the ranks of the trace
+  std::optional<int> stage = {};                        // of several pipeline stages
 };
 
 // In launch order, with predicted times, if the plan has any, and without measured ones.
 std::vector<Communication> communications(const ir::Plan& plan);
 // The same with measured times. trace: the file that log.trace writes. Data error: it is no trace, or of another plan.
 Result<std::vector<Communication>> communications(const ir::Plan& plan, const std::filesystem::path& trace);
-Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline);
+// stage: of which the plan is; its ranks alone are read.
+Result<std::vector<Communication>> communications(const ir::Plan& plan, const Timeline& timeline, int stage);
 
 }  // namespace lancet::report

@@ -19,6 +19,7 @@
 #include "lancet/base/result.h"
 #include "lancet/comm/group.h"
 #include "lancet/ir/plan.h"
+#include "lancet/ir/verify_ranks.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/accelerator.h"
 #include "lancet/runtime/emulated_device.h"
@@ -54,8 +55,8 @@ struct StepTimes {
   double late = 0;  // on an emulated device: how much later than ideal messages started, in all
 };
 
-// The first tensor that holds an infinity or a NaN. place: the number of tensors searched before it; the same number is
-// the same tensor on every rank, and a smaller one is nearer to the cause.
+// The first tensor that holds an infinity or a NaN. place: among the tensors that are searched on all ranks; a smaller
+// one is nearer to the cause, and ranks of the same plan have the same one for the same tensor.
 struct NonFinite {
   std::int64_t place = 0;
   ir::TensorId tensor;
@@ -91,10 +92,11 @@ class Executor {
 
   // Finds the cause of a loss that is not finite: searches parameters and state, then runs the plan again, one
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
-  // result. What a plan lists of the step before is run last, as of this step. Slow. Collective; it always runs to the
-  // end, since other ranks may find a number later or not at all.
-  virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
-  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
+  // result. What a plan lists of the step before is run last, as of this step. order: that of the instructions (that of
+  // ir::order_together where ranks have unlike plans); empty: as the plan lists them. Slow. Collective; it always runs
+  // to the end, since other ranks may find a number later or not at all.
+  virtual Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) = 0;
+  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last, {}); }
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()

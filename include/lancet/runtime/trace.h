@@ -10,9 +10,12 @@
 
 namespace lancet::runtime {
 
-// measured: by rank, the span of each instruction from the start of that rank's step. Process (pid) r is rank r; the
-// prediction, if the plan has one, is listed first with a pid equal to the number of ranks. tid: the stream. Each
-// instruction is one event: its name is "op label", its args are its number in plan.ir and the numbers of its waits.
-std::string trace_json(const ir::Plan& plan, std::span<const std::vector<Span>> measured);
+// stages: the plan of each pipeline stage, or the one plan of all ranks. measured: by rank, the span of each
+// instruction of its stage's plan from the start of that rank's step; the ranks are as many for each stage, stage after
+// stage. Process (pid) r is rank r. A stage's prediction, if its plan has one, is listed before the stage's ranks; its
+// pid is the number of ranks plus that of the stage. tid: the stream. Each instruction is one event: its name is "op
+// label", its args are its number in the stage's plan file and the numbers of its waits. With several stages, the names
+// of processes hold their stage, and so does the arg `stage` beside the name.
+std::string trace_json(std::span<const ir::Plan> stages, std::span<const std::vector<Span>> measured);
 
 }  // namespace lancet::runtime

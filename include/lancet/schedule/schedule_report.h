@@ -26,9 +26,10 @@ std::vector<CommunicationCover> communication_covers(const ir::Program& program,
                                                      ir::Stream stream);
 
 // A communication at one place of the model and in one pass, all its parts and micro batches together, and the
-// computation beside it. Where both communication streams are busy, the same computation is beside both. Milliseconds.
+// computation beside it. Where several communication streams are busy, the same computation is beside all.
+// Milliseconds.
 struct CommunicationSite {
-  std::string site;       // site_of()
+  std::string site;       // communication_site_of()
   std::string_view pass;  // pass_of()
   ir::Stream stream = ir::Stream::expert;
   int parts = 0;  // messages of a micro batch
@@ -66,6 +67,10 @@ std::string_view pass_of(ir::Role role);
 
 // The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);
+
+// The same of a communication. What a value crosses from stage to stage by has the label of its maker, so the op is
+// added there: "h.2.mlp.c_proj.send_next".
+std::string communication_site_of(const ir::Instruction& communication);
 
 // A label with * for the numbers of block and bucket: "h.*.attn.c_proj.sum_shards".
 std::string place_of_all(const std::string& label);

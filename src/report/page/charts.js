@@ -329,8 +329,10 @@ class TimelineChart {
   drawLabel(context, {process, stream}, y) {
     context.fillStyle = css("--soft");
     context.textAlign = "right";
-    const text = shortened(process + " · " + stream, 28);
-    context.fillText(text, this.left - 8, y + TimelineChart.row / 2, this.left - 10);
+    const most = 28, whole = process + " · " + stream;
+    // The last words of a process tell it from its neighbours: "rank 3 · receive_previous".
+    const text = whole.length > most ? process.slice(process.lastIndexOf(", ") + 1).trim() + " · " + stream : whole;
+    context.fillText(shortened(text, most), this.left - 8, y + TimelineChart.row / 2, this.left - 10);
   }
 
   drawBars(context, width, events, y) {

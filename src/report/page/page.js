@@ -280,20 +280,20 @@ function drawMemory() {
   if (!container.hasChildNodes()) container.append(element("p", "hint", "No run has a plan.ir that can be read."));
 }
 
-// Milliseconds of each stream and kind: predicted, and the mean over measured ranks.
+// Milliseconds of each stream and kind: predicted, the mean over pipeline stages, and the mean over measured ranks.
 function timesOf(timeline) {
-  const sums = new Map(), ranks = new Set();
+  const sums = new Map(), stages = new Set(), ranks = new Set();
   for (const {process, stream, events} of timeline.rows) {
-    const predicted = process === "predicted";
-    if (!predicted) ranks.add(process);
+    const predicted = process.startsWith("predicted");
+    (predicted ? stages : ranks).add(process);
     for (let i = 0; i < events.length; i += 4) {
       const key = stream + ", " + timeline.kinds[events[i + 3]];
       if (!sums.has(key)) sums.set(key, {predicted: 0, measured: 0});
       sums.get(key)[predicted ? "predicted" : "measured"] += events[i + 1] / 1000;
     }
   }
-  return [...sums].map(([key, {predicted, measured}]) => {
-    const mean = measured / Math.max(ranks.size, 1);
+  return [...sums].map(([key, sum]) => {
+    const mean = sum.measured / Math.max(ranks.size, 1), predicted = sum.predicted / Math.max(stages.size, 1);
     return [key, predicted ? predicted.toFixed(2) : "–", mean.toFixed(2), predicted && mean ? (100 * (predicted / mean - 1)).toFixed(1) : "–"];
   });
 }
@@ -331,10 +331,11 @@ function drawOverlap() {
     if (run.communications.length === 0) continue;
     const card = element("div", "card stacked"), wide = element("div", "wide");
     if (several) card.append(element("h3", "", run.name));
-    const head = [{text: "communication"}, {text: "pass", classes: "tight"}, numeric("parts")];
+    const staged = run.communications.some(({stage}) => stage !== null);
+    const head = [...(staged ? [numeric("stage")] : []), {text: "communication"}, {text: "pass", classes: "tight"}, numeric("parts")];
     for (const what of ["predicted", "measured"]) head.push(numeric(what + " ms"), numeric("hidden %"), {text: "by (ms)", classes: "value"});
-    wide.append(table(head, run.communications.map(({site, pass, parts, predicted, measured}) =>
-      [site, pass, String(parts), ...cells(predicted), ...cells(measured)])));
+    wide.append(table(head, run.communications.map(({stage, site, pass, parts, predicted, measured}) =>
+      [...(staged ? [String(stage)] : []), site, pass, String(parts), ...cells(predicted), ...cells(measured)])));
     card.append(wide);
     if (!run.communications.some(({measured}) => measured)) card.append(element("p", "hint", "Measured: log.trace=N writes the times of step N."));
     container.append(card);

@@ -1,0 +1,181 @@
+// lancet plan of pipeline stages.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "cli/support.h"
+#include "lancet/base/atomic_file.h"
+#include "lancet/ir/plan.h"
+#include "program.h"
+#include "text.h"
+
+namespace lancet::test {
+namespace {
+
+// A row of a stage's table of communication.
+struct StageRow {
+  int count = 0;
+  std::string over;
+  double megabytes = 0, ms_each = 0, ms = 0, exposed = 0;
+};
+
+// The part of an explanation that is about a stage.
+std::string section_of(const std::string& output, int stage) {
+  const std::size_t start = output.find(fmt::format("\nstage {} (h.", stage));
+  REQUIRE(start != output.npos);
+  return output.substr(start, output.find(fmt::format("\nstage {} (h.", stage + 1), start) - start);
+}
+
+// The one row of the section with this label and this reason.
+StageRow row_of(const std::string& section, std::string what, const std::string& why) {
+  for (std::size_t at = 0; (at = what.find('*', at)) != what.npos; at += 2) what.insert(at, "\\");
+  INFO(what << ": " << why << section);
+  const auto found = match(section, "\n( *[0-9]+  [^\n]*  " + what + " +" + why + ")\n");
+  REQUIRE(found.size() == 2);
+  StageRow row;
+  std::istringstream(found[1]) >> row.count >> row.over >> row.megabytes >> row.ms_each >> row.ms >> row.exposed;
+  return row;
+}
+
+// A communication's milliseconds, the percent that is covered, and by what.
+std::vector<std::string> cover_of(const std::string& section, const std::string& site, const std::string& pass) {
+  INFO(site << section);
+  const auto found = match(section, "\n" + site + " +" + pass + " +1 +([0-9.]+) +([0-9]+)%  ([^\n]+)\n");
+  REQUIRE(found.size() == 4);
+  return {found[1], found[2], found[3]};
+}
+
+}  // namespace
+
+TEST_CASE("plan predicts pipeline stages on every mesh, and says what is idle on each") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("small.json", small_config_text);
+  for (const char* mesh : {"--ranks 2", "--ranks 4", "--ranks 4 --set mesh.data=2 --set mesh.expert=1",
+                           "--ranks 8 --set mesh.tensor=2", "--ranks 4 --set train.zero=1"}) {
+    const auto planned = lancet("plan " + config + " --on ethernet-10g-cpu --set overlap.policy=sequential " +
+                                "--set mesh.stage=2 --set train.gradient_accumulation_steps=4 " + mesh);
+    INFO(mesh << ": " << planned.output);
+    CHECK(planned.code == 0);
+    CHECK(matches(planned.output, "\n0 +[0-9.]+ +[0-9.]+[^\n]*\n1 +[0-9.]+"));
+  }
+}
+
+// Of each of 4 micro batches of 16 sequences of 16 tokens of 1 KB, two values cross forwards and a gradient backwards.
+TEST_CASE("the explanation of stages: why each communication is there, and what hides it on its stage") {
+  const TemporaryFolder folder;
+  const auto outcome = lancet(
+      "plan " + folder.write("small.json", small_config_text) +
+      " --ranks 4 --on ethernet-10g-cpu --explain --set mesh.stage=2 --set mesh.expert=2 --set model.n_layer=4 "
+      "--set model.n_embd=256 --set train.micro_batch_size=16 --set train.dtype=fp32 "
+      "--set train.gradient_accumulation_steps=4");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("train.pipeline_schedule = 1f1b. What one stage makes") == 1);
+  const std::string first = section_of(outcome.output, 0), last = section_of(outcome.output, 1);
+  CHECK(first.starts_with("\nstage 0 (h.0 to h.1): "));
+  CHECK(last.starts_with("\nstage 1 (h.2 to h.3): "));
+  CHECK(first.find("\ncommunication of a step on stage 0 (stage 2 x expert 2): MB that a rank sends or, by a receive, "
+                   "gets") != std::string::npos);
+
+  const StageRow sent = row_of(first, "h.*.mlp.c_proj.send_next", "forward: the next stage reads linear's result");
+  const StageRow got =
+      row_of(last, "h.*.mlp.c_proj.receive_previous", "forward: add_layer_norm reads what the stage before sends");
+  const StageRow residual =
+      row_of(first, "h.*.ln_2.send_next", "forward: the next stage reads add_layer_norm's result");
+  const StageRow returned =
+      row_of(last, "h.*.ln_1.send_previous", "backward: the stage before reads layer_norm_dx's result");
+  const StageRow gradient =
+      row_of(first, "h.*.ln_1.receive_next", "backward: linear_dx reads what the next stage sends");
+  for (const StageRow& row : {sent, got, residual, returned, gradient}) {
+    CHECK(row.count == 4);
+    CHECK(row.over == "stage");
+    CHECK(row.megabytes == Approx(0.26));
+    CHECK(row.ms == Approx(sent.ms).margin(0.011));  // both ends of a message take its time
+    CHECK(row.exposed <= row.ms);
+  }
+  // Two stages have the embedding, of 320 rows of 1 KB with padding; each sends all of it once to sum two summands.
+  for (const std::string& section : {first, last}) {
+    const StageRow shared = row_of(section, "wte.weight",
+                                   "the ranks have summands of the gradients of 1 parameter, the updates read the sums");
+    CHECK(shared.count == 1);
+    CHECK(shared.over == "stage");
+    CHECK(shared.megabytes == Approx(0.33));
+    CHECK(row_of(section, "h.*.moe.dispatch.all_to_all",
+                 "forward: activations go to the ranks of the tokens' experts")
+              .over == "expert");
+  }
+
+  // What covers a message is computed on the stage at that end of it.
+  const auto sent_cover = cover_of(first, "h.1.mlp.c_proj.send_next", "forward");
+  const auto got_cover = cover_of(last, "h.1.mlp.c_proj.receive_previous", "forward");
+  CHECK(std::stod(sent_cover[0]) == Approx(sent.ms).margin(0.011));
+  CHECK(std::stod(got_cover[0]) == Approx(got.ms).margin(0.011));
+  CHECK(std::stod(sent_cover[1]) == Approx(100 * (1 - sent.exposed / sent.ms)).margin(1.5));
+  CHECK(std::stod(got_cover[1]) == Approx(100 * (1 - got.exposed / got.ms)).margin(1.5));
+  CHECK(matches(sent_cover[2], "h.[01].[a-z0-9_.]+ "));
+  CHECK_FALSE(matches(sent_cover[2], "h.[23]."));
+  CHECK_FALSE(matches(got_cover[2], "h.[01]."));
+}
+
+TEST_CASE("plan refuses bounds of stages") {
+  const TemporaryFolder folder;
+  const auto outcome = lancet("plan " + folder.write("small.json", small_config_text) +
+                              " --ranks 2 --on ethernet-10g-cpu --set mesh.stage=2 --bounds");
+  CHECK(outcome.code == 2);
+  CHECK(outcome.output == "error: --bounds: expected mesh.stage = 1, found 2\n");
+}
+
+TEST_CASE("plan warns of a pipeline that drains after few micro batches") {
+  const TemporaryFolder folder;
+  const std::string plan =
+      "plan " + folder.write("small.json", small_config_text) + " --ranks 2 --on ethernet-10g-cpu --set mesh.stage=2 ";
+  const auto few = lancet(plan + "--set train.gradient_accumulation_steps=67");
+  INFO(few.output);
+  CHECK(few.code == 0);
+  CHECK(few.lines_with("the pipeline drains after every 1 micro batch of a step's 67, since no number from 32 to 64 "
+                       "divides 67; of 68, it drains after every 34") == 1);
+  CHECK(lancet(plan + "--set train.gradient_accumulation_steps=7").lines_with("drains") == 0);
+}
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("a run of stages is traced, and its report draws every rank beside its stage's prediction") {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  const auto outcome = mpirun(
+      2, "train " + folder.write("small.json", small_config_text) +
+             " --set train.steps=3 --set mesh.stage=2 --set train.gradient_accumulation_steps=4 --set log.trace=3 "
+             "--set train.pipeline_schedule=searched --set overlap.profile=" +
+             (folder / "costs.json") + " --run-dir " + run);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  std::map<int, std::size_t> events;
+  const auto trace = json_in(*read_file(run + "/trace.json", "a trace"));
+  for (const auto& event : trace["traceEvents"]) events[event["pid"]] += event["ph"] == "X";
+  const auto count = [&](const char* plan) {
+    return ir::parse_plan(*read_file(run + plan, "a plan"))->program.instructions.size();
+  };
+  const std::size_t first = count("/plan.ir"), last = count("/plan.stage1.ir");
+  CHECK(events == std::map<int, std::size_t>{{0, first}, {1, last}, {2, first}, {3, last}});
+
+  const auto reported = lancet("report " + run + " --out " + (folder / "page.html"));
+  INFO(reported.output);
+  REQUIRE(reported.code == 0);
+  CHECK(reported.lines_with("left out") == 0);
+  const std::string page = *read_file(folder / "page.html", "a page");
+  for (const char* process :
+       {"predicted, stage 0", "measured, stage 0, rank 0", "predicted, stage 1", "measured, stage 1, rank 1"})
+    CHECK(page.find(fmt::format("\"process\":\"{}\",\"stream\":\"compute\"", process)) != std::string::npos);
+  CHECK(page.find("\"process\":\"measured, stage 1, rank 1\",\"stream\":\"receive_previous\"") != std::string::npos);
+  // The measured times of the messages of both stages are there.
+  for (const char* row : {"\"stage\":0,\"site\":\"h.0.ln_2.send_next\"", "\"stage\":1,\"site\":\"h.0.ln_2.receive_previous\""}) {
+    const std::size_t at = page.find(row);
+    REQUIRE(at != page.npos);
+    CHECK(page.substr(at, 400).find("\"measured\":{\"ms\":") != std::string::npos);
+  }
+}
+#endif
+
+}  // namespace lancet::test
