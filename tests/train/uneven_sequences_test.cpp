@@ -47,8 +47,8 @@ UnevenRun uneven_run(const config::Config& config, int ranks, int steps) {
         if (rank > 0) return;
         const auto& instructions = trainer.executor().plan().program.instructions;
         run.permutes = int(std::ranges::count(instructions, "permute_shards", &ir::Instruction::op));
-        run.parts = int(std::ranges::count_if(
-            instructions, [](const ir::Instruction& at) { return at.attributes.has("parts"); }));
+        run.parts = int(
+            std::ranges::count_if(instructions, [](const ir::Instruction& at) { return at.attributes.has("parts"); }));
       },
       &costs);
   return run;
@@ -77,8 +77,7 @@ void check_uneven(const UnevenCase& c) {
       config.overlap.policy = policy;
       const UnevenRun found = uneven_run(config, mesh.ranks(), 20);
       INFO(to_string(mesh) << ", " << policy << ": " << found.permutes << " permutes, " << found.parts << " parts");
-      if (policy == "collective_matmul") CHECK(found.permutes > 0);
-      if (policy == "lancet") CHECK(found.permutes + found.parts > 0);
+      if (policy != "sequential") CHECK(found.permutes + (policy == "collective_matmul" ? 0 : found.parts) > 0);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         INFO("step " << i + 1);
         CHECK(found.records[i].loss == Approx(expected[i].loss).epsilon(1e-5));
@@ -119,26 +118,32 @@ TEST_CASE("uneven sequences: shared experts, micro batches and sharded optimizer
 
 TEST_CASE("uneven sequences: layers that drop nothing train as on one rank") {
   check_uneven({.meshes = {test::mesh_of(1, 2, 2)},
-                .policies = {"sequential", "lancet"},
+                .policies = {"sequential", "collective_matmul"},
                 .change = [](config::Config& config) {
                   config.model.capacity_factor.reset();
                   config.model.dropless_imbalance = 0.5;  // several rounds
                 }});
 }
 
+TEST_CASE("uneven sequences: steps in parts of the batch and of the slots train as on one rank") {
+  check_uneven({.meshes = {test::mesh_of(1, 2, 2)},
+                .policies = {"partition", "flowmoe", "lancet", "lancet_paper", "expert_pipeline", "comet"},
+                .change = [](config::Config& config) { config.overlap.parts = 2; }});
+}
+
 TEST_CASE("uneven sequences: runs resume bit for bit under every policy") {
   const test::InMemory place;
   const test::TemporaryFolder folder;
   const test::CostsOfRings costs;
-  config::Config config = uneven_on(GENERATE(test::mesh_of(1, 2, 2), test::mesh_of(1, 1, 3)), true);
+  const Mesh mesh = GENERATE(test::mesh_of(1, 2, 2), test::mesh_of(1, 1, 3));
+  config::Config config = uneven_on(mesh, true);
   config.overlap.policy = GENERATE("sequential", "collective_matmul", "lancet");
   config.train.save_interval = 100;
   config.train.zero = 1;
-  const int ranks = config::mesh_of(config, 4).size({Axis::data, Axis::expert, Axis::tensor});
-  const auto whole = test::losses_of_run(config, folder / "whole", ranks, 0, &costs);
+  const auto whole = test::losses_of_run(config, folder / "whole", mesh.ranks(), 0, &costs);
   REQUIRE(whole.size() == 6);
-  test::losses_of_run(config, folder / "stopped", ranks, 3, &costs);
-  CHECK(test::losses_of_run(config, folder / "stopped", ranks, 0, &costs) == whole);
+  test::losses_of_run(config, folder / "stopped", mesh.ranks(), 3, &costs);
+  CHECK(test::losses_of_run(config, folder / "stopped", mesh.ranks(), 0, &costs) == whole);
 }
 
 }  // namespace lancet
