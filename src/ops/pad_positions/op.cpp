@@ -80,9 +80,14 @@ Sample targets_of(std::int64_t batch, std::int64_t sequence, std::int64_t positi
   return {{i32({batch, sequence}, Fill::tokens)},
           {{"sequence", sequence}, {"positions", positions}, {"vocabulary", 50}}};
 }
-Sample choices_of(std::int64_t tokens, std::int64_t choices, std::int64_t sequence, std::int64_t positions) {
+Sample choices_of(std::int64_t tokens, std::int64_t choices, std::int64_t sequence, std::int64_t positions,
+                  std::int64_t groups = 1) {
   return {{weight_of(tokens, choices), expert_of(tokens, choices), slot_of(tokens, choices)},
-          {{"capacity", tokens / 4}, {"experts", 4}, {"sequence", sequence}, {"positions", positions}}};
+          {{"capacity", tokens / 4 / groups},
+           {"groups", groups},
+           {"experts", 4},
+           {"sequence", sequence},
+           {"positions", positions}}};
 }
 
 const OpDef table[] = {
@@ -118,8 +123,8 @@ const OpDef table[] = {
      .infer = infer_choices,
      .gradient = gradient_of_choices,
      .work = work_pad,
-     .partition = {{{0, 0, 0}, {0, 0, 0}}},
-     .samples = {choices_of(16, 1, 4, 6), choices_of(12, 2, 3, 4), choices_of(20, 3, 5, 8)},
+     .partition = {{{0, 0, 0}, {0, 0, 0}, SplitIn::time}, {{0, 0, 0}, {0, 0, 0}, SplitIn::space}},
+     .samples = {choices_of(16, 1, 4, 6), choices_of(12, 2, 3, 4), choices_of(20, 3, 5, 8), choices_of(24, 2, 3, 4, 4)},
      .ragged = Ragged{{}, {}, -1, 2}},
 };
 
