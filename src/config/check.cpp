@@ -62,9 +62,11 @@ Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
   const Train& t = config.train;
   const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
-  if (tokens > double(most_tokens))
+  const double shards = t.sequence_parallel ? mesh[mesh::Axis::tensor] : 1;  // of a sequence, which is padded to them
+  if (const double padded = double(t.micro_batch_size) * std::ceil(sequence / shards) * shards;
+      padded > double(most_tokens))
     return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens, found {:.0f}", most_tokens,
-                   tokens);
+                   padded);
   struct Size {
     const char* what;
     double elements;

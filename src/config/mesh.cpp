@@ -57,9 +57,7 @@ Status check_tensor(const Config& config) {
       {"heads (model.n_head)", "h.*.attn.c_attn", model.n_head, true},
       {"features (model.n_inner)", own_width ? "h.*.mlp.c_fc" : "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner(),
        model.has_dense_ffn() || !own_width},
-      {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width},
-      {"tokens of a sequence (train.seq_len)", "the residual stream", config.train.seq_len,
-       config.train.sequence_parallel}};
+      {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width}};
   for (const Dimension& dimension : split)
     if (dimension.there && dimension.extent % tensor != 0)
       return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",

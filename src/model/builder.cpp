@@ -47,6 +47,20 @@ void Builder::split_features(TensorId id, const Split& features) {
   if (splits_sequence()) annotate(id, {over_batch, whole, features});
 }
 
+std::int64_t Builder::positions() const {
+  if (!splits_sequence()) return options_.sequence;
+  const std::int64_t shards = options_.vocabulary_shards;
+  return (options_.sequence + shards - 1) / shards * shards;
+}
+
+std::vector<TensorId> Builder::padded(std::string_view op, std::vector<TensorId> operands, const std::string& label) {
+  if (positions() == options_.sequence) return operands;
+  return emit(op, std::move(operands), {{"sequence", options_.sequence}, {"positions", positions()}}, label);
+}
+
+TensorId Builder::to_positions(TensorId x, const std::string& label) { return padded("pad_positions", {x}, label)[0]; }
+TensorId Builder::to_tokens(TensorId x, const std::string& label) { return padded("cut_positions", {x}, label)[0]; }
+
 TensorId Builder::add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
   parameter.is_experts = dimensions[0] == over_experts;
   if (parameter.is_experts) parameter.experts = options_.experts;

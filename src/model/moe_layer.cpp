@@ -40,7 +40,7 @@ class MoeLayer {
   }
 
   TensorId build(TensorId x) {
-    const Route all = padded(route(b_, block_, x, groups_, capacity_));
+    const Route all = of_positions(by_padded_numbers(route(b_, block_, x, groups_, capacity_)));
     const Experts weights = experts();
     const TensorId routed = slots_ == groups_ * capacity_ ? through(x, all, weights) : in_windows(x, all, weights);
     return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
@@ -48,13 +48,19 @@ class MoeLayer {
 
  private:
   // The route to the experts' tensors, by padded numbers.
-  Route padded(Route to) {
+  Route by_padded_numbers(Route to) {
     if (!b_.options().experts.pads()) return to;
     const auto numbers = b_.emit("pad_experts", {to.expert, to.slot, to.filled},
                                  {{"counts", mesh::to_string(b_.options().experts)}}, name_ + ".gate");
     to.expert = numbers[0];
     to.filled = numbers[1];
     return to;
+  }
+
+  // The route of all positions, in which those without a token go to no expert.
+  Route of_positions(Route to) {
+    const auto choices = b_.padded("pad_choices", {to.weight, to.expert, to.slot}, name_ + ".gate");
+    return {choices[1], choices[0], choices[2], to.filled};
   }
 
   // The first window of the slots (ops/window) is an MoE layer as any other. Further ones, where an expert has more
@@ -73,7 +79,7 @@ class MoeLayer {
     return sum;
   }
 
-  // To the experts and back: [B,S,D] -> [B,S,D].
+  // To the experts and back: [B,S',D] -> [B,S',D].
   TensorId through(TensorId x, const Route& to, const Experts& weights) {
     const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}},
                                   name_ + ".dispatch")[0];  // [E,C,D]

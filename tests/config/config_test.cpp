@@ -331,6 +331,10 @@ TEST_CASE("a tensor that fits no machine is refused before any size overflows") 
   };
   CHECK(error({"train.micro_batch_size=1048576", "model.n_positions=4096"}) ==
         "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 4294967296");
+  CHECK(error({"train.micro_batch_size=1048576", "model.n_positions=2047", "mesh.tensor=4",
+               "train.sequence_parallel=true", "model.n_head=4"},
+              4) ==
+        "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 2147483648");
   CHECK(error({"train.micro_batch_size=1048576"}) ==
         "config: the logits (train.micro_batch_size * seq_len * model.vocab_size): expected at most 1099511627776 "
         "elements, "

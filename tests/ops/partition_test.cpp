@@ -263,17 +263,20 @@ class Split {
     CHECK(joined.same_bytes(whole_.results[r]));
   }
 
-  // The slots of choices: those of a shard begin at 0. Where experts choose, choice k is expert k.
-  void check_slots() const {
-    const auto* whole = whole_.results[0].as<std::int32_t>();
-    const bool experts_choose = whole_.operands[0].type().dtype != DType::i32;
-    for (std::size_t p = 0; p < parts_.size(); ++p)
-      for (std::int64_t i = 0; i < parts_[p].results[0].shape().elements(); ++i, ++whole) {
-        const std::int32_t slot = parts_[p].results[0].as<std::int32_t>()[i];
-        const std::int32_t expert = experts_choose ? std::int32_t(i % whole_.results[0].shape()[1])
-                                                   : parts_[p].operands[0].as<std::int32_t>()[i];
+  // The slots of choices: those of a shard begin at 0. Where experts choose, choice k is expert k. An op that keeps the
+  // slots has the experts before them.
+  void check_slots(std::size_t r) const {
+    const auto* whole = whole_.results[r].as<std::int32_t>();
+    const bool experts_choose = r == 0 && whole_.operands[0].type().dtype != DType::i32;
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const GuardedTensor& chosen = r == 0 ? parts_[p].operands[0] : parts_[p].results[r - 1];
+      for (std::int64_t i = 0; i < parts_[p].results[r].shape().elements(); ++i, ++whole) {
+        const std::int32_t slot = parts_[p].results[r].as<std::int32_t>()[i];
+        const std::int32_t expert =
+            experts_choose ? std::int32_t(i % whole_.results[r].shape()[1]) : chosen.as<std::int32_t>()[i];
         CHECK(*whole == (slot < 0 ? slot : slot + first_slot(p, expert)));
       }
+    }
   }
 
   // The part [begin, end) of `all`; an axis of another extent is split in proportion.
@@ -309,7 +312,8 @@ class Split {
   void check_result(std::size_t r) {
     const GuardedTensor& whole = whole_.results[r];
     const ops::Axis axis = row_.results[r];
-    if (has_slots_ && op_.kind == ops::Kind::gate && r == 0) return check_slots();
+    if (has_slots_ && (op_.kind == ops::Kind::gate ? r == 0 : op_.name == "pad_choices" && r == 2))
+      return check_slots(r);
     if (has_slots_ && op_.ragged && std::ranges::count(op_.ragged->results, int(r)) > 0) return check_buffer(r);
     if (axis == ops::partial) return check_sum(r);
     if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);

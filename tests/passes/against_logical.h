@@ -11,7 +11,7 @@ namespace lancet::test {
 
 // All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
 inline std::string difference(const ir::Program& logical, const ir::Program& local, const mesh::Mesh& mesh,
-                              const Values& values) {
+                              const Values& values, double tolerance = 1e-9) {
   const mesh::Mesh alone;
   LockStep whole(logical, alone), ranks(local, mesh);
   for (const auto& [name, value] : values) {
@@ -24,7 +24,7 @@ inline std::string difference(const ir::Program& logical, const ir::Program& loc
     const DoubleTensor& expected = whole.of(output.tensor)[0];
     const mesh::Sharding sharding = output_sharding(logical, output, local, mesh);
     const ir::TensorId found = local.output(output.name);
-    if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, 1e-9); wrong != 0)
+    if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, tolerance); wrong != 0)
       return fmt::format("output {}: {} elements of {} differ", output.name, wrong,
                          to_string(expected.shape(), sharding));
   }

@@ -1,6 +1,6 @@
 // Rings of windows beside products against gather-then-multiply and multiply-then-scatter: in double by the ops'
 // references, and by kernels on ranks that are threads. The step is an FFN with the sequence split outside of it, and
-// its gradients.
+// its gradients; and one of a model whose sequences have padding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,12 +11,13 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/verify.h"
 #include "lancet/ir/verify_ranks.h"
+#include "lancet/model/gpt2_moe.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "passes/lock_step.h"
-#include "passes/partitioned.h"
+#include "passes/against_logical.h"
 #include "planner/planned_ranks.h"
 #include "schedule/ring_shards/ring_rewrite.h"
+#include "small_model.h"
 
 using namespace lancet;
 using namespace lancet::test;
@@ -181,6 +182,20 @@ struct RingCosts final : cost::Costs {
   cost::Interference interference() const override { return {}; }
 };
 
+// The logical step of a block with experts, two sequences of `tokens` tokens each, which `ranks` ranks split.
+ir::Program step_of_model(int ranks, std::int64_t tokens, bool sequence_parallel) {
+  config::Model model = small_model();
+  model.n_layer = 1;
+  model.n_head = 24;
+  model.n_embd = 48;
+  const auto step = passes::shard(
+      passes::autodiff(model::build_forward(
+          model, {.batch = 2, .sequence = tokens, .vocabulary_shards = ranks, .sequence_parallel = sequence_parallel})),
+      mesh_with(1, 1, ranks));
+  if (!step.ok()) FAIL(step.error().message);
+  return *step;
+}
+
 schedule::Candidate with_collective_matmul(const ir::Program& program, const cost::Costs& costs) {
   const auto step = schedule::Step::make(program, costs, {});
   if (!step.ok()) FAIL(step.error().message);
@@ -257,6 +272,28 @@ TEST_CASE("rings: in every way the step is that of gather-then-multiply and mult
       CHECK(largest_difference(in_double(ringed, ranks), expected) < 1e-12);
     }
   }
+}
+
+TEST_CASE("rings: where shards have padding, the step is that of the whole sequences in every way") {
+  for (const int ranks : {2, 3, 4, 8})
+    for (const std::int64_t tokens : {2 * ranks - 1, ranks + 1, 1}) {
+      const mesh::Mesh mesh = mesh_with(1, 1, ranks);
+      const ir::Program whole = step_of_model(ranks, tokens, false);  // without padding
+      const ir::Program local = partitioned(step_of_model(ranks, tokens, true), mesh);
+      const Values values = random_values(whole, 67, 11);
+      CHECK(difference(whole, local, mesh, values, 1e-12) == "");
+      const std::vector<Ring> rings = schedule::find_rings(local);
+      REQUIRE(rings.size() >= 8);
+      auto all = some_choices(rings);
+      all.erase(all.begin(), all.end() - 8);  // those in which each ring chooses at random
+      all.emplace_back(rings.size(), RingChoice{RingWay::one_way, true});
+      for (const auto& choices : all) {
+        INFO(ranks << " ranks, " << tokens << " tokens, " << in_words(choices));
+        const ir::Program ringed = schedule::with_rings(local, rings, choices).program;
+        require_sound(ops::verify(ringed));
+        CHECK(difference(whole, ringed, mesh, values, 1e-12) == "");
+      }
+    }
 }
 
 TEST_CASE("rings: on threads, gathered windows keep all bits, and sums are rounded differently at most") {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "declared_costs.h"
+#include "costs_of_rings.h"
 #include "in_memory.h"
 #include "lancet/ir/print.h"
 #include "lancet/planning/from_config.h"
@@ -15,31 +15,6 @@
 
 namespace lancet {
 namespace {
-
-// A slow device, whose copies take no time, on a network that products can hide.
-struct CostsOfRings final : cost::Costs {
-  test::DeclaredCosts others;
-  CostsOfRings() {
-    others.elements_per_ms = 4000;
-    others.network_mb_per_s = 20;
-    others.latency_ms = 0.001;
-  }
-  std::optional<double> compute_ms(std::string_view key) const override {
-    for (const std::string_view copy : {"take_window(", "join_windows(", "sum("})
-      if (key.starts_with(copy)) return 0.001;
-    return others.compute_ms(key);
-  }
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override {
-    return others.all_to_all_ms(bytes, group);
-  }
-  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override {
-    return others.all_reduce_ms(bytes, group);
-  }
-  cost::CoreCost all_to_all_core() const override { return {}; }
-  cost::CoreCost all_reduce_core() const override { return {}; }
-  double launch_ms() const override { return 0; }
-  cost::Interference interference() const override { return {}; }
-};
 
 config::Config split_sequences(const mesh::Mesh& mesh, bool experts) {
   config::Config config = test::config_on(mesh);
@@ -60,7 +35,7 @@ struct RingRun {
 
 // late: the rank that sleeps 50 ms before each step.
 RingRun ring_run(const config::Config& config, int ranks, int steps, int late = -1) {
-  const CostsOfRings costs;
+  const test::CostsOfRings costs;
   RingRun run;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
@@ -82,7 +57,7 @@ RingRun ring_run(const config::Config& config, int ranks, int steps, int late = 
 }
 
 std::vector<double> losses_with_rings(config::Config config, const std::string& folder, int ranks, int stop) {
-  const CostsOfRings costs;
+  const test::CostsOfRings costs;
   return test::losses_of_run(std::move(config), folder, ranks, stop, &costs);
 }
 
@@ -148,7 +123,7 @@ TEST_CASE("collective_matmul: runs resume bit for bit") {
 
 TEST_CASE("collective_matmul: a plan with rings is one of the config, and one that lacks a product is not") {
   const test::TemporaryFolder folder;
-  const CostsOfRings costs;
+  const test::CostsOfRings costs;
   const config::Config config = split_sequences(test::mesh_of(1, 1, 2), true);
   const auto plan = planning::plan_step(config, 2, {.costs = &costs});
   REQUIRE(plan.ok());

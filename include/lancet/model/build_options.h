@@ -41,6 +41,7 @@ struct BuildOptions {
   // then, from dispatch to combine, and all of them the room of the rank with the most.
   mesh::PaddedExperts experts = {};
   // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
+  // They have S' positions of a sequence, the least multiple of vocabulary_shards that is no less than S.
   bool sequence_parallel = false;
 };
 
