@@ -176,8 +176,7 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   const auto measure = [&] {
     cost::Profile profile;
     const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto step,
-                    planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0}));
+      LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0}));
       if (world.rank() == 0) profile = step.profile;
       return {};
     });
@@ -192,7 +191,8 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
     CHECK(points[0].bytes == 1024);
     CHECK(points[0].ms > 0);
   }
-  CHECK(reaches == (rings ? std::vector<std::string>{"neighbour 1", "neighbour 2"} : std::vector<std::string>{"on_host"}));
+  CHECK(reaches ==
+        (rings ? std::vector<std::string>{"neighbour 1", "neighbour 2"} : std::vector<std::string>{"on_host"}));
   const planning::PlanTarget target{.ranks = 4, .hosts = 2, .profile = config.overlap.profile};
   const auto planned = planning::plan_offline(config, target);
   if (!planned.ok()) FAIL(planned.error().message);
