@@ -66,11 +66,11 @@ TEST_CASE("plan predicts pipeline stages on every mesh, and says what is idle on
 // Of each of 4 micro batches of 16 sequences of 16 tokens of 1 KB, two values cross forwards and a gradient backwards.
 TEST_CASE("the explanation of stages: why each communication is there, and what hides it on its stage") {
   const TemporaryFolder folder;
-  const auto outcome = lancet(
-      "plan " + folder.write("small.json", small_config_text) +
-      " --ranks 4 --on ethernet-10g-cpu --explain --set mesh.stage=2 --set mesh.expert=2 --set model.n_layer=4 "
-      "--set model.n_embd=256 --set train.micro_batch_size=16 --set train.dtype=fp32 "
-      "--set train.gradient_accumulation_steps=4");
+  const auto outcome =
+      lancet("plan " + folder.write("small.json", small_config_text) +
+             " --ranks 4 --on ethernet-10g-cpu --explain --set mesh.stage=2 --set mesh.expert=2 --set model.n_layer=4 "
+             "--set model.n_embd=256 --set train.micro_batch_size=16 --set train.dtype=fp32 "
+             "--set train.gradient_accumulation_steps=4");
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("train.pipeline_schedule = 1f1b. What one stage makes") == 1);
@@ -98,13 +98,12 @@ TEST_CASE("the explanation of stages: why each communication is there, and what 
   }
   // Two stages have the embedding, of 320 rows of 1 KB with padding; each sends all of it once to sum two summands.
   for (const std::string& section : {first, last}) {
-    const StageRow shared = row_of(section, "wte.weight",
-                                   "the ranks have summands of the gradients of 1 parameter, the updates read the sums");
+    const StageRow shared = row_of(
+        section, "wte.weight", "the ranks have summands of the gradients of 1 parameter, the updates read the sums");
     CHECK(shared.count == 1);
     CHECK(shared.over == "stage");
     CHECK(shared.megabytes == Approx(0.33));
-    CHECK(row_of(section, "h.*.moe.dispatch.all_to_all",
-                 "forward: activations go to the ranks of the tokens' experts")
+    CHECK(row_of(section, "h.*.moe.dispatch.all_to_all", "forward: activations go to the ranks of the tokens' experts")
               .over == "expert");
   }
 
@@ -170,7 +169,8 @@ TEST_CASE("a run of stages is traced, and its report draws every rank beside its
     CHECK(page.find(fmt::format("\"process\":\"{}\",\"stream\":\"compute\"", process)) != std::string::npos);
   CHECK(page.find("\"process\":\"measured, stage 1, rank 1\",\"stream\":\"receive_previous\"") != std::string::npos);
   // The measured times of the messages of both stages are there.
-  for (const char* row : {"\"stage\":0,\"site\":\"h.0.ln_2.send_next\"", "\"stage\":1,\"site\":\"h.0.ln_2.receive_previous\""}) {
+  for (const char* row :
+       {"\"stage\":0,\"site\":\"h.0.ln_2.send_next\"", "\"stage\":1,\"site\":\"h.0.ln_2.receive_previous\""}) {
     const std::size_t at = page.find(row);
     REQUIRE(at != page.npos);
     CHECK(page.substr(at, 400).find("\"measured\":{\"ms\":") != std::string::npos);

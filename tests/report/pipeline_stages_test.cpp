@@ -26,8 +26,8 @@ program small
 )";
 
 std::string process(int pid, int stage, const std::string& name) {
-  return fmt::format(
-      R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "{}", "stage": {}}}}},)", pid, name, stage);
+  return fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "{}", "stage": {}}}}},)", pid,
+                     name, stage);
 }
 
 std::string event(int pid, int stream, const std::string& name, int index, int begin_us, int us) {

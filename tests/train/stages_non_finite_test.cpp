@@ -81,13 +81,16 @@ TEST_CASE("stages: the instruction that overflows is the one that does so on one
   constexpr float largest = 3e38f;
   for (const char* name : {"h.1.mlp.c_fc.weight", "h.3.mlp.c_fc.weight", "h.3.attn.c_attn.weight", "ln_f.weight"}) {
     INFO(name);
-    const auto made = [](const std::string& message) { return message.substr(std::min(message.find(" = "), message.size())); };
+    const auto made = [](const std::string& message) {
+      return message.substr(std::min(message.find(" = "), message.size()));
+    };
     const std::string expected =
         cause_of(searched_step(1, 1, PipelineSchedule::one_forward_one_backward), 1, {name, largest});
     INFO(expected);
     REQUIRE(found_in(expected).starts_with(" in micro batch 0: %"));
     REQUIRE(made(expected).starts_with(" = "));
-    for (const PipelineSchedule schedule : {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble}) {
+    for (const PipelineSchedule schedule :
+         {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble}) {
       const std::string found = cause_of(searched_step(4, 1, schedule), 4, {name, largest});
       CHECK(found_in(found).starts_with(" in micro batch 0: %"));
       CHECK(made(found) == made(expected));

@@ -14,8 +14,7 @@ TEST_CASE("stages: a trace has the streams of each rank beside the prediction of
   const test::DeclaredCosts costs;
   config::Config config = test::mesh_config(2);
   config.train.gradient_accumulation_steps = 4;
-  config.train.pipeline_schedule =
-      GENERATE(config::PipelineSchedule::zero_bubble, config::PipelineSchedule::searched);
+  config.train.pipeline_schedule = GENERATE(config::PipelineSchedule::zero_bubble, config::PipelineSchedule::searched);
   config.mesh.stage = 2;
   config.mesh.expert = 2;
   config.log.trace = 2;
