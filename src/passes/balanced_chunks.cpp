@@ -139,11 +139,11 @@ class BalancedChunks {
   }
 
   const int count_, stages_, laps_;
-  const double after_;                                              // the work after the blocks
-  std::vector<double> before_{0};                                   // the work of the blocks before each
+  const double after_;             // the work after the blocks
+  std::vector<double> before_{0};  // the work of the blocks before each
   double most_sum_ = infinite, most_chunk_ = infinite, best_ = infinite;
-  int second_ = 0;                                                  // the first block of the second lap
-  std::vector<std::vector<State>> states_;                          // by stages that are filled, and ends
+  int second_ = 0;                          // the first block of the second lap
+  std::vector<std::vector<State>> states_;  // by stages that are filled, and ends
   std::vector<int> first_;
 };
 
