@@ -225,7 +225,7 @@ constexpr Field table[] = {
     ROW(mesh.stage, between(1, most_ranks), "pipeline stages, each of consecutive blocks of the model; at most n_layer"),
     ROW(mesh.stage_blocks, between(0, most_layers),
         "blocks of each stage, in their order, as in [3, 1]; interleaved: of each of its two runs a stage, in the order of "
-        "the model; the last may have none, and then has the head alone; []: such that the largest is as small as can be"),
+        "the model; the last may have none, and then has the head alone; []: such that the stages' work is balanced"),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),

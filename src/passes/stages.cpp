@@ -16,7 +16,7 @@
 #include <limits>
 #include <map>
 
-#include "lancet/ir/block.h"
+#include "blocks.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
@@ -36,52 +36,6 @@ int accumulator_of(const Instruction& at) {
     for (std::size_t i = 0; i < std::min(row.operands.size(), at.operands.size()); ++i)
       if (row.operands[i] == ops::accumulated) return int(i);
   return -1;
-}
-
-std::vector<std::size_t> makers_of(const ir::Program& program) {
-  std::vector<std::size_t> made(program.tensors.size(), program.instructions.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    for (const TensorId id : program.instructions[i].results) made[id.index()] = i;
-  return made;
-}
-
-int block_count(const ir::Program& program) {
-  int count = 0;
-  for (const Instruction& at : program.instructions) count = std::max(count, ir::block_of(at.label).value_or(-1) + 1);
-  return count;
-}
-
-// The block of each instruction: 0 before the first one; after the last one, the number of blocks. The backward pass
-// has the labels of the forward pass; what neither names is with its first operand that an instruction makes.
-std::vector<int> blocks_of(const ir::Program& program) {
-  std::vector<int> blocks(program.instructions.size());
-  const std::vector<std::size_t> made = makers_of(program);
-  std::map<std::string_view, int> of_label;
-  const int count = block_count(program);
-  int reached = -1;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const Instruction& at = program.instructions[i];
-    if (const auto block = ir::block_of(at.label)) {
-      blocks[i] = reached = *block;
-      continue;
-    }
-    if (at.role == Role::forward) {
-      blocks[i] = of_label.try_emplace(at.label, reached + 1 == count ? count : 0).first->second;
-      continue;
-    }
-    const auto known = of_label.find(at.label);
-    blocks[i] = count;
-    if (known != of_label.end()) {
-      blocks[i] = known->second;
-      continue;
-    }
-    for (const TensorId id : at.operands)
-      if (made[id.index()] < i) {
-        blocks[i] = blocks[made[id.index()]];
-        break;
-      }
-  }
-  return blocks;
 }
 
 std::string type_text(const Shape& shape) {
@@ -361,34 +315,6 @@ class Stage {
 };
 
 }  // namespace
-
-Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks) {
-  const std::vector<int> blocks = blocks_of(program);
-  const int count = block_count(program);
-  if (count < chunks)
-    return config_error(fmt::format(
-        "config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}", count, chunks));
-  std::vector<double> before(std::size_t(count) + 1);  // work of the blocks before each
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    before[std::size_t(std::min(blocks[i] + 1, count))] += ops::work(program, program.instructions[i]).flops;
-  for (std::size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
-  // least[s][b]: the largest work of a chunk if the blocks before b are in s + 1 chunks; from: where the last begins.
-  std::vector<std::vector<double>> least(std::size_t(chunks), std::vector<double>(before.size()));
-  std::vector<std::vector<int>> from(std::size_t(chunks), std::vector<int>(before.size()));
-  for (std::size_t s = 0; s < std::size_t(chunks); ++s)
-    for (std::size_t b = s + 1; b < before.size(); ++b) {
-      least[s][b] = s == 0 ? before[b] : std::numeric_limits<double>::infinity();
-      for (std::size_t a = s; s > 0 && a < b; ++a)
-        if (const double most = std::max(least[s - 1][a], before[b] - before[a]); most < least[s][b]) {
-          least[s][b] = most;
-          from[s][b] = int(a);
-        }
-    }
-  std::vector<int> first(std::size_t(chunks), 0);
-  for (std::size_t s = std::size_t(chunks), end = std::size_t(count); s-- > 1; end = std::size_t(first[s]))
-    first[s] = from[s][end];
-  return first;
-}
 
 std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
                                      std::span<const int> first_blocks) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/plan_memory.h"
@@ -30,56 +31,83 @@ class Stages {
   }
 
   // 1F1B.
-  const Orders& plain() const { return plain_; }
+  StageOrders plain() const { return {plain_, said()}; }
 
-  // With the longest delays of weight gradients whose arenas are small enough.
-  Orders zero_bubble() const {
+  Result<StageOrders> zero_bubble() const {
+    LANCET_ASSIGN(const auto costs, op_costs());
+    if (!costs) return StageOrders{delayed(true), said()};
+    Found zero = shortest_delayed();
+    if (makespan_of(plain_) < zero.ms) return StageOrders{plain_, said("1f1b")};
+    return StageOrders{std::move(zero.orders), said()};
+  }
+
+  Result<StageOrders> searched() const {
+    LANCET_ASSIGN(const auto costs, op_costs());
+    if (!costs) return unknown();
+    std::vector<schedule::Dependencies> needed;
+    std::vector<schedule::StageWork> work;
+    for (const ir::Program* program : programs_) needed.push_back(ir::dependencies(*program));
+    for (std::size_t stage = 0; stage < programs_.size(); ++stage)
+      work.push_back({*programs_[stage], needed[stage], (*costs)[stage]});
+    Found zero = shortest_delayed();
+    const double plain_ms = makespan_of(plain_);
+    auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
+    if (found && found->makespan < std::min(plain_ms, zero.ms))
+      return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
+    if (plain_ms <= zero.ms) return StageOrders{plain_, said("1f1b")};
+    return StageOrders{std::move(zero.orders), said("zero_bubble")};
+  }
+
+ private:
+  struct Found {
+    Orders orders;
+    double ms;
+  };
+  using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
+
+  int count() const { return int(programs_.size()); }
+
+  std::string said(std::string_view found = "") const {
+    return fmt::format("{}{}{}", name(request_.pipeline_schedule), found.empty() ? "" : ": ", found);
+  }
+  StageOrders unknown() const {
+    constexpr std::string_view why = "since the time of an op is not known";
+    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
+      return {plain_, said(fmt::format("1f1b, {}", why))};
+    return {delayed(true), said(fmt::format("zero_bubble, {}", why))};
+  }
+
+  // Nothing if the costs lack an op, which they may.
+  Result<std::optional<OpCosts>> op_costs() const {
+    OpCosts of_stages;
+    if (!request_.costs) return std::optional<OpCosts>();
+    for (int stage = 0; stage < count(); ++stage) {
+      auto costs = cost::op_costs(*request_.costs->of_stage(stage), *programs_[std::size_t(stage)]);
+      if (!costs.ok() && request_.costs_may_lack_ops) return std::optional<OpCosts>();
+      if (!costs.ok()) return costs.error();
+      of_stages.push_back(*std::move(costs));
+    }
+    return std::optional(std::move(of_stages));
+  }
+
+  // Zero bubble with the longest delays of weight gradients whose arenas are small enough. dealt: over all-to-alls.
+  Orders delayed(bool dealt) const {
     Orders orders;
     for (int stage = 0; stage < count(); ++stage)
       for (int delay = stage; delay >= 0; --delay) {
         orders.push_back(schedule::in_pipeline_order(*programs_[std::size_t(stage)], PipelineSchedule::zero_bubble,
-                                                     stage, count(), delay));
+                                                     stage, count(), {delay, dealt}));
         if (delay == 0 || arena_bytes(orders.back()) <= most_bytes_[std::size_t(stage)]) break;
         orders.pop_back();
       }
     return orders;
   }
 
-  Result<StageOrders> searched() const {
-    if (!request_.costs) return unknown();
-    std::vector<schedule::Dependencies> needed;
-    std::vector<std::vector<cost::OpCost>> op_costs;
-    std::vector<schedule::StageWork> work;
-    for (int stage = 0; stage < count(); ++stage) {
-      const ir::Program& program = *programs_[std::size_t(stage)];
-      auto costs = cost::op_costs(*request_.costs->of_stage(stage), program);
-      if (!costs.ok() && request_.costs_may_lack_ops) return unknown();
-      if (!costs.ok()) return costs.error();
-      op_costs.push_back(*std::move(costs));
-      needed.push_back(ir::dependencies(program));
-    }
-    for (std::size_t stage = 0; stage < programs_.size(); ++stage)
-      work.push_back({*programs_[stage], needed[stage], op_costs[stage]});
-    Orders zero = zero_bubble();
-    const double plain_ms = makespan_of(plain_), zero_ms = makespan_of(zero);
-    auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
-    if (found && found->makespan < std::min(plain_ms, zero_ms))
-      return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
-    if (plain_ms <= zero_ms) return StageOrders{plain_, said("1f1b")};
-    return StageOrders{std::move(zero), said("zero_bubble")};
-  }
-
- private:
-  int count() const { return int(programs_.size()); }
-
-  std::string said(std::string_view found) const {
-    return fmt::format("{}: {}", name(request_.pipeline_schedule), found);
-  }
-  StageOrders unknown() const {
-    constexpr std::string_view why = "since the time of an op is not known";
-    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
-      return {plain_, said(fmt::format("1f1b, {}", why))};
-    return {zero_bubble(), said(fmt::format("zero_bubble, {}", why))};
+  Found shortest_delayed() const {
+    Orders dealt = delayed(true), apart = delayed(false);
+    const double dealt_ms = makespan_of(dealt), apart_ms = makespan_of(apart);
+    if (dealt_ms <= apart_ms) return {std::move(dealt), dealt_ms};
+    return {std::move(apart), apart_ms};
   }
 
   double makespan_of(const Orders& orders) const {
@@ -101,7 +129,7 @@ class Stages {
 }  // namespace
 
 schedule::PipelineOrder one_forward_one_backward(const ir::Program& program, int stage, int stages) {
-  return schedule::in_pipeline_order(program, PipelineSchedule::one_forward_one_backward, stage, stages, 0);
+  return schedule::in_pipeline_order(program, PipelineSchedule::one_forward_one_backward, stage, stages, {});
 }
 
 std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
@@ -110,9 +138,8 @@ std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
 
 Result<StageOrders> stage_orders(std::span<const ir::Program* const> programs, const PlanRequest& request) {
   const Stages stages(programs, request);
-  const std::string how(name(request.pipeline_schedule));
-  if (request.pipeline_schedule == PipelineSchedule::one_forward_one_backward) return StageOrders{stages.plain(), how};
-  if (request.pipeline_schedule == PipelineSchedule::zero_bubble) return StageOrders{stages.zero_bubble(), how};
+  if (request.pipeline_schedule == PipelineSchedule::one_forward_one_backward) return stages.plain();
+  if (request.pipeline_schedule == PipelineSchedule::zero_bubble) return stages.zero_bubble();
   return stages.searched();
 }
 

@@ -6,8 +6,9 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
+#include "lancet/passes/balanced_chunks.h"
+#include "lancet/passes/passes.h"
 #include "lancet/passes/recompute.h"
-#include "lancet/passes/stages.h"
 #include "lancet/planner/planner.h"
 #include "lancet/world/agree.h"
 
@@ -38,14 +39,14 @@ ir::Program build_forward(const config::Config& config, const model::BuildOption
   return model::build_forward(config.model.on(config::mesh_of(config, ranks)), options);
 }
 
-Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks) {
+namespace {
+
+// The share that one rank has of a program of all.
+Result<ir::Program> rank_program(const ir::Program& logical, const config::Config& config, int ranks) {
   const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  LANCET_ASSIGN(const ir::Program sharded,
-                passes::shard(build_forward(config, build_options(config, mode, ranks), ranks), mesh));
+  LANCET_ASSIGN(const ir::Program sharded, passes::shard(logical, mesh));
   return passes::partition_spmd(sharded, mesh);
 }
-
-namespace {
 
 // How far a step of 4 hosts on 2 cores was from its prediction (docs/performance.md). A smaller predicted gain of an
 // overlapped schedule may be a loss there.
@@ -58,11 +59,17 @@ Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks
   const std::vector<std::int64_t>& blocks = config.mesh.stage_blocks;
   for (std::size_t chunk = 0; chunk + 1 < blocks.size(); ++chunk) first.push_back(first.back() + int(blocks[chunk]));
   if (!blocks.empty()) return first;
-  LANCET_ASSIGN(const ir::Program forward, rank_forward(config, model::Mode::train, ranks));
-  return passes::balanced_chunks(forward, int(config.mesh.stage) * config::chunks_of_stage(config));
+  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
+  LANCET_ASSIGN(const ir::Program step,
+                rank_program(passes::autodiff(build_forward(config, options, ranks)), config, ranks));
+  return passes::balanced_chunks(step, {int(config.mesh.stage), int(config::chunks_of_stage(config))});
 }
 
 }  // namespace
+
+Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks) {
+  return rank_program(build_forward(config, build_options(config, mode, ranks), ranks), config, ranks);
+}
 
 std::unique_ptr<const cost::Costs> under_counts(const config::Config& config, int ranks, const cost::Costs& costs) {
   const mesh::PaddedExperts experts(config.mesh.expert_counts);

@@ -27,12 +27,14 @@ struct Passes {
 
 class InPipeline {
  public:
-  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages, int delay)
+  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
+             WaitingWeights waiting)
       : program_(program),
         zero_bubble_(schedule == config::PipelineSchedule::zero_bubble),
         stage_(std::size_t(stage)),
         stages_(std::size_t(stages)),
-        delay_(zero_bubble_ ? std::size_t(delay) : 0),
+        delay_(zero_bubble_ ? std::size_t(waiting.delay) : 0),
+        dealt_(waiting.dealt),
         dependencies_(ir::dependencies(program)),
         listed_(program.instructions.size()),
         is_weight_(waiting_weights(program, dependencies_)),
@@ -104,7 +106,7 @@ class InPipeline {
     if (waiting_.size() <= delay_) return list_pass(passes.backward);
     const Passes* due = waiting_.front();
     waiting_.pop_front();
-    if (delay_ > 0) return list_pass(dealt(passes.backward, due->weights));
+    if (delay_ > 0 && dealt_) return list_pass(dealt(passes.backward, due->weights));
     list_pass(passes.backward);
     list_pass(due->weights);
   }
@@ -182,6 +184,7 @@ class InPipeline {
   const bool zero_bubble_;
   const std::size_t stage_, stages_;
   const std::size_t delay_;  // the backward passes after which the weight gradients of one follow
+  const bool dealt_;         // and run beside all-to-alls
   const Dependencies dependencies_;
   std::vector<bool> listed_, is_weight_;     // by instruction
   std::vector<std::vector<Passes>> passes_;  // by micro batch and chunk
@@ -211,8 +214,8 @@ std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies
 }
 
 PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
-                                int delay) {
-  return InPipeline(program, schedule, stage, stages, delay).run();
+                                WaitingWeights waiting) {
+  return InPipeline(program, schedule, stage, stages, waiting).run();
 }
 
 }  // namespace lancet::schedule

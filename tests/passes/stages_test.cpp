@@ -153,20 +153,6 @@ TEST_CASE("stages: the last stage may have the head alone") {
   CHECK(stages[1].find("parameter @w") == std::string::npos);
 }
 
-TEST_CASE("stages: blocks are balanced by flops, and too few blocks are refused") {
-  const auto first = [](int stages) {
-    const auto found = passes::balanced_chunks(parsed(whole), stages);
-    return found.ok() ? *found : std::vector<int>{-1};
-  };
-  CHECK(first(1) == std::vector<int>{0});
-  CHECK(first(2) == std::vector<int>{0, 2});
-  CHECK(first(3) == std::vector<int>{0, 1, 2});
-  const auto refused = passes::balanced_chunks(parsed(whole), 4);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message ==
-        "config: mesh.stage: expected at most the 3 blocks of the model (model.n_layer), found 4");
-}
-
 TEST_CASE("stages: logits cross back to every stage") {
   const std::string text = R"(program p
 parameter @e : f32[5,4]

@@ -75,7 +75,7 @@ struct Pipeline {
       one.program = stage_of(stage, count, chunks);
       one.needed = ir::dependencies(one.program);
       const schedule::Candidate all = schedule::in_micro_batches(one, micro_batches);
-      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count, stage));
+      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count, {stage, true}));
       auto& of_stage = costs.emplace_back();
       for (const ir::Instruction& at : stages.back().program.instructions) {
         of_stage.push_back({!is_pass(at)                   ? 0

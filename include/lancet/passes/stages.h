@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "lancet/base/result.h"
 #include "lancet/ir/program.h"
 #include "lancet/mesh/mesh.h"
 
@@ -15,12 +14,6 @@ struct StageProgram {
   // Parameters that an earlier stage has, too. That one counts them in the norm and writes them in checkpoints.
   std::vector<std::string> copies = {};
 };
-
-// The first block of each of `chunks` runs of blocks, such that the largest flops of a chunk are as small as they can
-// be; what is before the first block counts to the first chunk, what is after the last one to the last. The work comes
-// from shapes alone, so no measurement decides where the model is cut. Config error: the program has fewer blocks than
-// chunks.
-Result<std::vector<int>> balanced_chunks(const ir::Program& program, int chunks);
 
 // One program a stage of mesh's axis `stage`, of p stages; stage s has the chunks s, s + p, ... of the model, of which
 // first_blocks has the first blocks, ascending from 0 on. Their number is a multiple of p. The last one may be the
