@@ -124,8 +124,7 @@ std::string cuts_text() {
 }
 
 Status write_plans(const std::string& out, const planning::PlannedStep& planned) {
-  for (std::size_t stage = 1; stage < planned.stages.size(); ++stage)
-    LANCET_TRY(write_file(ir::stage_path(out, stage), ir::print(planned.stages[stage])));
+  LANCET_TRY(ir::write_later_stages(out, planned.stages));
   return write_file(out, ir::print(planned.plan));
 }
 

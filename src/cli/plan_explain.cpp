@@ -144,12 +144,16 @@ std::string blocks_in(const ir::Program& program) {
 }  // namespace
 
 std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh) {
+  const int micro_batches = ir::micro_batches(planned.plan.program);
   std::string text = wrapped(fmt::format(
-      "The model is cut into {} stages, through which {} micro batches pass in the order of train.pipeline_schedule = "
+      "The model is cut into {} stages, through which {} in each run of the plan, in the order of "
+      "train.pipeline_schedule = "
       "{}. What one stage makes and another one reads crosses from neighbour to neighbour, on streams of its own: it "
       "costs time only where its reader waits for it. Communication is exposed while its stage computes nothing "
       "beside it, and hidden otherwise.",
-      planned.stages.size(), ir::micro_batches(planned.plan.program), planned.stage_times.how));
+      planned.stages.size(),
+      micro_batches == 1 ? "one micro batch passes" : fmt::format("{} micro batches pass", micro_batches),
+      planned.stage_times.how));
   for (std::size_t stage = 0; stage < planned.stages.size(); ++stage) {
     const ir::Plan& plan = planned.stages[stage];
     const auto times = ir::stream_times(plan.program, std::span<const ir::Interval>(plan.predicted));

@@ -103,6 +103,7 @@ Result<Run> read_run(const fs::path& folder) {
   if (is_there(folder / "trace.json"))  // most runs have none
     store(read_timeline(folder / "trace.json"), run.timeline, run.left_out);
   read_communications(folder, run);
+  if (run.timeline) shorten(*run.timeline);
   if (run.metrics.steps.empty() && run.config.empty() && !run.plan && !run.timeline)
     return data_error(
         fmt::format("{}: nothing in this folder can be shown: {}", folder.string(), run.left_out.front()));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -57,11 +59,6 @@ struct Process {
   double sort_index = 0;
   int stage = 0;
   std::map<double, TimelineRow> streams;  // by thread id
-  std::size_t events() const {
-    std::size_t count = 0;
-    for (const auto& [tid, row] : streams) count += row.events.size();
-    return count;
-  }
 };
 
 class TraceReader {
@@ -92,19 +89,12 @@ class TraceReader {
     std::stable_sort(sorted.begin(), sorted.end(),
                      [](const auto& a, const auto& b) { return a.sort_index < b.sort_index; });
     Timeline timeline{std::move(names_.words), std::move(kinds_.words), {}, 0};
-    std::size_t events = 0;
-    for (Process& process : sorted) {
-      events += process.events();
-      if (events > most_events && !timeline.rows.empty()) {
-        ++timeline.left_out;
-        continue;
-      }
+    for (Process& process : sorted)
       for (auto& [tid, row] : process.streams) {
         row.process = process.name;
         row.stage = process.stage;
         timeline.rows.push_back(std::move(row));
       }
-    }
     return timeline;
   }
 
@@ -129,6 +119,23 @@ Result<Timeline> read_timeline(const std::filesystem::path& path) {
     ++number;
   }
   return reader.take();
+}
+
+void shorten(Timeline& timeline) {
+  std::size_t events = 0;
+  std::vector<TimelineRow> kept;
+  for (auto row = timeline.rows.begin(); row != timeline.rows.end();) {
+    const auto end = std::find_if(row, timeline.rows.end(), [&](const TimelineRow& other) {
+      return other.process != row->process || other.stage != row->stage;
+    });
+    for (auto each = row; each != end; ++each) events += each->events.size();
+    if (events > most_events && !kept.empty())
+      ++timeline.left_out;
+    else
+      std::move(row, end, std::back_inserter(kept));
+    row = end;
+  }
+  timeline.rows = std::move(kept);
 }
 
 }  // namespace lancet::report

@@ -26,12 +26,15 @@ struct TimelineRow {
 struct Timeline {
   std::vector<std::string> names, kinds;  // kinds: forward, dx, dw, ...
   std::vector<TimelineRow> rows;          // of each stage: predicted first, then rank by rank
-  int left_out = 0;                       // processes that are not shown, since the page would hold too many events
+  int left_out = 0;                       // predictions and ranks that shorten() took away
 };
-
-inline constexpr std::size_t most_events = 60'000;
 
 // Data error: the file is no trace that a run wrote.
 Result<Timeline> read_timeline(const std::filesystem::path& path);
+
+// Takes predictions and ranks away, from the first one on that would make more events than a page should hold; the
+// first prediction or rank always stays.
+inline constexpr std::size_t most_events = 60'000;
+void shorten(Timeline& timeline);
 
 }  // namespace lancet::report

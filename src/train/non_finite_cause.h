@@ -14,8 +14,8 @@ namespace lancet::train {
 using SearchRun = std::function<Result<std::optional<runtime::NonFinite>>(int run)>;
 
 // Collective: names the first tensor of a failed step that is not finite, by running its micro batches again on the
-// same weights. If several ranks have one, the earliest in the plan is named, since it spread from there to the
-// others. program: the plan's, of which a step is `runs` runs.
+// same weights. If several ranks have one, that of the smallest place is named (runtime::NonFinite), since no other one
+// can be its cause. program: the plan's, of which a step is `runs` runs.
 Result<std::string> find_non_finite_cause(const config::Config& config, comm::Communicator& world,
                                           const ir::Program& program, int runs, const SearchRun& search);
 

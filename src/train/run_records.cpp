@@ -23,11 +23,8 @@ Status RunRecords::open(bool resumes) {
   LANCET_TRY(folder_->begin(state_.files(), state_.config, state_.trainer->executor().plan(),
                             state_.trainer->memory_json(),
                             resumes ? std::optional(state_.position.step) : std::nullopt));
-  const auto stages = state_.trainer->stage_plans();
-  for (std::size_t stage = 1; stage < stages.size(); ++stage)
-    LANCET_TRY(write_file(ir::stage_path(std::filesystem::path(state_.config.log.run_dir) / "plan.ir", stage),
-                          ir::print(stages[stage])));
-  return {};
+  return ir::write_later_stages(std::filesystem::path(state_.config.log.run_dir) / "plan.ir",
+                                state_.trainer->stage_plans());
 }
 
 Status RunRecords::check_folder() const {

@@ -37,14 +37,15 @@ std::string event(int pid, int stream, const std::string& name, int index, int b
 }
 
 // The send takes 3 ms, of which 0.5 ms are beside a computation; the receive waits for 5 ms.
-std::string trace() {
-  const std::string events =
-      process(2, 0, "predicted, stage 0") + event(2, 0, "gelu h.0.mlp", 0, 0, 1000) +
-      process(0, 0, "measured, stage 0, rank 0") + event(0, 0, "gelu h.0.mlp", 0, 0, 2000) +
-      event(0, 3, "send_next h.0.mlp", 1, 2000, 3000) + event(0, 0, "gelu h.0.mlp", 2, 2000, 500) +
-      process(3, 1, "predicted, stage 1") + event(3, 4, "receive_previous h.0.mlp", 0, 1000, 2000) +
-      process(1, 1, "measured, stage 1, rank 1") + event(1, 4, "receive_previous h.0.mlp", 0, 0, 5000) +
-      event(1, 0, "gelu h.1.mlp", 1, 5000, 1000);
+// more: further events of rank 0.
+std::string trace(int more = 0) {
+  std::string events = process(2, 0, "predicted, stage 0") + event(2, 0, "gelu h.0.mlp", 0, 0, 1000) +
+                       process(0, 0, "measured, stage 0, rank 0") + event(0, 0, "gelu h.0.mlp", 0, 0, 2000) +
+                       event(0, 3, "send_next h.0.mlp", 1, 2000, 3000) + event(0, 0, "gelu h.0.mlp", 2, 2000, 500) +
+                       process(3, 1, "predicted, stage 1") + event(3, 4, "receive_previous h.0.mlp", 0, 1000, 2000) +
+                       process(1, 1, "measured, stage 1, rank 1") +
+                       event(1, 4, "receive_previous h.0.mlp", 0, 0, 5000) + event(1, 0, "gelu h.1.mlp", 1, 5000, 1000);
+  for (int i = 0; i < more; ++i) events += event(0, 0, "gelu h.0.mlp", 2, 2500, 0);
   return R"({"traceEvents": [)" + events.substr(0, events.size() - 1) + "]}";
 }
 
@@ -82,6 +83,20 @@ TEST_CASE("a page of stages: what hides each communication, stage by stage") {
   std::vector<std::string> rows;
   for (const json& row : run["timeline"]["rows"]) rows.push_back(row["process"]);
   CHECK(std::ranges::count(rows, "measured, stage 1, rank 1") == 2);
+}
+
+TEST_CASE("a page of stages whose trace is too long to draw has the measured times of all stages") {
+  const test::TemporaryFolder folder;
+  folder.write("metrics.jsonl", test::record(1, 2.0));
+  folder.write("config.json", R"({"mesh": {"stage": 2}})");
+  folder.write("plan.ir", first_plan);
+  folder.write("plan.stage1.ir", second_plan);
+  folder.write("trace.json", trace(60'000));
+  const json run = run_of(folder);
+  CHECK(run["communications"][1]["measured"] == hidden(5, 0, "-"));
+  CHECK(run["left_out"].empty());
+  CHECK(run["timeline"]["left_out"] == 3);
+  for (const json& row : run["timeline"]["rows"]) CHECK(row["process"] == "predicted, stage 0");
 }
 
 TEST_CASE("a page of stages names a stage's plan that is missing, and shows the others") {

@@ -41,8 +41,8 @@ Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int 
 // time without what closes the step (ir::closes_step), so that a plan's size and the time to make it are bounded,
 // whatever the number of micro batches.
 int micro_batches_in_plan(const config::Config& config);
-// Of a step on several stages whose plan holds fewer than half as many micro batches as a plan can, although the step
-// has enough: says so, and names the nearest number of micro batches with which it holds at least half. Else empty.
+// Returns a warning if a step on several stages has enough micro batches but its plan holds fewer than half as many as
+// a plan can; it names the nearest number of micro batches with which a plan holds at least half. Empty otherwise.
 std::string short_runs_warning(const config::Config& config);
 
 struct StepOptions {

@@ -55,8 +55,9 @@ struct StepTimes {
   double late = 0;  // on an emulated device: how much later than ideal messages started, in all
 };
 
-// The first tensor that holds an infinity or a NaN. place: among the tensors that are searched on all ranks; a smaller
-// one is nearer to the cause, and ranks of the same plan have the same one for the same tensor.
+// The first tensor that holds an infinity or a NaN. place: among the tensors that are searched on all ranks. What
+// causes another tensor's values has a smaller place than that tensor; without stages, ranks have the same place for
+// the same tensor.
 struct NonFinite {
   std::int64_t place = 0;
   ir::TensorId tensor;

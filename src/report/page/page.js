@@ -311,7 +311,7 @@ function drawTimelines() {
     const chart = new TimelineChart(card, timeline);
     buttons.append(button("Closer", () => chart.zoom(0.5)), button("Wider", () => chart.zoom(2)), button("Whole step", () => chart.all()));
     buttons.append(element("span", "", "Drag, or arrow keys, to move; Ctrl or Shift and the wheel, or + and −, to zoom. A message's span holds its wait for the other ranks."));
-    if (timeline.left_out) card.append(element("p", "hint", timeline.left_out + " more ranks are in trace.json."));
+    if (timeline.left_out) card.append(element("p", "hint", "trace.json has " + timeline.left_out + " more, predicted or measured."));
     const wide = element("div", "wide");
     wide.style.marginTop = "12px";
     wide.append(table([{text: "stream, kind"}, numeric("predicted ms"), numeric("measured ms, mean over ranks"), numeric("difference %")],
