@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "lancet/mesh/padded_sequence.h"
+
 namespace lancet::model {
 
 Builder::Builder(const config::Model& model, const BuildOptions& options)
@@ -48,9 +50,7 @@ void Builder::split_features(TensorId id, const Split& features) {
 }
 
 std::int64_t Builder::positions() const {
-  if (!splits_sequence()) return options_.sequence;
-  const std::int64_t shards = options_.vocabulary_shards;
-  return (options_.sequence + shards - 1) / shards * shards;
+  return splits_sequence() ? mesh::padded_sequence(options_.sequence, options_.tensor_ranks) : options_.sequence;
 }
 
 std::vector<TensorId> Builder::padded(std::string_view op, std::vector<TensorId> operands, const std::string& label) {

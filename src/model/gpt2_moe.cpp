@@ -24,7 +24,7 @@ class Gpt2 : private Builder {
   ir::Program build() {
     const std::int64_t d = model().n_embd, batch = options().batch, sequence = options().sequence;
     tokens_input = input("tokens", {batch, sequence});
-    const std::int64_t rows = model().padded_vocab(options().vocabulary_shards);
+    const std::int64_t rows = model().padded_vocab(options().tensor_ranks);
     const TensorId wte = weight("wte.weight", {rows, d}, {over_tensor, whole}, deviation);
     parameters.back().unused = (rows - model().vocab_size) * d;
     parameters.back().extra_rows = rows - model().padded_vocab();
@@ -32,7 +32,8 @@ class Gpt2 : private Builder {
     if (decodes()) cursor_ = program.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_input, wte, wpe, cursor_}, {}, "wte")[0]
                    : emit("embedding", {tokens_input, wte, wpe}, {}, "wte")[0];  // [B,S,D]
-    split_sequence(x_ = to_positions(x_, "wte"));                                // [B,S',D]
+    x_ = to_positions(x_, "wte");                                                // [B,S',D]
+    split_sequence(x_);
     for (std::int64_t i = 0; i < model().n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
     if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
@@ -53,7 +54,8 @@ class Gpt2 : private Builder {
                                         : emit("layer_norm", {x_, gamma, beta}, attributes, name);
     if (delta_.valid()) {
       split_sequence(delta_);
-      split_sequence(x_ = results[0]);
+      x_ = results[0];
+      split_sequence(x_);
     }
     const TensorId y = results[delta_.valid() ? 1 : 0];
     split_sequence(y);
@@ -96,7 +98,7 @@ class Gpt2 : private Builder {
   // The loss starts the backward pass, also that of blocks of columns.
   TensorId loss(TensorId logits, TensorId targets) {
     const std::int64_t total = options().batch * options().sequence * options().accumulation;
-    const std::int64_t blocks = options().vocabulary_shards;
+    const std::int64_t blocks = options().tensor_ranks;
     if (blocks == 1) {
       const char* op = options().mode == Mode::train ? "cross_entropy_train" : "cross_entropy";
       return emit(op, {logits, targets}, {{"vocabulary", model().vocab_size}, {"total_tokens", total}},
@@ -117,9 +119,9 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Gpt2(model, options).build();
 }
 
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards,
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks,
                                   const mesh::PaddedExperts& experts) {
-  const BuildOptions options{.vocabulary_shards = vocabulary_shards, .experts = experts};
+  const BuildOptions options{.tensor_ranks = tensor_ranks, .experts = experts};
   return Gpt2(model, options).take_parameters();
 }
 

@@ -30,7 +30,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .keep_all = false,
           .deterministic =
               mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda,
-          .vocabulary_shards = mesh[mesh::Axis::tensor],
+          .tensor_ranks = mesh[mesh::Axis::tensor],
           .experts = mesh::PaddedExperts(config.mesh.expert_counts),
           .sequence_parallel = config.train.sequence_parallel};
 }

@@ -154,7 +154,7 @@ TEST_CASE("where ranks split the vocabulary, they divide its rows, and the loss 
   for (const model::Mode mode : {model::Mode::train, model::Mode::evaluate}) {
     model::BuildOptions o = options(1);
     o.mode = mode;
-    o.vocabulary_shards = 3;
+    o.tensor_ranks = 3;
     const ir::Program program = model::build_forward(m, o);
     REQUIRE(program.type(program.find("wte.weight")).shape == Shape{8256, m.n_embd});  // 3 * 43 * 64
     const std::size_t count = program.instructions.size();

@@ -190,7 +190,7 @@ ir::Program step_of_model(int ranks, std::int64_t tokens, bool sequence_parallel
   model.n_embd = 48;
   const auto step = passes::shard(
       passes::autodiff(model::build_forward(
-          model, {.batch = 2, .sequence = tokens, .vocabulary_shards = ranks, .sequence_parallel = sequence_parallel})),
+          model, {.batch = 2, .sequence = tokens, .tensor_ranks = ranks, .sequence_parallel = sequence_parallel})),
       mesh_with(1, 1, ranks));
   if (!step.ok()) FAIL(step.error().message);
   return *step;

@@ -21,7 +21,7 @@ ir::Program step_of_rank(const mesh::Mesh& mesh, bool sequence_parallel) {
                                                                   .sequence = 8,
                                                                   .groups = batch,
                                                                   .loads = mesh.size(mesh::batch_axes),
-                                                                  .vocabulary_shards = mesh[mesh::Axis::tensor],
+                                                                  .tensor_ranks = mesh[mesh::Axis::tensor],
                                                                   .sequence_parallel = sequence_parallel})),
                     mesh);
   if (!logical.ok()) FAIL(logical.error().message);

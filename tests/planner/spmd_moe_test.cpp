@@ -65,7 +65,7 @@ ir::Program logical_forward(const MoeCase& c, bool inspect) {
                                              .groups = c.groups,
                                              .loads = c.groups == 8 ? batch_ranks(c) : 1,
                                              .inspect = inspect,
-                                             .vocabulary_shards = c.mesh[Axis::tensor],
+                                             .tensor_ranks = c.mesh[Axis::tensor],
                                              .sequence_parallel = c.sequence_parallel});
 }
 
@@ -81,8 +81,8 @@ ir::Program logical_step(const MoeCase& c, bool inspect) {
 // The pass that gives the logits of one sequence, or of its next `positions` positions. All ranks have its tokens.
 ir::Program logical_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
   const auto logical = passes::shard(
-      model::build_forward(
-          moe_model(c), {.mode = mode, .batch = 1, .sequence = positions, .vocabulary_shards = c.mesh[Axis::tensor]}),
+      model::build_forward(moe_model(c),
+                           {.mode = mode, .batch = 1, .sequence = positions, .tensor_ranks = c.mesh[Axis::tensor]}),
       c.mesh);
   if (!logical.ok()) FAIL(logical.error().message);
   return *logical;
@@ -368,7 +368,7 @@ TEST_CASE("evaluation on a mesh is partitioned like training") {
                                                                            .batch = moe_batch,
                                                                            .sequence = moe_sequence,
                                                                            .groups = c.groups,
-                                                                           .vocabulary_shards = mesh[Axis::tensor]}),
+                                                                           .tensor_ranks = mesh[Axis::tensor]}),
                                        mesh);
     REQUIRE(logical.ok());
     INFO(to_string(mesh) << "\n" << ir::print(*logical));

@@ -27,7 +27,7 @@ ir::Program step_on(const mesh::Mesh& mesh, bool sequence_parallel = false) {
                                   .sequence = 8,
                                   .groups = ranks,
                                   .loads = ranks,
-                                  .vocabulary_shards = mesh[mesh::Axis::tensor],
+                                  .tensor_ranks = mesh[mesh::Axis::tensor],
                                   .sequence_parallel = sequence_parallel};
   config::Model model = test::small_model();
   model.experts_per_rank.reset();

@@ -131,6 +131,25 @@ TEST_CASE("uneven sequences: steps in parts of the batch and of the slots train 
                 .change = [](config::Config& config) { config.overlap.parts = 2; }});
 }
 
+TEST_CASE("uneven sequences: a run that measures its costs trains as one rank") {
+  const test::TemporaryFolder folder;
+  const Mesh mesh = test::mesh_of(1, 1, 3);
+  config::Config config = uneven_on(mesh, true);
+  config.overlap.policy = "collective_matmul";
+  config.overlap.profile = folder / "costs.json";
+  bool predicts = false;
+  const test::Records found = test::run_steps(config, mesh.ranks(), 2, [&](train::Trainer& trainer, int rank) {
+    if (rank == 0) predicts = trainer.executor().plan().header.has("predicted_ms");
+  });
+  const test::Records expected = test::run_steps(uneven_on({}, true), 1, 2);
+  CHECK(predicts);
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+    CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("uneven sequences: runs resume bit for bit under every policy") {
   const test::InMemory place;
   const test::TemporaryFolder folder;

@@ -34,14 +34,14 @@ struct BuildOptions {
                           // what they do not take is not dropped
   bool deterministic = true;  // false: attention gets the attribute of this name, with which kernels for a GPU may
                               // take a faster backward pass
-  // Ranks that split the vocabulary, the size of the mesh's axis `tensor`: V' is a multiple, and with more than one the
-  // loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
-  std::int64_t vocabulary_shards = 1;
+  // The size of the mesh's axis `tensor`, whose ranks split the vocabulary: V' is a multiple, and with more than one
+  // the loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
+  std::int64_t tensor_ranks = 1;
   // Where the ranks along `expert` have unlike numbers of a layer's experts. The tensors of experts have padded numbers
   // then, from dispatch to combine, and all of them the room of the rank with the most.
   mesh::PaddedExperts experts = {};
   // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
-  // They have S' positions of a sequence, the least multiple of vocabulary_shards that is no less than S.
+  // They have S' positions of a sequence (mesh/padded_sequence.h) on tensor_ranks ranks.
   bool sequence_parallel = false;
 };
 

@@ -12,8 +12,9 @@
 // its sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the
 // weights of each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
 // passes::shard and passes::partition_spmd make each rank's Program of it. Two options are sizes of the mesh, `loads`
-// and `vocabulary_shards`. They change what the whole computes, not what a rank sees of it: over which tokens an
-// auxiliary loss is taken, and how many rows of padding the vocabulary has and how the terms of its loss are added up.
+// and `tensor_ranks`. They change what the whole computes, not what a rank sees of it: over which tokens an auxiliary
+// loss is taken, and how much padding the vocabulary and split sequences have and how the terms of the loss are added
+// up.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -34,7 +35,7 @@ namespace lancet::model {
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // model: config::Model::on the mesh of the run.
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t vocabulary_shards = 1,
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks = 1,
                                   const mesh::PaddedExperts& experts = {});
 
 struct ParameterCount {

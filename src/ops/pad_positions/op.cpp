@@ -77,8 +77,7 @@ Attributes of(std::int64_t sequence, std::int64_t positions, std::int64_t axis =
   return {{"sequence", sequence}, {"positions", positions}, {"axis", axis}};
 }
 Sample targets_of(std::int64_t batch, std::int64_t sequence, std::int64_t positions) {
-  return {{i32({batch, sequence}, Fill::tokens)},
-          {{"sequence", sequence}, {"positions", positions}, {"vocabulary", 50}}};
+  return {{i32({batch, sequence}, Fill::tokens)}, {{"sequence", sequence}, {"positions", positions}}};
 }
 Sample choices_of(std::int64_t tokens, std::int64_t choices, std::int64_t sequence, std::int64_t positions,
                   std::int64_t groups = 1) {
@@ -117,13 +116,14 @@ const OpDef table[] = {
      .required = 1,
      .infer = infer_targets,
      .partition = {{{0}, {0}}},
-     .samples = {targets_of(4, 5, 8), targets_of(3, 7, 9)}},
+     .samples = {targets_of(4, 5, 8), targets_of(3, 7, 9)},
+     .passes_ids = true},
     {.name = "pad_choices",
      .required = 3,
      .infer = infer_choices,
      .gradient = gradient_of_choices,
      .work = work_pad,
-     .partition = {{{0, 0, 0}, {0, 0, 0}, SplitIn::time}, {{0, 0, 0}, {0, 0, 0}, SplitIn::space}},
+     .partition = {{{0, 0, 0}, {0, 0, 0}}},
      .samples = {choices_of(16, 1, 4, 6), choices_of(12, 2, 3, 4), choices_of(20, 3, 5, 8), choices_of(24, 2, 3, 4, 4)},
      .ragged = Ragged{{}, {}, -1, 2}},
 };
