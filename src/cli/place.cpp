@@ -170,8 +170,10 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
   return text + "\n" + table_of_runs(problem, answer.fine);
 }
 
-// The other solvers neither draw random numbers nor search for a time.
+// Stages are searched. The solvers besides search and milp neither draw random numbers nor search for a time.
 Status check_options_of_search(const PlaceArguments& arguments, bool seeded) {
+  if (arguments.stages && arguments.solver != "search")
+    return config_error("--stages: expected --solver search, found " + arguments.solver);
   if (arguments.solver == "search" || arguments.solver == "milp" || (!seeded && !arguments.seconds)) return {};
   return config_error(fmt::format("{}: expected --solver search or milp, found {}", seeded ? "--seed" : "--time-limit",
                                   arguments.solver));
@@ -179,8 +181,6 @@ Status check_options_of_search(const PlaceArguments& arguments, bool seeded) {
 
 Status place_in_stages(const config::Config& config, const placement::Cluster& cluster,
                        const PlaceArguments& arguments) {
-  if (arguments.solver != "search")
-    return config_error("--stages: expected --solver search, found " + arguments.solver);
   placement::StageSearchOptions options;
   if (arguments.seconds) options.seconds = *arguments.seconds;
   const auto start = std::chrono::steady_clock::now();

@@ -54,11 +54,17 @@ void print_points(const std::string& name, const std::vector<cost::Point>& point
                point.ms > 0 ? point.bytes / point.ms * 1e-3 : 0);
 }
 
+// of: " of groups of ..." or nothing, of all ranks.
+void print_times(const cost::CollectiveTimes& times, const std::string& of) {
+  print_points(fmt::format("all-to-all{}: bytes that a rank sends to all others", of), times.all_to_all);
+  for (const auto& [reach, points] : times.messages)
+    print_points(fmt::format("{}{}: bytes that a rank sends", reach, of), points);
+  print_points(fmt::format("all-reduce{}: bytes of the vector", of), times.all_reduce);
+}
+
 void print_network(const cost::NetworkTimes& network) {
-  print_points("all-to-all: bytes that a rank sends to all others", network.all_to_all);
-  for (const auto& [reach, points] : network.messages)
-    print_points(fmt::format("{}: bytes that a rank sends", reach), points);
-  print_points("all-reduce: bytes of the vector", network.all_reduce);
+  print_times(network, "");
+  for (const auto& [key, times] : network.groups) print_times(times, " of groups of " + key);
   fmt::print(
       "launch {:.1f} us; the compute stream loses {:.3f} ms + {:.3f} ms/MB to an all-to-all, {:.3f} ms + {:.3f} ms/MB "
       "to an all-reduce; speed of communication beside computation {:.2f}, beside other communication {:.2f}\n",

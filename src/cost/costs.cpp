@@ -100,6 +100,12 @@ std::string to_string(const Reach& reach) {
   return reach.on_host ? "on_host" : "all_to_all";
 }
 
+std::optional<std::string> Costs::unknown_messages(const ir::Instruction& instruction) const {
+  const mesh::Axes group = ir::group_of(instruction);
+  if (knows(group)) return {};
+  return group.empty() ? "collectives over all ranks" : "collectives over the mesh's axes " + mesh::to_string(group);
+}
+
 double Costs::message_ms(double bytes, const ir::Instruction& instruction) const {
   return all_to_all_ms(bytes, ir::group_of(instruction));
 }

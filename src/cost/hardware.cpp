@@ -191,7 +191,19 @@ double all_reduce_ms(const Hardware& hardware, const Layout& layout, double byte
 }
 
 HardwareCosts::HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured, Routing routing)
-    : hardware_(std::move(hardware)), layout_(layout), measured_(std::move(measured)), routing_(routing) {}
+    : hardware_(std::move(hardware)), layout_(layout), measured_(std::move(measured)), routing_(routing) {
+  const bool fills_nodes = layout_.hosts > 1 && layout_.hosts == hardware_.nodes(layout_.ranks);
+  if (fills_nodes && std::fmod(layout_.ranks, hardware_.node.devices) != 0) layout_.even = false;  // the last has fewer
+}
+
+std::int64_t HardwareCosts::ranks_on_host(mesh::Axes group) const {
+  return network_measured(group) ? measured_->ranks_on_host(group) : layout_.ranks_sharing_host(group);
+}
+
+std::optional<std::string> HardwareCosts::unknown_messages(const ir::Instruction& instruction) const {
+  if (!network_measured(ir::group_of(instruction))) return {};
+  return measured_->unknown_messages(instruction);
+}
 
 std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
   return measured_ ? measured_->compute_ms(op_key) : std::nullopt;
@@ -207,7 +219,7 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
 
 OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
                                  std::int64_t peers) const {
-  if (messages_measured(instruction)) return measured_->all_to_all(program, instruction, peers);
+  if (network_measured(ir::group_of(instruction))) return measured_->all_to_all(program, instruction, peers);
   double bytes = bytes_sent(program, instruction), fullest = 1;
   const bool of_rows = ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective;
   if (of_rows && routing_.padded) {
@@ -221,7 +233,7 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
 }
 
 double HardwareCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
-  if (messages_measured(instruction)) return measured_->message_ms(bytes, instruction);
+  if (network_measured(ir::group_of(instruction))) return measured_->message_ms(bytes, instruction);
   return sent_ms(instruction, bytes, 1, peers_of(instruction));
 }
 
@@ -232,7 +244,7 @@ double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, 
     return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
   Spread spread{.fullest = fullest};
   if (peers > 0) spread.share = double(peers) / double(layout.ranks);
-  if (reached(instruction) > 0 && layout.hosts > 1 && layout.on_host() > 1)
+  if (reached(instruction) > 0 && layout.hosts > 1 && layout_.ranks_sharing_host(ir::group_of(instruction)) > 1)
     spread.within_host = instruction.attributes.integer("near", 0) != 0;
   return cost::all_to_all_ms(hardware_, layout, bytes, spread);
 }

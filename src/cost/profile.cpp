@@ -126,11 +126,18 @@ const CollectiveTimes& Profile::times_of(mesh::Axes group) const {
   return it->second;
 }
 
-Layout Profile::layout_of(mesh::Axes group) const {
-  return Layout{machine.cluster.ranks, machine.cluster.hosts, mesh}.group(measured_group(mesh, group));
+// local_ranks are those of rank 0's host.
+Layout Profile::layout() const {
+  const Cluster& cluster = machine.cluster;
+  return {.ranks = cluster.ranks,
+          .hosts = cluster.hosts,
+          .mesh = mesh,
+          .even = even_hosts && machine.device.local_ranks * cluster.hosts == cluster.ranks};
 }
 
-std::int64_t Profile::ranks_on_host(mesh::Axes group) const { return layout_of(group).neighbours(); }
+std::int64_t Profile::ranks_on_host(mesh::Axes group) const {
+  return layout().ranks_sharing_host(measured_group(mesh, group));
+}
 
 const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& reach) {
   if (reach.all()) return times.all_to_all.empty() ? nullptr : &times.all_to_all;
@@ -139,12 +146,12 @@ const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& r
 }
 
 std::optional<std::string> Profile::unknown_messages(const ir::Instruction& instruction) const {
+  if (auto unknown = Costs::unknown_messages(instruction)) return unknown;
   const mesh::Axes group = ir::group_of(instruction);
   const Reach reach = reach_of(instruction);
-  const std::string axes = group.empty() ? "all ranks" : "the mesh's axes " + mesh::to_string(group);
-  if (!knows(group)) return "collectives over " + axes;
   if (reach.all() || points_of(times_of(group), reach)) return {};
-  return fmt::format("messages '{}' over {}", to_string(reach), axes);
+  return fmt::format("messages '{}' over {}", to_string(reach),
+                     group.empty() ? "all ranks" : "the mesh's axes " + mesh::to_string(group));
 }
 
 double Profile::message_ms(double bytes, const ir::Instruction& instruction) const {
@@ -155,8 +162,8 @@ double Profile::message_ms(double bytes, const ir::Instruction& instruction) con
     return interpolate(*points, bytes);
   }
   if (reached(instruction) > 0) {
-    const Layout layout = layout_of(group);
-    bytes *= double(layout.ranks - 1) / double(layout.ranks - layout.neighbours());
+    const double ranks = layout().group(measured_group(mesh, group)).ranks;
+    bytes *= (ranks - 1) / (ranks - double(ranks_on_host(group)));
   }
   return all_to_all_ms(bytes, group);
 }
@@ -178,6 +185,7 @@ std::string Profile::identity() const {
 Profile Profile::on(const Machine& other) const {
   Profile part(other);
   part.mesh = mesh;
+  part.even_hosts = even_hosts;
   if (machine.device == other.device) part.ops = ops, part.products = products, part.peak_tflops = peak_tflops;
   if (machine == other) part.network = network;
   return part;
@@ -222,12 +230,13 @@ Status write_profile(const std::filesystem::path& path, const Profile& profile) 
   return replace_file(path, profile);
 }
 
-Status add_to_profile(const std::filesystem::path& path, Profile profile) {
+Status add_to_profile(const std::filesystem::path& path, Profile profile, bool network_renewed) {
   LANCET_ASSIGN(const Profile held, read_profile_or_empty(path, profile.machine));
   profile.ops.insert(held.ops.begin(), held.ops.end());
   profile.products.insert(held.products.begin(), held.products.end());
   for (const auto& [type, tflops] : held.peak_tflops)
     profile.peak_tflops[type] = std::max(profile.peak_tflops[type], tflops);
+  if (network_renewed && profile.network.measured()) return replace_file(path, profile);
   if (!profile.network.measured()) profile.network = held.network;
   add_messages(profile.network, held.network);
   for (const auto& [key, times] : held.network.groups)

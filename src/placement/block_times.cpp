@@ -55,7 +55,7 @@ Result<std::vector<BlockTimes>> block_times(const config::Config& config, const 
   cut.mesh.stage_blocks.assign(std::size_t(blocks), 1);
   cut.mesh.stage_blocks.push_back(0);
   cut.train.memory_limit_mb = 0;  // one program a stage, without what is computed again
-  LANCET_ASSIGN(const std::vector<ir::Program> programs, planning::programs_to_profile(cut, stages));
+  LANCET_ASSIGN(const std::vector<ir::Program> programs, planning::programs_to_profile(cut, stages, 1));
   LANCET_ASSIGN(const std::vector<planning::LeastMemory> held, planning::least_memory(cut, stages));
   std::vector<BlockTimes> times;
   for (std::size_t block = 0; block < programs.size(); ++block) {

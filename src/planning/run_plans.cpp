@@ -62,7 +62,7 @@ class Planning {
   Status find_costs() {
     if (needs_costs_) {
       LANCET_ASSIGN(const int hosts, agreed_hosts(world_, request_.local_ranks));
-      LANCET_ASSIGN(const std::vector<ir::Program> programs, step_programs(config_, world_.size(), hosts));
+      LANCET_ASSIGN(const std::vector<ir::Program> programs, programs_to_profile(config_, world_.size(), hosts));
       LANCET_ASSIGN(auto ensured, ensure_profile(config_, world_, programs, request_));
       profile_ = std::make_shared<const cost::Profile>(std::move(ensured));
     } else if (world_.rank() == 0) {

@@ -45,10 +45,6 @@ Result<bool> can_keep(const config::Config& config, const std::filesystem::path&
   return false;
 }
 
-int hosts_of(const comm::Communicator& world, int local_ranks) {
-  return (world.size() + local_ranks - 1) / local_ranks;
-}
-
 // The transport's name in a profile. It holds the number of NCCL's blocks or the mirrored network, which decide the
 // time of a message between accelerators.
 std::string device_transport(const config::Config& config, const comm::Communicator& world) {
@@ -69,7 +65,7 @@ int threads_of(const config::Config& config, int local_ranks) {
 
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                          runtime::Accelerator* accelerator) {
-  const int hosts = hosts_of(world, local_ranks);
+  const int hosts = cost::hosts_of(world.size(), local_ranks);
   if (!accelerator)
     return {profiler::this_device(threads_of(config, local_ranks), local_ranks),
             {world.transport(), world.size(), hosts}};
@@ -92,13 +88,10 @@ std::filesystem::path default_profile_path(const std::string& folder, const cost
   return std::filesystem::path(folder) / fmt::format("profile-{}.json", hex(hash64(cost::to_string(of_any_build))));
 }
 
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks, int hosts) {
-  return programs_to_profile(config, ranks, hosts);
-}
-
 Result<int> agreed_hosts(comm::Communicator& world, int local_ranks) {
   LANCET_ASSIGN(const std::vector<int> on_host, comm::collect(world, local_ranks));
-  return hosts_of(world, on_host.front());
+  const bool even = std::ranges::all_of(on_host, [&](int ranks) { return ranks == on_host.front(); });
+  return even ? cost::hosts_of(world.size(), on_host.front()) : 1;
 }
 
 Status take_product_choices(const config::Config& config, comm::Communicator& world, const ProfileRequest& request) {
@@ -127,6 +120,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   }
   LANCET_ASSIGN(cost::Profile profile, share_profile(world, held));
   profile.mesh = config::mesh_of(config, world.size());
+  LANCET_ASSIGN(const int hosts, agreed_hosts(world, request.local_ranks));
+  profile.even_hosts = hosts == profile.machine.cluster.hosts;
 
   std::vector<ir::Plan> plans;
   for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
@@ -160,8 +155,9 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   if (report.ok() && report->ops == 0 && !report->network) return profile;
   Status written;
   if (*keeps) {
+    const bool network_renewed = request.renew == ProfileRequest::Renew::communication;
     written = request.renew == ProfileRequest::Renew::all ? cost::write_profile(path, profile)
-                                                          : cost::add_to_profile(path, profile);
+                                                          : cost::add_to_profile(path, profile, network_renewed);
     if (!written.ok() && config.overlap.profile.empty()) {
       log::warn("profile: not kept: {}", written.error().message);
       written = {};
@@ -210,7 +206,7 @@ Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicat
   }
   MeasuredStep step;
   LANCET_ASSIGN(const int hosts, agreed_hosts(world, request.local_ranks));
-  LANCET_ASSIGN(step.programs, step_programs(config, world.size(), hosts));
+  LANCET_ASSIGN(step.programs, programs_to_profile(config, world.size(), hosts));
   LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
   return step;
 }

@@ -227,29 +227,29 @@ Status fill_interference(cost::NetworkTimes& network, NetworkMeter& meter, comm:
 
 }  // namespace
 
-Partners partners_of(const cost::Reach& reach, int place, int ranks, int on_host, std::int64_t segments) {
+Partners partners_of(const cost::Reach& reach, int rank, int ranks, int on_host, std::int64_t segments) {
   if (reach.shift > 0) {
     const int shift = int(reach.shift % ranks);
-    return {{(place - shift + ranks) % ranks}, {(place + shift) % ranks}};
+    return {{(rank - shift + ranks) % ranks}, {(rank + shift) % ranks}};
   }
   Partners partners{.to = {}, .from = {}, .segments = std::size_t(segments)};
   for (int peer = 0; peer < ranks; ++peer)
-    if (!reach.on_host || (peer / on_host == place / on_host && peer != place)) partners.to.push_back(peer);
+    if (!reach.on_host || (peer / on_host == rank / on_host && peer != rank)) partners.to.push_back(peer);
   partners.from = partners.to;
   return partners;
 }
 
-std::size_t Partners::segment_bytes(int place, std::size_t bytes) const {
-  const std::size_t others = to.size() - std::size_t(std::ranges::count(to, place));
-  LANCET_CHECK(others > 0, "place {} has no partners but itself", place);
+std::size_t Partners::segment_bytes(int rank, std::size_t bytes) const {
+  const std::size_t others = to.size() - std::size_t(std::ranges::count(to, rank));
+  LANCET_CHECK(others > 0, "rank {} has no partners but itself", rank);
   return std::max<std::size_t>(1, bytes / (others * segments));
 }
 
-std::vector<comm::Segment> Partners::segments_at(std::byte* memory, const std::vector<int>& places,
+std::vector<comm::Segment> Partners::segments_at(std::byte* memory, const std::vector<int>& ranks,
                                                  std::size_t each) const {
   std::vector<comm::Segment> result;
-  for (std::size_t i = 0; i < places.size() * segments; ++i)
-    result.push_back({places[i / segments], memory + i * each, each});
+  for (std::size_t i = 0; i < ranks.size() * segments; ++i)
+    result.push_back({ranks[i / segments], memory + i * each, each});
   return result;
 }
 

@@ -11,18 +11,18 @@
 
 namespace lancet::profiler {
 
-// To which ranks of a group a rank sends, and from which it receives, by their places in the group.
+// The ranks of a group to which a rank sends, and from which it receives. Ranks are those in the group.
 struct Partners {
   std::vector<int> to, from;
   std::size_t segments = 1;  // pieces of a message, each with an address of its own
-  // Bytes of a segment, if the rank at `place` sends `bytes` to its partners besides itself together.
-  std::size_t segment_bytes(int place, std::size_t bytes) const;
-  // The segments of `each` bytes of the messages to or from these places, one after the other.
-  std::vector<comm::Segment> segments_at(std::byte* memory, const std::vector<int>& places, std::size_t each) const;
+  // Bytes of a segment, if `rank` sends `bytes` to its partners besides itself together.
+  std::size_t segment_bytes(int rank, std::size_t bytes) const;
+  // The segments of `each` bytes of the messages to or from these ranks, one after the other.
+  std::vector<comm::Segment> segments_at(std::byte* memory, const std::vector<int>& ranks, std::size_t each) const;
 };
-// Those of the rank at `place` in a group of `ranks`, of which `on_host` each share a host. segments: of a message that
+// The partners of `rank` in a group of `ranks` ranks, `on_host` of which share each host. segments: of a message that
 // carries rows of experts. An all-to-all also sends to the rank itself, as its kernel does.
-Partners partners_of(const cost::Reach& reach, int place, int ranks, int on_host, std::int64_t segments);
+Partners partners_of(const cost::Reach& reach, int rank, int ranks, int on_host, std::int64_t segments);
 
 // Measures messages between the memories of hosts or of devices. All calls are collective and return the same value on
 // all ranks, except launch_ms.

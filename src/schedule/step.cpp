@@ -69,7 +69,7 @@ std::vector<int> part_counts(const config::Overlap& overlap) {
 
 std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap, const cost::Layout& layout) {
   std::vector<ir::Program> result{step};
-  const TokenRanks among = token_ranks(step, [&](mesh::Axes group) { return layout.group(group).neighbours(); });
+  const TokenRanks among = token_ranks(step, [&](mesh::Axes group) { return layout.ranks_sharing_host(group); });
   const std::vector<int> wanted = part_counts(overlap);
   for (const Cut* cut : all_cuts()) {
     const AxisRows rows = cut->rows(step);

@@ -58,8 +58,8 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
                                                                       comm::Communicator& world, int local_ranks) {
   if (config.device != config::Device::emulated) return std::unique_ptr<runtime::EmulatedDevice>();
-  const int hosts = (world.size() + local_ranks - 1) / local_ranks;
-  auto device = make_emulated_device(config, {world.size(), hosts}, world.rank());
+  const cost::Layout layout{world.size(), cost::hosts_of(world.size(), local_ranks)};
+  auto device = make_emulated_device(config, layout, world.rank());
   LANCET_TRY(agree(world, device.ok() ? Status() : Status(device.error())));
   return device;
 }

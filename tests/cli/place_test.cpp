@@ -138,6 +138,8 @@ TEST_CASE("place --stages names the settings that plan the same step") {
   CHECK(text_outcome.lines_with("to run it on ") == 1);
   test::check_said(lancet(files.command("--stages --solver heft")), 2,
                    {"error: --stages: expected --solver search, found heft"});
+  test::check_said(lancet(files.command("--stages --solver heft --time-limit 1")), 2,
+                   {"error: --stages: expected --solver search, found heft"});
 }
 
 TEST_CASE("what place cannot do is one line and exit code 2") {

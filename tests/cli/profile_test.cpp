@@ -120,3 +120,27 @@ TEST_CASE("ranks profile together, communication too") {
   CHECK(json_file(file) == json);
 }
 #endif
+
+#if defined(LANCET_HAVE_MPI)
+TEST_CASE("profile prints the communication of all ranks and of each group of a mesh's ranks") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "costs.json",
+                    command = "profile " + folder.write("c.json", small_config_text) +
+                              " --seconds 0 --set mesh.data=2 --set mesh.tensor=2 --out " + file;
+  const Outcome first = mpirun(4, command);
+  INFO(first.output);
+  REQUIRE(first.code == 0);
+  for (const char* of : {"", " of groups of tensor 2", " of groups of data 2 / 2"}) {
+    INFO(of);
+    CHECK(first.lines_with(std::string("all-to-all") + of + ": bytes that a rank sends to all others") == 1);
+    CHECK(first.lines_with(std::string("all-reduce") + of + ": bytes of the vector") == 1);
+  }
+  nlohmann::json held = json_file(file);
+  held["network"]["groups"]["tensor 2"]["messages"]["neighbour 1"] = held["network"]["all_to_all"];
+  folder.write("costs.json", held.dump());
+  const Outcome again = mpirun(4, command);
+  INFO(again.output);
+  REQUIRE(again.code == 0);
+  CHECK(again.lines_with("neighbour 1 of groups of tensor 2: bytes that a rank sends") == 1);
+}
+#endif

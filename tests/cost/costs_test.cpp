@@ -145,6 +145,27 @@ TEST_CASE("an op without costs is named, and the other missing ones are counted"
   CHECK(found.error().message.find(op_key(program, program.instructions[4]) + " and 1 more") != std::string::npos);
 }
 
+TEST_CASE("a group of ranks that costs do not know is named") {
+  struct OfAllRanks final : Costs {
+    std::optional<double> compute_ms(std::string_view) const override { return 1; }
+    double all_to_all_ms(double, mesh::Axes) const override { return 1; }
+    double all_reduce_ms(double, mesh::Axes) const override { return 1; }
+    bool knows(mesh::Axes group) const override { return group.empty(); }
+    CoreCost all_to_all_core() const override { return {}; }
+    CoreCost all_reduce_core() const override { return {}; }
+    double launch_ms() const override { return 0; }
+    Interference interference() const override { return {}; }
+  };
+  const auto of = [](const std::string& axes) {
+    return op_costs(OfAllRanks(), parsed("program p\ninput @b : f32[2,32]\n%0 : f32[2,32] in @b = all_reduce(@b)" +
+                                         axes + "  # reduce sync bucket.0\n"));
+  };
+  CHECK(of("").ok());
+  const auto refused = of(" {axes=\"data\"}");
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("found none of collectives over the mesh's axes data: ") != std::string::npos);
+}
+
 TEST_CASE("the all-to-all of one rank is a copy with its own time") {
   const ir::Program program = parsed(R"(program alone
 input @filled : i32[4,2]

@@ -6,6 +6,7 @@
 
 #include "declared_costs.h"
 #include "lancet/base/atomic_file.h"
+#include "lancet/cost/slowest_costs.h"
 #include "lancet/ir/print.h"
 #include "temporary_folder.h"
 #include "text.h"
@@ -299,6 +300,49 @@ TEST_CASE("measured costs take precedence over declared ones") {
   const HardwareCosts both(machine(), {8, 2}, measured);
   CHECK(both.all_to_all_ms(7e6) == 5);
   CHECK(both.all_reduce_ms(7e6) == 6);
+}
+
+TEST_CASE("what measured costs lack of a group of ranks is unknown, not declared") {
+  ir::Instruction step;
+  step.op = "permute_shards";
+  step.stream = ir::Stream::expert;
+  step.attributes = {{"of", "all_gather"}, {"shards", std::int64_t(8)}, {"shift", std::int64_t(1)}};
+  ir::Instruction of_group = step;
+  of_group.attributes = {{"of", "all_gather"}, {"shards", std::int64_t(4)}, {"shift", std::int64_t(1)}};
+  of_group.attributes.set("axes", "expert");
+  const Layout layout{8, 2, mesh::Mesh{{1, 2, 4, 1}}};
+  Profile measured;
+  measured.machine.cluster = {"mpi", 8, 2};
+  measured.machine.device.local_ranks = 4;
+  measured.mesh = layout.mesh;
+  CHECK_FALSE(HardwareCosts(machine(), layout, measured).unknown_messages(step));  // all communication is declared
+  measured.network.all_to_all = {{1, 5}};
+  measured.network.all_reduce = {{1, 6}};
+  const HardwareCosts lacking(machine(), layout, measured);
+  CHECK(lacking.unknown_messages(step) == "messages 'neighbour 1' over all ranks");
+  CHECK(SlowestCosts({lacking}).unknown_messages(step) == "messages 'neighbour 1' over all ranks");
+  CHECK_FALSE(lacking.unknown_messages(of_group));  // the group is declared
+  CHECK(lacking.message_ms(1e6, of_group) == permute_ms(machine(), {4, 1, {}, 1}, 1e6, 1));
+  measured.network.messages["neighbour 1"] = {{1, 4}};
+  measured.network.groups["expert 4"] = {{{1, 7}}, {{1, 8}}};
+  const HardwareCosts knowing(machine(), layout, measured);
+  CHECK_FALSE(knowing.unknown_messages(step));
+  CHECK(knowing.message_ms(1e6, step) == 4);
+  CHECK(knowing.unknown_messages(of_group) == "messages 'neighbour 1' over the mesh's axes expert");
+}
+
+TEST_CASE("nodes of a declared machine are told apart where each has as many ranks") {
+  CHECK(HardwareCosts(machine(), {8, 2}).ranks_on_host({}) == 4);
+  CHECK(HardwareCosts(machine(), {6, 2}).ranks_on_host({}) == 1);  // four and two
+  CHECK(HardwareCosts(machine(), {6, 3}).ranks_on_host({}) == 2);
+  CHECK(HardwareCosts(machine(), {3, 1}).ranks_on_host({}) == 1);
+  const HardwareCosts groups(machine(), {12, 3, mesh::Mesh{{1, 2, 6, 1}}});
+  CHECK(groups.ranks_on_host({mesh::Axis::expert}) == 1);
+  Profile measured;  // on hosts of three
+  measured.machine.cluster = {"mpi", 6, 2};
+  measured.machine.device.local_ranks = 3;
+  measured.network.all_to_all = measured.network.all_reduce = {{1, 5}};
+  CHECK(HardwareCosts(machine(), {6, 2}, measured).ranks_on_host({}) == 3);
 }
 
 TEST_CASE("a hardware file without a number is refused with its name") {

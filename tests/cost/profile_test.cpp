@@ -29,6 +29,7 @@ Profile sample() {
 Profile sample_of_hosts() {
   Profile profile = sample();
   profile.machine.cluster = {"mpi", 4, 2};
+  profile.machine.device.local_ranks = 2;
   profile.mesh = mesh::of_experts(4);
   profile.network.messages = {{"on_host", {{1024, 0.01}, {2048, 0.02}}}, {"neighbour 1", {{1024, 0.03}}}};
   return profile;
@@ -148,7 +149,8 @@ TEST_CASE("a profile knows which ranks share a host in each group, and prices me
   CHECK(loaded->message_ms(1536, tile(1, true)) == Approx(0.015));
   CHECK(loaded->unknown_messages(ring_step(4, 2)) == "messages 'neighbour 2' over all ranks");
 
-  profile.machine.cluster.hosts = 4;  // one rank each: messages to other hosts are those to all
+  profile.machine.cluster.hosts = 4,
+  profile.machine.device.local_ranks = 1;  // messages to other hosts are those to all
   CHECK(profile.ranks_on_host({}) == 1);
   CHECK(profile.message_ms(1024, tile(3, false)) == profile.all_to_all_ms(1024));
   profile.machine.cluster.hosts = 1;
@@ -156,9 +158,19 @@ TEST_CASE("a profile knows which ranks share a host in each group, and prices me
   profile.machine.cluster = {"mpi", 3, 2};
   profile.mesh = mesh::of_experts(3);
   CHECK(profile.ranks_on_host({}) == 1);  // unlike numbers of ranks
+  profile.machine.cluster = {"mpi", 6, 2};
+  profile.machine.device.local_ranks = 3;
+  profile.mesh = mesh::of_experts(6);
+  CHECK(profile.ranks_on_host({}) == 3);
+  profile.even_hosts = false;
+  CHECK(profile.ranks_on_host({}) == 1);
+  profile.even_hosts = true;
+  profile.machine.device.local_ranks = 4;
+  CHECK(profile.ranks_on_host({}) == 1);  // four and two
 
   // Eight ranks on two hosts: the ranks along `data` have distance 4, those along `expert` share a host.
   profile.machine.cluster = {"mpi", 8, 2};
+  profile.machine.device.local_ranks = 4;
   profile.mesh = mesh::Mesh{{1, 2, 4, 1}};
   CHECK(profile.ranks_on_host({}) == 4);
   CHECK(profile.ranks_on_host({mesh::Axis::data}) == 1);
@@ -199,6 +211,15 @@ TEST_CASE("times of messages to some ranks are kept, added to a file and may be 
   CHECK(both->network.messages.size() == 3);
   CHECK(both->network.messages.at("neighbour 2") == std::vector<Point>{{1024, 5}});
   CHECK(both->network.groups == profile.network.groups);
+
+  REQUIRE(add_to_profile(path, measured_elsewhere, true).ok());
+  const auto renewed = read_profile(path);
+  REQUIRE(renewed.ok());
+  CHECK(renewed->network.messages == measured_elsewhere.network.messages);
+  CHECK(renewed->network.groups == measured_elsewhere.network.groups);
+  measured_elsewhere.network = {};  // an interrupted measurement
+  REQUIRE(add_to_profile(path, measured_elsewhere, true).ok());
+  CHECK(read_profile(path)->network.messages == renewed->network.messages);
 }
 
 TEST_CASE("the file returns the profile that was stored") {

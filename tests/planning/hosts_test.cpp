@@ -148,6 +148,47 @@ TEST_CASE("hosts: a step of a ring takes the measured time of a message to its n
   CHECK(steps > 0);
 }
 
+TEST_CASE("hosts: comet does not tell hosts apart that have unlike numbers of a group's ranks") {
+  config::Config config = experts_on(6);
+  config.mesh.expert = 6;
+  config.mesh.data = 2;
+  config.overlap.policy = "comet";
+  test::DeclaredCosts costs = network_of(2, 0.05);
+  costs.elements_per_ms = 400;
+  const int hosts = GENERATE(3, 4);  // of four ranks, a group has four and two; of three ranks, three and three
+  const cost::Profile profile = test::declared_profile(config, test::declared_machine(12, hosts), costs, 0.5);
+  CHECK(profile.network.groups.at("expert 6").messages.contains("on_host") == (hosts == 4));
+  const planning::PlannedStep step = planned_on(config, profile);
+  REQUIRE(step.report.chosen == "comet");
+  bool near = false;
+  for (const ir::Instruction& instruction : step.plan.program.instructions)
+    near |= cost::reached(instruction) > 0 && instruction.attributes.integer("near", 0) != 0;
+  CHECK(near == (hosts == 4));
+}
+
+TEST_CASE("hosts: the profiler measures no messages within hosts that have unlike numbers of ranks") {
+  const test::TemporaryFolder folder;
+  const std::vector<int> local_ranks = GENERATE(std::vector{4, 4, 4, 4, 2, 2}, std::vector{2, 2, 1, 1});
+  const int ranks = int(local_ranks.size());
+  config::Config config = experts_on(ranks);
+  config.overlap.policy = "lancet";
+  config.overlap.profile = folder / "costs.json";
+  cost::Profile measured;
+  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    const int on_host = local_ranks[std::size_t(world.rank())];
+    LANCET_ASSIGN(const int hosts, planning::agreed_hosts(world, on_host));
+    if (hosts != 1) return internal_error("expected hosts that are not told apart");
+    LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = on_host, .seconds = 0}));
+    if (world.rank() == 0) measured = step.profile;
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+  CHECK(measured.machine.cluster.hosts == 2);
+  CHECK(measured.ranks_on_host({}) == 1);
+  CHECK(measured.network.measured());
+  CHECK(measured.network.messages.empty());
+}
+
 TEST_CASE("hosts: a file without the times of messages to some ranks is read, and planning names what it lacks") {
   const test::TemporaryFolder folder;
   for (const bool rings : {false, true}) {
@@ -157,13 +198,17 @@ TEST_CASE("hosts: a file without the times of messages to some ranks is read, an
     profile.network.messages.clear();
     const std::string path = folder / "costs.json";
     REQUIRE(cost::write_profile(path, profile).ok());
-    const auto refused = planning::plan_offline(config, {.ranks = 4, .hosts = 2, .profile = path});
-    REQUIRE_FALSE(refused.ok());
-    CHECK(refused.error().code == ExitCode::config);
-    INFO(refused.error().message);
-    CHECK(refused.error().message.find(rings ? "found none of messages 'neighbour 1' over all ranks"
+    for (const char* hardware : {"", "ethernet-10g-cpu"}) {
+      const auto refused =
+          planning::plan_offline(config, {.ranks = 4, .hosts = 2, .profile = path, .hardware = hardware});
+      REQUIRE_FALSE(refused.ok());
+      CHECK(refused.error().code == ExitCode::config);
+      INFO(refused.error().message);
+      CHECK(refused.error().message.find(rings
+                                             ? "found none of messages 'neighbour 1' over all ranks"
                                              : "found none of messages 'on_host' over all ranks") != std::string::npos);
-    CHECK(refused.error().message.find("with lancet profile") != std::string::npos);
+      CHECK(refused.error().message.find("with lancet profile") != std::string::npos);
+    }
   }
 }
 
@@ -173,10 +218,12 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   config::Config config = rings ? tensor_parallel() : experts_on(4);
   config.overlap.policy = "lancet";
   config.overlap.profile = folder / "costs.json";
-  const auto measure = [&] {
+  using Renew = planning::ProfileRequest::Renew;
+  const auto measure = [&](Renew renew = Renew::nothing) {
     cost::Profile profile;
     const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0}));
+      LANCET_ASSIGN(const auto step,
+                    planning::measure_step(config, world, {.local_ranks = 2, .renew = renew, .seconds = 0}));
       if (world.rank() == 0) profile = step.profile;
       return {};
     });
@@ -206,6 +253,16 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   CHECK(again.network.all_to_all == all_to_all);
   CHECK(again.network.messages.size() == reaches.size());
   CHECK(cost::read_profile(config.overlap.profile)->network.messages == again.network.messages);
+
+  // Communication that is measured again replaces all that the file holds.
+  old.network.messages = {{"neighbour 3", {{1024, 777}}}};
+  old.network.groups["data 2"] = {{{1024, 777}}, {{1024, 777}}};
+  REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
+  const cost::NetworkTimes renewed = measure(Renew::communication).network;
+  CHECK(renewed.messages.size() == reaches.size());
+  CHECK_FALSE(renewed.messages.contains("neighbour 3"));
+  CHECK(cost::read_profile(config.overlap.profile)->network.messages == renewed.messages);
+  CHECK(cost::read_profile(config.overlap.profile)->network.groups.empty());
 }
 
 }  // namespace lancet

@@ -320,7 +320,8 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
   const test::TemporaryFolder folder;
   config.overlap.profile = folder / "profile.json";
   config.overlap.policy = "sequential";
-  const auto programs = planning::step_programs(config, 1).value();  // its kernels do not support made-up messages
+  const auto programs =
+      planning::programs_to_profile(config, 1, 1).value();  // its kernels do not support made-up messages
   struct Seen {
     runtime::ProductChoices profile, device;
     int measured = 0;

@@ -45,7 +45,7 @@ struct CostsOfMixes : cost::Costs {
 struct CostsOfProfile final : CostsOfMixes {
   std::set<std::string, std::less<>> keys;
   CostsOfProfile(const config::Config& config, int ranks) : CostsOfMixes(config) {
-    const auto programs = planning::programs_to_profile(config, ranks);
+    const auto programs = planning::programs_to_profile(config, ranks, 1);
     REQUIRE(programs.ok());
     for (const ir::Program& program : *programs)
       for (const ir::Instruction& at : program.instructions)

@@ -71,7 +71,7 @@ struct RankLoad {
 // The ranks of its group that an instruction of the expert stream sends to.
 struct Reach {
   bool on_host = false;    // those that share its host
-  std::int64_t shift = 0;  // those so many places on or back in a ring; 0: it is no step of a ring
+  std::int64_t shift = 0;  // those so many ranks on or back in a ring; 0: it is no step of a ring
   bool all() const { return *this == Reach(); }
   friend auto operator<=>(const Reach&, const Reach&) = default;
 };
@@ -92,11 +92,12 @@ class Costs {
   // groups of these axes communicate at the same time.
   virtual double all_to_all_ms(double bytes, mesh::Axes group = {}) const = 0;
   virtual double all_reduce_ms(double bytes, mesh::Axes group = {}) const = 0;
-  // The ranks of a group that share a host (Layout::neighbours()); 1 if nothing is known of hosts.
+  // The ranks of a group that share a host (Layout::ranks_sharing_host()); 1 if nothing is known of hosts.
   virtual std::int64_t ranks_on_host(mesh::Axes) const { return 1; }
   virtual bool knows(mesh::Axes) const { return true; }  // whether the two functions have times of the group
-  // What is unknown of the instruction's messages, if something is: "collectives over the mesh's axes expert".
-  virtual std::optional<std::string> unknown_messages(const ir::Instruction&) const { return {}; }
+  // What is unknown of the instruction's messages, if something is: "collectives over the mesh's axes expert". By
+  // default all is known of a group that knows() has times of.
+  virtual std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const;
   // Milliseconds of an instruction of the expert stream between several ranks that sends `bytes`, whichever ranks it
   // reaches; by default those of an all-to-all.
   virtual double message_ms(double bytes, const ir::Instruction& instruction) const;

@@ -107,9 +107,9 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
 // share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
-// Milliseconds of a permute: each rank sends `bytes` to the rank `shift` places on, or half of them there and half as
-// many places back. The ranks of a node are neighbours, so `shift` of them, or all if they are fewer, send to another
-// node; links and NICs work at the same time.
+// Milliseconds of a permute: each rank sends `bytes` to the rank `shift` ranks on, or half of them there and half as
+// many ranks back. The ranks of a node follow one another, so `shift` of them, or all if they are fewer, send to
+// another node; links and NICs work at the same time.
 double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, std::int64_t shift);
 // Milliseconds of an all-reduce. bytes: size of the vector. Every byte passes the slower of links and NICs
 // twice, except the share that stays on its device; over MPI, the NICs carry the bytes of each of the node's ranks.
@@ -133,7 +133,9 @@ Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, 
 std::pair<std::string, std::string> split_changes(const std::string& hardware);
 
 // The costs of a declared machine. Values of `measured`, if given, take precedence: its op times and, if it holds them,
-// its communication times, which must be of the same layout.
+// its communication times, which must be of the same layout. The times of a group of ranks are all measured or all
+// declared: what a measured group lacks is unknown. Nodes that ranks fill one after the other, the last with fewer
+// ranks, are not told apart.
 class HardwareCosts final : public Costs {
  public:
   HardwareCosts(Hardware hardware, Layout layout, std::optional<Profile> measured = {}, Routing routing = {});
@@ -142,7 +144,8 @@ class HardwareCosts final : public Costs {
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
-  std::int64_t ranks_on_host(mesh::Axes group) const override { return layout_.group(group).neighbours(); }
+  std::int64_t ranks_on_host(mesh::Axes group) const override;
+  std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
@@ -172,9 +175,6 @@ class HardwareCosts final : public Costs {
  private:
   bool network_measured(mesh::Axes group = {}) const {
     return measured_ && measured_->network.measured() && measured_->knows(group);
-  }
-  bool messages_measured(const ir::Instruction& instruction) const {
-    return network_measured() && !measured_->unknown_messages(instruction);
   }
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Layout layout_of(const ir::Instruction& instruction) const;  // of the ranks that it goes over

@@ -90,6 +90,7 @@ class Profile final : public Costs {
   std::map<std::string, double> peak_tflops;
   // Of the Programs that are priced: decides which group the axes of an instruction mean. Not in the file.
   mesh::Mesh mesh;
+  bool even_hosts = true;  // false: hosts are known to have unlike numbers of ranks. Not in the file.
 
   Profile() = default;
   explicit Profile(Machine where) : machine(std::move(where)) {}
@@ -117,7 +118,7 @@ class Profile final : public Costs {
 
  private:
   const CollectiveTimes& times_of(mesh::Axes group) const;
-  Layout layout_of(mesh::Axes group) const;
+  Layout layout() const;  // of all ranks
 };
 
 // The profile file: JSON. Errors are ExitCode::config and name the file and the field.
@@ -139,7 +140,9 @@ Result<Profile> read_profile_to_replace(const std::filesystem::path& path, const
 // written.
 Status write_profile(const std::filesystem::path& path, const Profile& profile);
 // Like write_profile, but keeps what the file holds for the machine and the profile lacks, such as ops that another job
-// measured meanwhile. Of two jobs that do so at the same moment, one may lose its times, which are measured again.
-Status add_to_profile(const std::filesystem::path& path, Profile profile);
+// measured meanwhile. network_renewed: communication was measured again, so that the profile's times of it, if it has
+// any, replace all that the file holds. Of two jobs that do so at the same moment, one may lose its times, which are
+// measured again.
+Status add_to_profile(const std::filesystem::path& path, Profile profile, bool network_renewed = false);
 
 }  // namespace lancet::cost

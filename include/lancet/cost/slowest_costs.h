@@ -22,6 +22,9 @@ class SlowestCosts final : public Costs {
   double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
   double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
   std::int64_t ranks_on_host(mesh::Axes group) const override { return machines_.front().ranks_on_host(group); }
+  std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override {
+    return machines_.front().unknown_messages(instruction);
+  }
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
   OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const override;

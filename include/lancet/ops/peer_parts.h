@@ -7,7 +7,7 @@
 
 namespace lancet::ops {
 
-// The W ranks of a group, in hosts of `host` neighbours each. Seen from one rank, the others have an order: itself, the
+// The W ranks of a group, on hosts of `host` ranks each. Seen from one rank, the others have an order: itself, the
 // rest of its host, then host by host; all begin behind the rank's own place, so that at each position every rank sends
 // to one other and receives from one. The order is cut into parts in one of two ways:
 //   own_first == false: a host a part, W / host in all (FasterMoE's groups; part 0 stays within the group)

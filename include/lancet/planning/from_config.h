@@ -62,8 +62,9 @@ Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOp
 Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
                                           planner::PlanReport* report = nullptr,
                                           planner::StageReport* stages = nullptr);
-// The Programs whose instructions need costs when such a step is planned for ranks on this number of hosts.
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, int hosts = 1);
+// Whole training steps of one rank, which together hold all instructions whose costs planning this config needs for
+// ranks on this number of hosts. The first one has no parts.
+Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, int hosts);
 Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks);
 // The same by pipeline stage.
 Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,

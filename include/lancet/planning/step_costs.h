@@ -22,11 +22,8 @@ int threads_of(const config::Config& config, int local_ranks);
 cost::Machine machine_of(const config::Config& config, const comm::Communicator& world, int local_ranks,
                          runtime::Accelerator* accelerator = nullptr);
 
-// Whole training steps of one rank, which together hold all instructions whose costs planning this config needs for
-// ranks on this number of hosts. The first one has no parts.
-Result<std::vector<ir::Program>> step_programs(const config::Config& config, int ranks, int hosts = 1);
-
-// The number of hosts, as rank 0 counts them by the ranks on its own; all ranks have to measure the same. Collective.
+// The number of hosts, the same on all ranks; 1, so that hosts are not told apart, if they have unlike numbers of
+// ranks. Collective.
 Result<int> agreed_hosts(comm::Communicator& world, int local_ranks);
 
 // The machine's own file in `folder`; empty if that is empty.
@@ -64,11 +61,12 @@ double largest_peak_tflops(const config::Config& config, const cost::Machine& ma
                            double measured);
 
 struct MeasuredStep {
-  std::vector<ir::Program> programs;  // step_programs
+  std::vector<ir::Program> programs;  // programs_to_profile
   cost::Profile profile;
 };
-// ensure_profile() for step_programs(), on the config's device or, if it is set, request.accelerator. If comm.transport
-// is "mirrored", it measures among the mirrored ranks. Collective. Config errors: also those of a run's start.
+// ensure_profile() for programs_to_profile(), on the config's device or, if it is set, request.accelerator. If
+// comm.transport is "mirrored", it measures among the mirrored ranks. Collective. Config errors: also those of a run's
+// start.
 Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicator& world,
                                   const ProfileRequest& request);
 

@@ -22,8 +22,8 @@ using AxisRows = std::vector<const ops::PartitionRow*>;
 // ignored: only slices of the first axis are contiguous.
 AxisRows infer_axes(const ir::Program& program, std::span<const ir::InstructionId> members);
 
-// The ranks among which tokens travel to their experts, and how many of them are neighbours on a host: 1 if nothing is
-// known of hosts, or if all are on one.
+// The ranks among which tokens travel to their experts, and how many of them share a host: 1 if nothing is known of
+// hosts, or if they are not told apart (Layout::ranks_sharing_host()).
 struct TokenRanks {
   std::int64_t ranks = 1, on_host = 1;
 };
