@@ -2,7 +2,10 @@
 // blocks takes is the sum of theirs, but for what crosses between them.
 #include "block_times.h"
 
+#include <algorithm>
+
 #include "lancet/ir/micro_batches.h"
+#include "lancet/placement/solvers.h"
 #include "lancet/planning/from_config.h"
 
 namespace lancet::placement {
@@ -46,7 +49,40 @@ BlockTimes times_of(const ir::Program& program, const Cluster& cluster) {
   return times;
 }
 
+// The local ops of a step, without what flows between them. ms of an op: in all micro batches. chain_ms: of what a
+// micro batch passes through, each op on its fastest device.
+struct WholeStep {
+  Problem problem;
+  double chain_ms = 0;
+};
+
+WholeStep whole_step(const ir::Program& program, const Cluster& cluster, double micro_batches) {
+  WholeStep step;
+  for (const Cluster::Device& device : cluster.devices) step.problem.devices.push_back({device.name, device.memory_mb});
+  const std::vector<bool> closes = ir::closes_step(program);
+  for (std::size_t i = 0; i < closes.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    if (!cost::is_local(program, at)) continue;
+    std::vector<double> ms;
+    for (const Cluster::Device& device : cluster.devices) ms.push_back(cost::op_ms(device.hardware, program, at));
+    if (!closes[i] && at.role != ir::Role::dw) step.chain_ms += std::ranges::min(ms);
+    if (!closes[i])
+      for (double& each : ms) each *= micro_batches;
+    step.problem.ops.push_back({.ms = std::move(ms)});
+  }
+  return step;
+}
+
 }  // namespace
+
+Result<double> least_of_splits_ms(const config::Config& config, const Cluster& cluster) {
+  config::Config whole = config;
+  whole.train.memory_limit_mb = 0;
+  whole.train.gradient_accumulation_steps = 1;  // the first micro batch adds its gradients to none
+  LANCET_ASSIGN(const std::vector<ir::Program> programs, planning::programs_to_profile(whole, 1, 1));
+  const WholeStep step = whole_step(programs.front(), cluster, double(config.train.gradient_accumulation_steps));
+  return std::max(step.chain_ms, lower_bound_ms(step.problem));
+}
 
 Result<std::vector<BlockTimes>> block_times(const config::Config& config, const Cluster& cluster) {
   config::Config cut = config;

@@ -24,4 +24,9 @@ struct BlockTimes {
 // config: the step on one rank.
 Result<std::vector<BlockTimes>> block_times(const config::Config& config, const Cluster& cluster);
 
+// What no split of the step takes less than: the largest of its longest op on the fastest device, all ops split among
+// all devices at will, and the chain of a micro batch on the fastest devices, without messages. The ops are those of
+// the step without stages, since a cut parts ops that are fused and gives two stages what is shared.
+Result<double> least_of_splits_ms(const config::Config& config, const Cluster& cluster);
+
 }  // namespace lancet::placement

@@ -125,23 +125,6 @@ class Loads {
     return found;
   }
 
-  double bound_ms() const {
-    Problem problem;
-    for (const Cluster::Device& device : cluster_.devices) problem.devices.push_back({device.name, device.memory_mb});
-    double chain = 0;
-    for (int block = 0; block <= blocks_; ++block) {
-      Op op;
-      double least = never;
-      for (int device = 0; device < problem.device_count(); ++device) {
-        op.ms.push_back(work_ms(block, device));
-        least = std::min(least, on(block, device).chain_ms);
-      }
-      chain += least;
-      problem.ops.push_back(std::move(op));
-    }
-    return std::max(chain, lower_bound_ms(problem));
-  }
-
  private:
   const BlockTimes::OfDevice& on(int block, int device) const {
     return times_[std::size_t(block)].on[std::size_t(device)];
@@ -257,9 +240,10 @@ std::vector<StageSplit> neighbours(const StageSplit& of, int devices) {
 
 class StageSearch {
  public:
-  StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times,
+  StageSearch(const config::Config& config, const Cluster& cluster, std::vector<BlockTimes> times, double bound_ms,
               const StageSearchOptions& options)
       : cluster_(cluster),
+        bound_ms_(bound_ms),
         loads_(cluster, std::move(times), config.train.gradient_accumulation_steps),
         asked_schedule_(config.train.pipeline_schedule),
         asked_(config, cluster),
@@ -271,7 +255,7 @@ class StageSearch {
     const auto start = std::chrono::steady_clock::now();
     const auto is_over = [&] { return seconds_since(start) > options_.seconds; };
     StageAnswer answer;
-    answer.bound_ms = loads_.bound_ms();
+    answer.bound_ms = bound_ms_;
     try_split(even_split(), &answer.even);
     std::vector<StageSplit> begun = loads_.balanced_splits();
     std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
@@ -347,6 +331,7 @@ class StageSearch {
   }
 
   const Cluster& cluster_;
+  const double bound_ms_;
   const Loads loads_;
   const config::PipelineSchedule asked_schedule_;
   StagePlanner asked_;
@@ -420,7 +405,8 @@ Result<StageAnswer> place_stages(const config::Config& config, const Cluster& cl
                                  const StageSearchOptions& options) {
   LANCET_ASSIGN(const config::Config alone, of_one_rank(config));
   LANCET_ASSIGN(std::vector<BlockTimes> times, block_times(alone, cluster));
-  return StageSearch(alone, cluster, std::move(times), options).run();
+  LANCET_ASSIGN(const double bound_ms, least_of_splits_ms(alone, cluster));
+  return StageSearch(alone, cluster, std::move(times), bound_ms, options).run();
 }
 
 }  // namespace lancet::placement

@@ -95,6 +95,17 @@ TEST_CASE("stages: the search finds the best of all splits of small models") {
   }
 }
 
+TEST_CASE("stages: the bound of a single device is its step, but for what more micro batches add up") {
+  for (const int micro_batches : {1, 4}) {
+    const std::string accumulated = "train.gradient_accumulation_steps=" + std::to_string(micro_batches);
+    const auto answer = place_stages(step_config(4, {accumulated}), cluster_of({{4000, 1}}));
+    if (!answer.ok()) FAIL(answer.error().message);
+    INFO(micro_batches << " micro batches");
+    CHECK(answer->bound_ms <= answer->best.step_ms * (1 + 1e-9));
+    CHECK(answer->bound_ms > 0.9 * answer->best.step_ms);
+  }
+}
+
 TEST_CASE("stages: memory forces a split, and its settings plan the same step") {
   const config::Config config = step_config(6);
   const Cluster large = cluster_of({{4000, 1}, {4000, 0.1}}, 0.1);
