@@ -68,7 +68,7 @@ WholeStep whole_step(const ir::Program& program, const Cluster& cluster, double 
     if (!closes[i] && at.role != ir::Role::dw) step.chain_ms += std::ranges::min(ms);
     if (!closes[i])
       for (double& each : ms) each *= micro_batches;
-    step.problem.ops.push_back({.ms = std::move(ms)});
+    step.problem.ops.emplace_back().ms = std::move(ms);
   }
   return step;
 }
