@@ -96,7 +96,7 @@ TEST_CASE("a page of stages whose trace is too long to draw has the measured tim
   CHECK(run["communications"][1]["measured"] == hidden(5, 0, "-"));
   CHECK(run["left_out"].empty());
   CHECK(run["timeline"]["left_out"] == 3);
-  for (const json& row : run["timeline"]["rows"]) CHECK(row["process"] == "predicted, stage 0");
+  for (const json& row : run["timeline"]["rows"]) CHECK(row["process"] == "measured, stage 0, rank 0");
 }
 
 TEST_CASE("a page of stages names a stage's plan that is missing, and shows the others") {
