@@ -57,7 +57,7 @@ Cut cut_of(std::span<const double> work, passes::Chunks chunks) {
   return cut;
 }
 
-// Blocks of equal work, and a head of so many.
+// Blocks of equal work, and a head whose work is given in blocks.
 Cut cut_of(int blocks, double head, passes::Chunks chunks) {
   std::vector<double> work(std::size_t(blocks), 1);
   work.push_back(head);

@@ -71,7 +71,7 @@ struct RankLoad {
 // The ranks of its group that an instruction of the expert stream sends to.
 struct Reach {
   bool on_host = false;    // those that share its host
-  std::int64_t shift = 0;  // those so many ranks on or back in a ring; 0: it is no step of a ring
+  std::int64_t shift = 0;  // steps along a ring to the rank that receives, below 0 backwards; 0: no step of a ring
   bool all() const { return *this == Reach(); }
   friend auto operator<=>(const Reach&, const Reach&) = default;
 };
