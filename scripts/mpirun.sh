@@ -34,13 +34,13 @@ printf '\n' >&2
 # saves and stops. The signal is sent again each second, to the ranks themselves, because mpirun loses a signal that
 # comes before they have started and dies of one that comes when they have ended. A rank ignores it from the second time
 # on.
-job='' stops=0 requests=''
+job='' stops=0 helpers=''
 stop() {
   stops=$((stops + 1))
   [ -n "$job" ] || return 0  # mpirun has not started; the main part calls stop again
   if [ "$stops" -eq 1 ]; then
     request_stop </dev/null >/dev/null 2>&1 3>&- &
-    requests=$!
+    helpers+=" $!"
   elif [ "$stops" -eq 2 ]; then  # only once: after a second SIGTERM mpirun exits before its ranks
     kill -TERM "$job" 2>/dev/null || true
   fi
@@ -51,6 +51,20 @@ request_stop() {
     # shellcheck disable=SC2013
     for rank in $(cat "/proc/$job/task/"*/children); do kill -USR1 "$rank" || true; done
     sleep 1
+  done
+}
+
+# Ends mpirun if none of its ranks has run for 20 seconds: when a rank dies while another connects ("PMIX ERROR:
+# UNREACHABLE"), the mpirun of Open MPI 4.1 can lock itself up.
+end_stuck_mpirun() {
+  local looks=0 rank
+  while sleep 2 && kill -0 "$job"; do
+    looks=$((looks + 1))
+    # shellcheck disable=SC2013
+    for rank in $(cat "/proc/$job/task/"*/children); do
+      grep -q '^State:.*zombie' "/proc/$rank/status" || looks=0
+    done
+    [ "$looks" -lt 10 ] || kill -KILL "$job" || true
   done
 }
 
@@ -79,6 +93,8 @@ relay=$!
 # of its own, so that the terminal's Ctrl-C reaches only this script, and gets SIGTERM if this script is killed.
 OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
 job=$!
+end_stuck_mpirun </dev/null >/dev/null 2>&1 3>&- &
+helpers+=" $!"
 if [ "$stops" -gt 0 ]; then
   stops=0
   stop
@@ -86,10 +102,11 @@ fi
 while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
 wait "$job" || code=$?
-if [ -n "$requests" ]; then
-  kill "$requests" 2>/dev/null || true
-  wait "$requests" 2>/dev/null || true
-fi
+# shellcheck disable=SC2086
+{
+  kill $helpers || true
+  wait $helpers || true
+} 2>/dev/null
 echo "exit code $code" >&3 || true
 exec 3>&-
 wait "$relay" || true

@@ -119,6 +119,18 @@ TEST_CASE("a rank killed before its first message: code 5") {
   CHECK_FALSE(has_begun(run));
 }
 
+TEST_CASE("an mpirun that locks itself up after its ranks have ended does not last") {
+  const TemporaryFolder folder;
+  const std::string mpirun = folder.write(
+      "mpirun", "#!/usr/bin/env python3\nimport subprocess, time\nsubprocess.Popen('true')\ntime.sleep(1000)\n");
+  const auto start = steady_clock::now();
+  const auto outcome = test::shell("chmod +x " + mpirun + "; PATH=$(dirname " + mpirun +
+                                   "):$PATH " LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 true");
+  INFO(outcome.output);
+  CHECK(outcome.code == 5);
+  CHECK(test::Seconds(steady_clock::now() - start).count() < seconds_to_leave);
+}
+
 TEST_CASE("a missing program is not reported as a rank that a signal ended") {
   const auto outcome = test::shell(LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 /no/such/program train");
   CHECK(outcome.code == 2);
