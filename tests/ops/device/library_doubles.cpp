@@ -11,7 +11,7 @@
 
 namespace lancet::test {
 std::vector<backend::cuda::MatmulDesc>& products() {
-  static std::vector<backend::cuda::MatmulDesc> made;
+  static thread_local std::vector<backend::cuda::MatmulDesc> made;
   return made;
 }
 std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)>& on_fused() {

@@ -7,7 +7,7 @@
 
 namespace lancet::test {
 
-std::vector<backend::cuda::MatmulDesc>& products();  // made so far, in order
+std::vector<backend::cuda::MatmulDesc>& products();  // that this thread has made, in order
 
 // Called with every product that has an epilogue and with the other way to its result.
 std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)>& on_fused();
