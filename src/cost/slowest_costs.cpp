@@ -95,6 +95,12 @@ Interference SlowestCosts::interference() const {
   return slowest;
 }
 
+std::optional<std::int64_t> SlowestCosts::free_bytes() const {
+  std::int64_t least = machines_.front().hardware().free_bytes();
+  for (const HardwareCosts& machine : machines_) least = std::min(least, machine.hardware().free_bytes());
+  return least;
+}
+
 std::unique_ptr<const Costs> SlowestCosts::under(const RankLoad& load) const {
   std::vector<HardwareCosts> machines;
   for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_load(load));

@@ -276,6 +276,7 @@ class StageSearch {
     answer.best = best_;
     if (judged_.train.pipeline_schedule != asked_schedule_) {
       LANCET_ASSIGN(answer.best, asked_.plan(best_.split));
+      if (!answer.best.fits()) return out_of_memory(answer.best);
       if (answer.even.step_ms > 0) {
         LANCET_ASSIGN(answer.even, asked_.plan(answer.even.split));
       }

@@ -25,9 +25,7 @@ class Stages {
       if (request.pipeline_schedule != PipelineSchedule::one_forward_one_backward && request.memory_limit == 0)
         most = std::max(most, arena_bytes(plain_.back()));
     }
-    for (const ir::Program* program : programs)
-      most_bytes_.push_back(request.memory_limit == 0 ? most
-                                                      : request.memory_limit - schedule::resident_bytes(*program));
+    for (int stage = 0; stage < count(); ++stage) most_bytes_.push_back(most_arena_bytes(stage, most));
   }
 
   // 1F1B.
@@ -66,6 +64,14 @@ class Stages {
   using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
 
   int count() const { return int(programs_.size()); }
+
+  // most_plain: of a stage under 1F1B. Unlike devices have memories of their own.
+  std::int64_t most_arena_bytes(int stage, std::int64_t most_plain) const {
+    const std::int64_t resident = schedule::resident_bytes(*programs_[std::size_t(stage)]);
+    const std::int64_t most = request_.memory_limit > 0 ? request_.memory_limit - resident : most_plain;
+    const auto free = request_.costs ? request_.costs->of_stage(stage)->free_bytes() : std::nullopt;
+    return free ? std::min(most, *free - resident) : most;
+  }
 
   std::string said(std::string_view found = "") const {
     return fmt::format("{}{}{}", name(request_.pipeline_schedule), found.empty() ? "" : ": ", found);

@@ -62,9 +62,10 @@ Status TrainerMemory::count(const config::Config& config, const planning::StepPl
     if (tensor.kind == ir::TensorKind::parameter) plan_.parameters += ir::bytes(tensor.type);
     if (tensor.kind == ir::TensorKind::state) plan_.state += ir::bytes(tensor.type);
   }
+  plan_.arena = arena_bytes(plans);
+  if (resources.emulated) return {};  // no kernel runs, and nothing is saved
   plan_.staging = run::staging_bytes(config, plans.step.program, config::mesh_of(config, ranks));
   plan_.workspace = resources.accelerator ? 0 : resources.threads * std::int64_t(backend::cpu::matmul_scratch_bytes());
-  plan_.arena = arena_bytes(plans);
   for (const ir::Plan* plan : all_of(plans)) {
     if (!plan) continue;
     LANCET_ASSIGN(const auto bytes, runtime::planned_workspace(*plan, resources.accelerator, resources.threads));

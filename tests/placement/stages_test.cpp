@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <functional>
 
 #include "lancet/planning/planned_step.h"
@@ -123,6 +124,23 @@ TEST_CASE("stages: memory forces a split, and its settings plan the same step") 
   const auto planned = planning::plan_offline(*placed, {.ranks = 2});
   REQUIRE(planned.ok());
   CHECK(planned->stage_times.makespan == Approx(split->best.step_ms));
+}
+
+TEST_CASE("stages: a searched order keeps to the memory of each device, not of the largest") {
+  const auto placed = [](const char* schedule, std::vector<std::pair<double, double>> devices) {
+    const auto answer = place_stages(
+        step_config(6, {"train.gradient_accumulation_steps=8", "model.moe_layer_freq=2", "model.num_local_experts=4",
+                        "model.capacity_factor=1", std::string("train.pipeline_schedule=") + schedule}),
+        cluster_of(devices));
+    if (!answer.ok()) FAIL(answer.error().message);
+    CHECK(answer->best.fits());
+    return answer->best;
+  };
+  const PlannedStages roomy = placed("1f1b", {{4000, 1}, {4000, 0.6}});
+  REQUIRE(roomy.split.devices == std::vector{0, 1});
+  const double second_mb = std::ceil(double(roomy.bytes[1]) * 1e-6);
+  CHECK(placed("searched", {{4000, 1}, {4000, 0.6}}).bytes[1] > std::int64_t(second_mb * 1e6));
+  CHECK(placed("searched", {{4000, 1}, {second_mb, 0.6}}).step_ms <= roomy.step_ms * (1 + 1e-9));
 }
 
 TEST_CASE("stages: what cannot be placed is said in one line") {

@@ -159,6 +159,7 @@ class HardwareCosts final : public Costs {
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
   Interference interference() const override;
+  std::optional<std::int64_t> free_bytes() const override { return hardware_.free_bytes(); }
   HardwareCosts of_load(const RankLoad& load) const;  // measured communication stays as it is
   HardwareCosts at_stage(int stage) const;            // as seen from the ranks of this pipeline stage
   std::shared_ptr<const Costs> of_stage(int stage) const override;
