@@ -47,10 +47,12 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
   const auto makers = signal_makers(program);
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
+  std::vector<Region> writes, reads;  // of an instruction; here, so that their memory serves all
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     auto& before = result[i];
-    std::vector<Region> writes, reads;
+    writes.clear();
+    reads.clear();
     for (TensorId id : instruction.results) writes.push_back(program.region(id));
     for (TensorId id : instruction.writes) writes.push_back(program.region(id));
     for (TensorId id : instruction.operands) reads.push_back(program.region(id));

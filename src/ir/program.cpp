@@ -44,19 +44,25 @@ std::string output_name(OutputKind kind, std::string_view subject) {
   return fmt::format("{}.{}", output_words[static_cast<std::size_t>(kind)], subject);
 }
 
+const Attributes::Items& Attributes::items() const {
+  static const Items none;
+  return items_ ? *items_ : none;
+}
+
 const AttributeValue* Attributes::find(std::string_view name) const {
-  for (const auto& [key, value] : items_)
+  for (const auto& [key, value] : items())
     if (key == name) return &value;
   return nullptr;
 }
 
 void Attributes::set(std::string_view name, AttributeValue value) {
-  for (auto& [key, old] : items_)
+  if (items_.use_count() != 1) items_ = std::make_shared<Items>(items());
+  for (auto& [key, old] : *items_)
     if (key == name) {
       old = std::move(value);
       return;
     }
-  items_.emplace_back(std::string(name), std::move(value));
+  items_->emplace_back(std::string(name), std::move(value));
 }
 
 std::int64_t Attributes::integer(std::string_view name) const {

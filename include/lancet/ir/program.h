@@ -31,6 +31,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,11 +98,13 @@ struct Tensor {
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
 
-// A short list of name=value pairs. It keeps their order, so a printed text parses back to the same list.
+// A short list of name=value pairs. It keeps their order, so a printed text parses back to the same list. Copies share
+// the list until one of them changes, since passes copy many instructions.
 class Attributes {
  public:
+  using Items = std::vector<std::pair<std::string, AttributeValue>>;
   Attributes() = default;
-  Attributes(std::initializer_list<std::pair<std::string, AttributeValue>> items) : items_(items) {}
+  Attributes(std::initializer_list<Items::value_type> items) : items_(std::make_shared<Items>(items)) {}
   void set(std::string_view name, AttributeValue value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
   // The getters throw InternalError if the value has another type, or if the name is missing and no default is given.
@@ -112,12 +115,12 @@ class Attributes {
   double real(std::string_view name) const;
   double real(std::string_view name, double missing) const { return has(name) ? real(name) : missing; }
   const std::string& text(std::string_view name) const;
-  const std::vector<std::pair<std::string, AttributeValue>>& items() const { return items_; }
-  friend bool operator==(const Attributes&, const Attributes&) = default;
+  const Items& items() const;
+  friend bool operator==(const Attributes& a, const Attributes& b) { return a.items() == b.items(); }
 
  private:
   const AttributeValue* find(std::string_view name) const;
-  std::vector<std::pair<std::string, AttributeValue>> items_;
+  std::shared_ptr<Items> items_;  // null: none
 };
 
 // A queue that runs in order. compute: everything local. expert: all-to-all, change of sharding. reduce: all-reduce.
