@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <vector>
+
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/plan.h"
@@ -9,6 +12,23 @@
 #include "lancet/world/agree.h"
 
 namespace lancet::train {
+namespace {
+
+std::vector<std::string_view> without_effect(const config::Config& config) {
+  const config::Train& train = config.train;
+  std::vector<std::string_view> settings;
+  if (train.dtype == DType::f32 && !train.master_weights)
+    settings.push_back("train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
+  if (config.mesh.stage == 1 && train.pipeline_schedule != config::PipelineSchedule::one_forward_one_backward)
+    settings.push_back("train.pipeline_schedule changes nothing without stages (mesh.stage)");
+  if (config.mesh.tensor == 1 && train.sequence_parallel)
+    settings.push_back("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)");
+  if (config.overlap.policy == "sequential" && config.overlap.parts > 0)
+    settings.push_back("overlap.parts changes nothing under overlap.policy \"sequential\"");
+  return settings;
+}
+
+}  // namespace
 
 Status RunStart::begin(const run::ResumePoint& start) {
   auto tokenizer = data::tokenizer_of_training(state_.asked);
@@ -97,8 +117,7 @@ void RunStart::announce(const run::ResumePoint& start) const {
               state_.options.init_from, from_.string());
   for (const std::string& note : notes_) log::info("           {}", note);
   const config::Train& train = state_.config.train;
-  if (train.dtype == DType::f32 && !train.master_weights)
-    log::info("note: train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
+  for (const std::string_view setting : without_effect(state_.config)) log::info("note: {}", setting);
   announce_saving();
   if (!state_.is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
   if (position.step >= train.steps)

@@ -31,4 +31,29 @@ TEST_CASE("master_weights=false in fp32 changes nothing, and the log says so onc
   losses(false, DType::bf16, 0);
 }
 
+TEST_CASE("settings of stages, tensor parallelism and parts that change nothing are said once") {
+  const test::TemporaryFolder folder;
+  auto config = test::small_config();
+  config.train.steps = 1;
+  config.log.run_dir = folder / "run";
+  config.overlap.policy = "sequential";
+  const auto notes = [&](const char* text) {
+    std::filesystem::remove_all(config.log.run_dir);
+    const test::LogCapture log;
+    const auto world = comm::make_self();
+    REQUIRE(train::train(config, *world, {.local_ranks = 1}).ok());
+    CHECK(log.count("changes nothing") == log.count(text));
+    return log.count(text);
+  };
+  CHECK(notes("changes nothing") == 0);
+  config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;
+  CHECK(notes("train.pipeline_schedule changes nothing without stages (mesh.stage)") == 1);
+  config.train.pipeline_schedule = {};
+  config.train.sequence_parallel = true;
+  CHECK(notes("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)") == 1);
+  config.train.sequence_parallel = false;
+  config.overlap.parts = 2;
+  CHECK(notes("overlap.parts changes nothing under overlap.policy \"sequential\"") == 1);
+}
+
 }  // namespace lancet
