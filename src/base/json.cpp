@@ -91,6 +91,8 @@ template <class Json>
 Result<Json> parse_json(std::string_view text, std::string_view origin, ExitCode code, JsonComments comments) {
   if (const std::size_t nul = text.find('\0'); nul != text.npos)  // the parser would treat it as the end
     return Error{code, fmt::format("{}{}: expected JSON, found a NUL byte", origin, line_and_column(text, nul))};
+  if (text.find_first_not_of(" \t\r\n") == text.npos)
+    return Error{code, fmt::format("{}: expected JSON, found no text", origin)};
   KeyWatch<Json> watch;
   try {
     Json root = Json::parse(text, std::ref(watch), true, comments == JsonComments::ignored);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "lancet/base/json.h"
 
 namespace lancet::cli {
@@ -19,13 +21,18 @@ std::string even_text(const placement::StageAnswer& answer) {
   return fmt::format("even split: {:.3f} ms{}\n", even.step_ms, even.fits() ? "" : ", out of memory");
 }
 
+// Rounded as it is printed, so that a rounding error is no "-0.0".
+double gap_percent(const placement::StageAnswer& answer) {
+  return std::round(1000 * (1 - answer.bound_ms / answer.best.step_ms)) / 10 + 0.0;
+}
+
 }  // namespace
 
 std::string text_of_stages(const placement::StageAnswer& answer, const placement::Cluster& cluster, double seconds) {
   const placement::PlannedStages& best = answer.best;
   std::string text =
       fmt::format("stages: {:.3f} ms a step, no split goes below {:.3f} ms (gap {:.1f}%), {} planned in {:.1f} s\n",
-                  best.step_ms, answer.bound_ms, 100 * (1 - answer.bound_ms / best.step_ms), answer.planned, seconds);
+                  best.step_ms, answer.bound_ms, gap_percent(answer), answer.planned, seconds);
   if (best.least_ms > 0) text += fmt::format("no order of this split goes below {:.3f} ms\n", best.least_ms);
   text += even_text(answer);
   text += fmt::format("\n{:<6} {:<12} {:>7} {:>11} {:>11} {:>10}\n", "stage", "device", "blocks", "compute ms",

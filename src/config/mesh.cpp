@@ -22,9 +22,9 @@ Status check_stage_blocks(const Config& config, std::int64_t chunks) {
   const bool filled = std::ranges::count(blocks, 0) == (blocks.back() > 0 ? 0 : 1);
   if (std::ssize(blocks) == chunks && all == config.model.n_layer && filled) return {};
   return config_error(
-      fmt::format("config: mesh.stage_blocks: expected {} number{} whose sum is the {} blocks of the model "
-                  "(model.n_layer), none of them 0 but the last, found [{}]",
-                  chunks, chunks == 1 ? "" : "s", config.model.n_layer, fmt::join(blocks, ", ")));
+      fmt::format("config: mesh.stage_blocks: expected {} number{} for mesh.stage = {}, whose sum is model.n_layer = "
+                  "{}, none of them 0 but the last, found [{}]",
+                  chunks, chunks == 1 ? "" : "s", config.mesh.stage, config.model.n_layer, fmt::join(blocks, ", ")));
 }
 
 // Steps ask for their mesh, so this allocates nothing where all is well.
@@ -37,9 +37,9 @@ Status check_stage(const Config& config) {
         fmt::format("config: train.pipeline_schedule: expected at least {} blocks of the model (model.n_layer) for "
                     "\"interleaved\" on {} stages, found {}",
                     chunks, stages, config.model.n_layer));
-  return config_error(
-      fmt::format("config: mesh.stage: expected at most the {} blocks of the model (model.n_layer), found {}",
-                  config.model.n_layer, stages));
+  return config_error(fmt::format(
+      "config: mesh.stage: expected at most {}, the number of blocks of the model (model.n_layer), found {}",
+      config.model.n_layer, stages));
 }
 
 // What Program tensors the axis splits, their extents, and whether the config has them. Steps ask for their mesh, so

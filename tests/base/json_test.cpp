@@ -19,7 +19,8 @@ TEST_CASE("a JSON text gives its tree, or an error of one line with the position
   CHECK(parse_json(R"({"a": [1, 2]})", "f.json", ExitCode::data)->at("a").at(1) == 2);
   CHECK(refused("{\n  \"a\": 1,\n  ,}").starts_with("f.json:3:3: expected JSON: unexpected ','"));
   CHECK(refused(std::string("{}\n\0{", 5)) == "f.json:2:1: expected JSON, found a NUL byte");
-  CHECK(refused("").starts_with("f.json:1:1: expected JSON: unexpected end of input"));
+  for (const char* blank : {"", " \n"}) CHECK(refused(blank) == "f.json: expected JSON, found no text");
+  CHECK(refused("[").starts_with("f.json:1:2: expected JSON: unexpected end of input"));
   CHECK(refused("9E9999999") == "f.json: expected JSON: number overflow parsing '9E9999999'");
   CHECK(refused(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "f.json: key 'a.b' appears twice");
   CHECK(parse_json(R"([{"a": 1}, {"a": 1}])", "f.json", ExitCode::data).ok());  // in two objects

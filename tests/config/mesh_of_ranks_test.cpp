@@ -97,10 +97,11 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
   for (const char* sound : {"[]", "[1,3]", "[4,0]"}) CHECK(check(good("{}", cut(sound)), 2).ok());
   for (const auto& [given, found] :
        {std::pair("[4]", "[4]"), {"[1,2]", "[1, 2]"}, {"[0,4]", "[0, 4]"}, {"[2,1,1]", "[2, 1, 1]"}})
-    CHECK(error(cut(given), 2) ==
-          std::string("config: mesh.stage_blocks: expected 2 numbers whose sum is the 4 blocks of the model "
-                      "(model.n_layer), none of them 0 but the last, found ") +
-              found);
+    CHECK(
+        error(cut(given), 2) ==
+        std::string("config: mesh.stage_blocks: expected 2 numbers for mesh.stage = 2, whose sum is model.n_layer = 4, "
+                    "none of them 0 but the last, found ") +
+            found);
   CHECK(error({"mesh.stage=3", "model.n_layer=2"}, 3) ==
-        "config: mesh.stage: expected at most the 2 blocks of the model (model.n_layer), found 3");
+        "config: mesh.stage: expected at most 2, the number of blocks of the model (model.n_layer), found 3");
 }

@@ -314,7 +314,7 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
       "config: train.pipeline_schedule: expected at least 6 blocks of the model (model.n_layer) for \"interleaved\" on "
       "3 stages, found 4");
   CHECK(error([](config::Config& c) { c.mesh.stage = 5; }) ==
-        "config: mesh.stage: expected at most the 4 blocks of the model (model.n_layer), found 5");
+        "config: mesh.stage: expected at most 4, the number of blocks of the model (model.n_layer), found 5");
 }
 
 }  // namespace lancet
