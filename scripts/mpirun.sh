@@ -2,7 +2,7 @@
 # Runs N ranks of a command on this machine, with the options that Open MPI needs here.
 #   scripts/mpirun.sh N COMMAND [ARGUMENT...]
 # Ctrl-C, SIGTERM and a lost terminal (SIGHUP) make a training run save and stop, code 75; a second one ends it. The
-# exit code is 5 if a signal ends a rank. The ranks end with this script, even if it is killed.
+# exit code is 5 if a signal ends a rank, or mpirun. The ranks end with this script, even if it is killed.
 # The mpirun command is printed first, to copy and change. Your own OMPI_MCA_* variables still hold.
 set -euo pipefail
 
@@ -54,17 +54,21 @@ request_stop() {
   done
 }
 
-# Ends mpirun if none of its ranks has run for 20 seconds: when a rank dies while another connects ("PMIX ERROR:
-# UNREACHABLE"), the mpirun of Open MPI 4.1 can lock itself up.
+# Ends mpirun if it has waited for a lock of its own for 20 seconds without a running rank: when a rank dies while another
+# connects ("PMIX ERROR: UNREACHABLE"), the mpirun of Open MPI 4.1 can lock itself up.
 end_stuck_mpirun() {
   local looks=0 rank
   while sleep 2 && kill -0 "$job"; do
     looks=$((looks + 1))
+    grep -q futex "/proc/$job/wchan" || looks=0
     # shellcheck disable=SC2013
     for rank in $(cat "/proc/$job/task/"*/children); do
       grep -q '^State:.*zombie' "/proc/$rank/status" || looks=0
     done
-    [ "$looks" -lt 10 ] || kill -KILL "$job" || true
+    [ "$looks" -ge 10 ] || continue
+    echo "mpirun locked itself up after its ranks had ended, and was ended" >&3
+    kill -KILL "$job" || true
+    break
   done
 }
 
@@ -93,7 +97,7 @@ relay=$!
 # of its own, so that the terminal's Ctrl-C reaches only this script, and gets SIGTERM if this script is killed.
 OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
 job=$!
-end_stuck_mpirun </dev/null >/dev/null 2>&1 3>&- &
+end_stuck_mpirun </dev/null >/dev/null 2>&1 &
 helpers+=" $!"
 if [ "$stops" -gt 0 ]; then
   stops=0

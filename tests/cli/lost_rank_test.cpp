@@ -119,15 +119,23 @@ TEST_CASE("a rank killed before its first message: code 5") {
   CHECK_FALSE(has_begun(run));
 }
 
-TEST_CASE("an mpirun that locks itself up after its ranks have ended does not last") {
+TEST_CASE("an mpirun that locks itself up after its ranks have ended does not last, one that works does") {
+  const auto [ends, code] =
+      GENERATE(table<std::string, int>({{"subprocess.Popen('true'); lock.acquire()", 5},
+                                        {"subprocess.Popen('true'); time.sleep(25)", 0},
+                                        {"subprocess.Popen(['sleep', '25']); lock.acquire(timeout=25)", 0}}));
   const TemporaryFolder folder;
-  const std::string mpirun = folder.write(
-      "mpirun", "#!/usr/bin/env python3\nimport subprocess, time\nsubprocess.Popen('true')\ntime.sleep(1000)\n");
+  const std::string mpirun =
+      folder.write("mpirun",
+                   "#!/usr/bin/env python3\nimport subprocess, threading, time\nlock = threading.Lock()\n"
+                   "lock.acquire()\n" +
+                       ends + "\n");
   const auto start = steady_clock::now();
   const auto outcome = test::shell("chmod +x " + mpirun + "; PATH=$(dirname " + mpirun +
                                    "):$PATH " LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 true");
   INFO(outcome.output);
-  CHECK(outcome.code == 5);
+  CHECK(outcome.code == code);
+  CHECK(outcome.lines_with("mpirun locked itself up") == (code == 0 ? 0 : 1));
   CHECK(test::Seconds(steady_clock::now() - start).count() < seconds_to_leave);
 }
 
