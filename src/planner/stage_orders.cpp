@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/plan_memory.h"
@@ -35,7 +36,7 @@ class Stages {
     LANCET_ASSIGN(const auto costs, op_costs());
     if (!costs) return StageOrders{delayed(true), said()};
     Found zero = shortest_delayed();
-    if (makespan_of(plain_) < zero.ms) return StageOrders{plain_, said("1f1b")};
+    if (is_better({plain_, makespan_of(plain_)}, zero)) return StageOrders{plain_, said("1f1b")};
     return StageOrders{std::move(zero.orders), said()};
   }
 
@@ -47,13 +48,13 @@ class Stages {
     for (const ir::Program* program : programs_) needed.push_back(ir::dependencies(*program));
     for (std::size_t stage = 0; stage < programs_.size(); ++stage)
       work.push_back({*programs_[stage], needed[stage], (*costs)[stage]});
-    Found zero = shortest_delayed();
-    const double plain_ms = makespan_of(plain_);
+    Found zero = shortest_delayed(), plain{plain_, makespan_of(plain_)};
+    const bool is_plain = !is_better(zero, plain);
+    Found& known = is_plain ? plain : zero;
     auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
-    if (found && found->makespan < std::min(plain_ms, zero.ms))
+    if (found && (found->makespan < known.ms || !fits(known.orders)))
       return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
-    if (plain_ms <= zero.ms) return StageOrders{plain_, said("1f1b")};
-    return StageOrders{std::move(zero.orders), said("zero_bubble")};
+    return StageOrders{std::move(known.orders), said(is_plain ? "1f1b" : "zero_bubble")};
   }
 
  private:
@@ -65,7 +66,17 @@ class Stages {
 
   int count() const { return int(programs_.size()); }
 
-  // most_plain: of a stage under 1F1B. Unlike devices have memories of their own.
+  bool fits(const Orders& orders) const {
+    for (std::size_t stage = 0; stage < orders.size(); ++stage)
+      if (arena_bytes(orders[stage]) > most_bytes_[stage]) return false;
+    return true;
+  }
+  // What fits is better, then what is shorter.
+  bool is_better(const Found& a, const Found& b) const {
+    return std::pair(!fits(a.orders), a.ms) < std::pair(!fits(b.orders), b.ms);
+  }
+
+  // most_plain: the largest arena of all stages under 1F1B, in bytes. Unlike devices have memories of their own.
   std::int64_t most_arena_bytes(int stage, std::int64_t most_plain) const {
     const std::int64_t resident = schedule::resident_bytes(*programs_[std::size_t(stage)]);
     const std::int64_t most = request_.memory_limit > 0 ? request_.memory_limit - resident : most_plain;

@@ -114,7 +114,7 @@ class Costs {
   virtual CoreCost all_reduce_core() const = 0;
   virtual double launch_ms() const = 0;  // from the end of an instruction to the start of a waiting one
   virtual Interference interference() const = 0;
-  // Bytes of a rank's device for what the rank holds; nothing: they are not known.
+  // Memory of a rank's device that its tensors may take, in bytes; nothing if it is not known.
   virtual std::optional<std::int64_t> free_bytes() const { return {}; }
   // The costs of the same machine under another load; these costs outlive them. By default all ranks wait for the
   // fullest one, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.

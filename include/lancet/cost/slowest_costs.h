@@ -33,7 +33,7 @@ class SlowestCosts final : public Costs {
   CoreCost all_reduce_core() const override;
   double launch_ms() const override;
   Interference interference() const override;
-  std::optional<std::int64_t> free_bytes() const override;  // the least
+  std::optional<std::int64_t> free_bytes() const override;  // the least of all machines
   std::string identity() const override;
   std::unique_ptr<const Costs> under(const RankLoad& load) const override;
   std::shared_ptr<const Costs> of_stage(int stage) const override;
