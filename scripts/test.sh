@@ -17,8 +17,8 @@ built=$SECONDS
 say "3/3 tests"
 status=0 results="$BUILD_DIR/tests.xml"  # not LastTest.log, which is overwritten by a test that runs ctest
 rm -f "$results"
-# One test more than cores, since tests of several ranks wait for messages and signals.
-ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error --output-junit "$results" -j $(($(job_count) + 1)) "$@" ||
+tests=${JOBS:-$(($(nproc) + 1))}  # at once: one more than cores, since many wait for messages and signals
+ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error --output-junit "$results" -j "$tests" "$@" ||
   status=$?
 
 if [ $status -eq 0 ]; then

@@ -21,7 +21,7 @@ std::string even_text(const placement::StageAnswer& answer) {
   return fmt::format("even split: {:.3f} ms{}\n", even.step_ms, even.fits() ? "" : ", out of memory");
 }
 
-// Rounded as it is printed, so that a rounding error is no "-0.0".
+// Rounded as it is printed, so that a gap a little below 0 is printed as 0.0 and not as -0.0.
 double gap_percent(const placement::StageAnswer& answer) {
   return std::round(1000 * (1 - answer.bound_ms / answer.best.step_ms)) / 10 + 0.0;
 }

@@ -81,11 +81,12 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
   // Checkpoints are staged on the host, whatever the device.
   const std::int64_t needed =
       plan_.parameters + plan_.state + plan_.arena + plan_.workspace + (accelerator ? 0 : plan_.staging);
-  LANCET_TRY(check_free(needed,
-                        fmt::format("{} parameters, {} optimizer, {} activations, {} scratch of kernels, {} for saving",
-                                    plan_.parameters / 1'000'000, plan_.state / 1'000'000, plan_.arena / 1'000'000,
-                                    plan_.workspace / 1'000'000, accelerator ? 0 : plan_.staging / 1'000'000),
-                        resources));
+  std::string parts = fmt::format("{} parameters, {} optimizer, {} activations", plan_.parameters / 1'000'000,
+                                  plan_.state / 1'000'000, plan_.arena / 1'000'000);
+  if (!resources.emulated)
+    parts += fmt::format(", {} scratch of kernels, {} for saving", plan_.workspace / 1'000'000,
+                         accelerator ? 0 : plan_.staging / 1'000'000);
+  LANCET_TRY(check_free(needed, parts, resources));
   try {
     if (resources.emulated) store_.reserve_only();
     if (accelerator)
