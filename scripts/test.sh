@@ -17,8 +17,7 @@ built=$SECONDS
 say "3/3 tests"
 status=0 results="$BUILD_DIR/tests.xml"  # not LastTest.log, which is overwritten by a test that runs ctest
 rm -f "$results"
-tests=${JOBS:-$(($(nproc) + 1))}  # at once: one more than cores, since many wait for messages and signals
-ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error --output-junit "$results" -j "$tests" "$@" ||
+ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error --output-junit "$results" -j "$(job_count)" "$@" ||
   status=$?
 
 if [ $status -eq 0 ]; then
