@@ -35,3 +35,24 @@ skipped_tests() {
       if (all) print all " skipped: " text
     }' "$1"
 }
+
+# Prints the last lines of every failed test's output from ctest's results (JUnit's form), so that they stand at the end
+# of a long log too.
+failed_tests() {
+  awk '
+    /<testcase / {
+      failed = /status="fail"/
+      name = $0
+      sub(/.*<testcase name="/, "", name)
+      sub(/" classname=.*/, "", name)
+    }
+    failed && sub(/.*<system-out>/, "") { inside = 1; lines = 0 }
+    inside {
+      last = sub(/<\/system-out>.*/, "")
+      line[lines++] = $0
+      if (!last) next
+      print "-- " name
+      for (i = lines > 60 ? lines - 60 : 0; i < lines; ++i) print line[i]
+      inside = 0
+    }' "$1"
+}

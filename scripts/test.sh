@@ -25,6 +25,7 @@ if [ $status -eq 0 ]; then
   [ -f "$results" ] && skipped=$(skipped_tests "$results")
   say "all tests passed${skipped:+ but $skipped} (build $((built - start)) s, tests $((SECONDS - built)) s)"
 else
+  [ -f "$results" ] && failed_tests "$results"
   say "tests FAILED (build $((built - start)) s, tests $((SECONDS - built)) s); see the failures above"
 fi
 exit $status

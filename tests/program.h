@@ -21,7 +21,7 @@ namespace lancet::test {
 
 struct Outcome {
   int code = -1;       // exit code; 128 + signal if one ended it
-  std::string output;  // stdout and stderr
+  std::string output;  // stdout, then stderr
   // The number of output lines that contain this text.
   int lines_with(const std::string& text) const {
     int count = 0;
@@ -31,14 +31,21 @@ struct Outcome {
   }
 };
 
+// Keeps the two streams apart until the end: mpirun forwards stdout in blocks, and a line of stderr between two blocks
+// would cut a line in two.
 inline Outcome shell(const std::string& command) {
   Outcome outcome;
-  std::FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
+  const TemporaryFolder folder;
+  const std::string errors = folder / "stderr";
+  std::FILE* pipe = popen(("exec 2>" + errors + "; " + command).c_str(), "r");
   LANCET_CHECK(pipe, "expected a shell");
   std::array<char, 4096> buffer;
   for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
     outcome.output.append(buffer.data(), n);
   const int status = pclose(pipe);
+  std::ostringstream said;
+  said << std::ifstream(errors).rdbuf();
+  outcome.output += said.str();
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
 }
