@@ -147,9 +147,11 @@ TEST_CASE("a full disk leaves only complete files") {
   const std::string config = folder.write("small.json", test::small_config_text);
   REQUIRE(lancet("train " + config + " --set train.steps=1 --run-dir " + (folder / "free")).code == 0);
   const auto plan_bytes = std::filesystem::file_size(folder / "free/plan.ir");
-  const auto limited = [&](std::uintmax_t bytes, const std::string& run) {  // the shell's blocks have 512 bytes
-    return test::shell("trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) + "; exec " LANCET_BINARY " train " +
-                       config + " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
+  // The shell's blocks have 512 bytes; stderr must not be a file, which would have this limit too.
+  const auto limited = [&](std::uintmax_t bytes, const std::string& run) {
+    return test::shell("exec 2>&1; trap '' XFSZ; ulimit -f " + std::to_string(bytes / 512) +
+                       "; exec " LANCET_BINARY " train " + config +
+                       " --set train.steps=2000 --set log.interval=1000 --run-dir " + run);
   };
   const auto text = [](const std::string& path) {
     std::ostringstream out;
