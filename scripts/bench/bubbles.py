@@ -45,6 +45,11 @@ CASES = {f"{name}-{stages}": make(stages) for name, make in (("dense", dense), (
          for stages in (4, 8)}
 # Changes of the machine in the cases `equal`, so that messages and launches take next to no time.
 FREE = {"device": {"launch_us": 0}, "node": {"link_gb_per_s": 1e6, "latency_us": 0}, "overlap": {"signal_us": 0}}
+FREE_GBIT_PER_S = 400
+
+
+def is_equal(name):
+    return name.startswith("equal")
 
 
 def passes_of(plan):
@@ -120,8 +125,10 @@ def page(rows, command):
         f"`{command}`, commit {run.program_commit()}. **Simulated**: plans on declared machines, no run.",
         "[What the schedules do](../stages.md#schedules).", "",
         *markdown(["case", "what", "ranks", "hardware", "micro batches"],
-                  [[name, CASES[name].what, CASES[name].ranks, CASES[name].hardware, micro_batches_of(CASES[name])]
-                   for name in names]), "",
+                  [[name, CASES[name].what, CASES[name].ranks, CASES[name].hardware + ", free" * is_equal(name),
+                    micro_batches_of(CASES[name])] for name in names]), "",
+        "`free`: launches, signals and the latency within a node take no time, its links have 10^6 GB/s, the network's",
+        f"interfaces {FREE_GBIT_PER_S} Gbit/s each.", "",
         "`bubble`: the share of the step in which the mean stage computes nothing. `W beside all-to-alls`: the share of",
         "the weight gradients that is computed while an all-to-all of the same stage is under way. `arena`: of the stage",
         "that needs most. `no order below`: what no order of the same instructions on the same streams goes below;",
@@ -148,12 +155,12 @@ def main(options):
     with tempfile.TemporaryDirectory() as folder:
         plans = Plans(run.program(options), Path(folder))
         for name in names:
-            chosen, is_equal = CASES[name], name.startswith("equal")
-            plans.changes = FREE if is_equal else {}
-            hardware = plans.hardware_at(chosen, 400) if is_equal else chosen.hardware
+            chosen = CASES[name]
+            plans.changes = FREE if is_equal(name) else {}
+            hardware = plans.hardware_at(chosen, FREE_GBIT_PER_S) if is_equal(name) else chosen.hardware
             for schedule in SCHEDULES:
                 found = {"case": name, **planned(plans, chosen, hardware, schedule)}
-                found["formula_ms"] = formula_of(found, micro_batches_of(chosen)) if is_equal else None
+                found["formula_ms"] = formula_of(found, micro_batches_of(chosen)) if is_equal(name) else None
                 found.pop("passes")
                 rows.append(found)
                 run.log(f"{name}, {schedule}: {found['step_ms']:.1f} ms, {100 * found['gap']:.1f}% above the bound")

@@ -41,7 +41,7 @@ struct Answer {
 constexpr std::pair<std::string_view, std::string_view> ends[] = {
     {"proof", "no placement is shorter"},
     {"time", "the time is over"},
-    {"tolerances", "CBC finds no placement that keeps to the rules exactly, only within its tolerances"},
+    {"tolerances", "CBC's answers, or its proof, hold within its tolerances only"},
     {"fault", "CBC failed, and what it found before is kept"},
 };
 
@@ -57,8 +57,7 @@ Result<Placement> solved_by_milp(const Problem& problem, const PlaceArguments& a
   const auto before = std::chrono::steady_clock::now();
   const double limit = arguments.seconds.value_or(60);
   const auto start = placement::list_search(problem, {.seconds = std::min(2.0, limit / 4), .seed = arguments.seed});
-  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-  const placement::MilpOptions options{.seconds = std::max(0.0, limit - passed),
+  const placement::MilpOptions options{.seconds = std::max(0.0, limit - seconds_since(before)),
                                        .start = start.ok() ? &*start : nullptr};
   auto found = placement::solve_milp(problem, options);
   if (!found.ok()) return with_best(found.error(), start);
@@ -88,7 +87,7 @@ Result<Answer> answer_of(const placement::ModelGraph& graph, const placement::Co
   LANCET_TRY(placement::check_problem(coarse.problem));
   const auto start = std::chrono::steady_clock::now();
   LANCET_ASSIGN(answer.coarse, solved(coarse.problem, arguments, answer));
-  answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  answer.seconds = seconds_since(start);
   answer.fine = placement::refine(graph.problem, coarse, answer.coarse);
   return answer;
 }

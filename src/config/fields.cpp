@@ -222,7 +222,9 @@ constexpr Field table[] = {
     ROW(mesh.tensor, between(1, most_ranks),
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),
-    ROW(mesh.stage, between(1, most_ranks), "pipeline stages, each of consecutive blocks of the model; at most n_layer"),
+    ROW(mesh.stage, between(1, most_ranks),
+        "pipeline stages, each of consecutive blocks of the model; at most n_layer, and one more that stage_blocks gives "
+        "the head alone"),
     ROW(mesh.stage_blocks, between(0, most_layers),
         "blocks of each stage, in their order, as in [3, 1]; interleaved: of each of its two runs a stage, in the order of "
         "the model; the last may have none, and then has the head alone; []: such that the stages' work is balanced"),
@@ -235,7 +237,7 @@ constexpr Field table[] = {
     ROW(overlap.max_range, between(1, 1e6),
         "maximum groups of instructions in a partition range (iota); the whole forward pass is also tried"),
     ROW(overlap.memory_factor, between(1, 1000),
-        "the largest arena that a search of schedules may choose, relative to sequential's"),
+        "the largest arena that a schedule may need, relative to sequential's"),
     ROW(overlap.split_backward, any(),
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
     ROW(overlap.across_steps, any(),

@@ -77,7 +77,8 @@ double bytes_sent(const ir::Program& program, const ir::Instruction& instruction
   const ir::TensorType& first = program.type(instruction.operands[0]);
   const auto ranks = double(all_to_all_ranks(program, instruction));
   double others = (ranks - 1) / ranks;  // the share of the buffer that goes to other ranks
-  if (const std::int64_t peers = reached(instruction); peers >= 0) others = peers > 0 ? 1 : 0;
+  if (const std::int64_t peers = reached(instruction); peers >= 0)
+    others = peers > 0 ? double(peers) / double(peers + instruction.attributes.integer("own", 0)) : 0;
   if (ops::kind(instruction) == ops::Kind::counts) return 4 * double(first.shape[0]) * others;
   return bytes_of_rows(program, instruction) * others;
 }
@@ -110,7 +111,7 @@ double Costs::message_ms(double bytes, const ir::Instruction& instruction) const
   return all_to_all_ms(bytes, ir::group_of(instruction));
 }
 
-OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t) const {
+OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
   const double bytes = bytes_sent(program, instruction), ms = message_ms(bytes, instruction);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
@@ -170,9 +171,8 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
         continue;
       }
       if (instruction.stream == ir::Stream::expert) {
-        const std::int64_t peers = reached(instruction);
-        op_cost = peers == 0 ? own_rows_cost(costs, program, instruction)
-                             : costs.all_to_all(program, instruction, peers > 0 ? peers + 1 : 0);
+        op_cost = reached(instruction) == 0 ? own_rows_cost(costs, program, instruction)
+                                            : costs.all_to_all(program, instruction);
         continue;
       }
       op_cost = reduce_cost(costs, program, instruction);

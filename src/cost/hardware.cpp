@@ -73,11 +73,6 @@ double share_of_size(std::span<const LinkShare> entries, double mb) {
 double link_bytes_per_ms(const Hardware& h, const LinkShares& shares, double devices, double bytes) {
   return h.node.link_gb_per_s * share_at(shares, devices, bytes) * 1e6;
 }
-// The ranks that take part in an all-to-all that reaches certain ones, this rank included; 0: as many as its types say.
-std::int64_t peers_of(const ir::Instruction& instruction) {
-  return reached(instruction) > 0 ? reached(instruction) + 1 : 0;
-}
-
 double nic_bytes_per_ms(const Hardware& h, const LinkShares& shares, double nodes, double bytes) {
   return h.network.nics * h.network.nic_gbit_per_s / 8 * share_at(shares, nodes, bytes) * 1e6;
 }
@@ -217,9 +212,8 @@ std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir:
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
-OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                 std::int64_t peers) const {
-  if (network_measured(ir::group_of(instruction))) return measured_->all_to_all(program, instruction, peers);
+OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
+  if (network_measured(ir::group_of(instruction))) return measured_->all_to_all(program, instruction);
   double bytes = bytes_sent(program, instruction), fullest = 1;
   const bool of_rows = ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective;
   if (of_rows && routing_.padded) {
@@ -228,23 +222,24 @@ OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instructi
     bytes *= routing_.kept();
     fullest = routing_.fullest() / routing_.kept();
   }
-  const double ms = sent_ms(instruction, bytes, fullest, peers);
+  const double ms = sent_ms(instruction, bytes, fullest);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
 double HardwareCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
   if (network_measured(ir::group_of(instruction))) return measured_->message_ms(bytes, instruction);
-  return sent_ms(instruction, bytes, 1, peers_of(instruction));
+  return sent_ms(instruction, bytes, 1);
 }
 
-double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest,
-                              std::int64_t peers) const {
+double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest) const {
   const Layout layout = layout_of(instruction);
   if (ops::is_ring_step(instruction))
     return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
   Spread spread{.fullest = fullest};
-  if (peers > 0) spread.share = double(peers) / double(layout.ranks);
-  if (reached(instruction) > 0 && layout.hosts > 1 && layout_.ranks_sharing_host(ir::group_of(instruction)) > 1)
+  const std::int64_t peers = reached(instruction);
+  if (peers > 0) spread.share = double(peers + 1) / double(layout.ranks);
+  const bool tells_near = peers > 0 && instruction.attributes.has("near");
+  if (tells_near && layout.hosts > 1 && layout_.ranks_sharing_host(ir::group_of(instruction)) > 1)
     spread.within_host = instruction.attributes.integer("near", 0) != 0;
   return cost::all_to_all_ms(hardware_, layout, bytes, spread);
 }
@@ -279,7 +274,7 @@ double HardwareCosts::reduce_ms(double bytes, const ir::Instruction& instruction
 
 double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
   if (ir::between_stages(instruction.stream)) return transfer_ms(1, instruction);
-  return sent_ms(instruction, 1, 1, peers_of(instruction));
+  return sent_ms(instruction, 1, 1);
 }
 
 double HardwareCosts::all_to_all_ms(double bytes, mesh::Axes group) const {

@@ -30,9 +30,9 @@ class LoadedCosts final : public Costs {
   double message_ms(double bytes, const ir::Instruction& instruction) const override {
     return even_.message_ms(bytes, instruction);
   }
-  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override {
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override {
     if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)
-      return even_.all_to_all(program, instruction, peers);
+      return even_.all_to_all(program, instruction);
     const double bytes = load_.fullest * bytes_sent(program, instruction);
     const double ms = message_ms(bytes, instruction);
     return {ms, std::min(ms, all_to_all_core().ms(bytes))};

@@ -55,9 +55,8 @@ OpCost slowest_message(const std::vector<HardwareCosts>& machines, const Cost& c
 
 }  // namespace
 
-OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction,
-                                std::int64_t peers) const {
-  return slowest_message(machines_, [&](const HardwareCosts& m) { return m.all_to_all(program, instruction, peers); });
+OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_message(machines_, [&](const HardwareCosts& m) { return m.all_to_all(program, instruction); });
 }
 
 OpCost SlowestCosts::transfer(const ir::Program& program, const ir::Instruction& instruction) const {

@@ -88,6 +88,17 @@ bool Instruction::writes_operand(TensorId id) const {
   return std::find(writes.begin(), writes.end(), id) != writes.end();
 }
 
+Program Program::without_instructions() const {
+  Program result;
+  result.name = name;
+  result.attributes = attributes;
+  result.tensors = tensors;
+  result.outputs = outputs;
+  result.next_number_ = next_number_;
+  result.names_ = names_;
+  return result;
+}
+
 TensorId Program::add_value(TensorType type, TensorId storage, std::optional<Slice> slice) {
   tensors.push_back({type, TensorKind::value, "", next_number_++, storage, slice});
   return {static_cast<std::int32_t>(tensors.size()) - 1};

@@ -220,8 +220,7 @@ class Verifier {
 
 Status verify(const Program& program) {
   if (!crosses_steps(program)) return Verifier(program).run();
-  Program step = program;
-  step.instructions.clear();
+  Program step = program.without_instructions();
   for (InstructionId id : in_step_order(program)) step.instructions.push_back(program.instructions[id.index()]);
   LANCET_TRY(Verifier(step).run());
   return verify_border(program);

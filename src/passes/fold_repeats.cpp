@@ -125,8 +125,7 @@ bool has_unfolded_repeats(const ir::Program& program) {
 }
 
 ir::Program fold_repeats(const ir::Program& program, const mesh::Mesh& mesh) {
-  ir::Program result = program;
-  result.instructions.clear();
+  ir::Program result = program.without_instructions();
   std::map<std::int32_t, std::size_t> left;  // by repeat: its instructions that are still to come
   for (const Instruction& at : program.instructions)
     if (at.repeated > 0) ++left[at.repeated];

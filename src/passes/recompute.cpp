@@ -116,8 +116,7 @@ std::vector<Recomputation::Place> Recomputation::order(const std::vector<bool>& 
 ir::Program Recomputation::run(const std::vector<bool>& chosen) const {
   LANCET_CHECK(chosen.size() == candidates_.size(), "{} instructions are chosen among {}", chosen.size(),
                candidates_.size());
-  ir::Program result = step_;
-  result.instructions.clear();
+  ir::Program result = step_.without_instructions();
   std::vector<TensorId> now(step_.tensors.size());  // by tensor: what the backward pass reads in its place
   for (std::size_t i = 0; i < now.size(); ++i) now[i] = {static_cast<std::int32_t>(i)};
   const auto rename = [&](Instruction& at) {

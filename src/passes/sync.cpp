@@ -26,8 +26,7 @@ class Sync {
   Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
        const GradientSums& sums)
       : source_(program), mesh_(mesh), sums_(sums), counted_(ops::find_counted(program)), with_gradients_(gradients) {
-    result_ = program;
-    result_.instructions.clear();
+    result_ = program.without_instructions();
     std::map<Axes, std::int64_t> total;
     for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
       const ir::Output& output = program.outputs[i];

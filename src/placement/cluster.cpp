@@ -19,6 +19,7 @@ using nlohmann::json;
 
 constexpr std::size_t most_devices = 64;
 constexpr double unlinked = std::numeric_limits<double>::infinity();
+constexpr double least_memory_mb = 1e-3;
 constexpr double least_gbit_per_s = 1e-6, most_gbit_per_s = 1e6, most_latency_us = 1e9;
 
 // Between two places: a device, or the network that joins devices, whose index is the number of devices.
@@ -91,9 +92,10 @@ class ClusterParser {
     auto read = cost::read_hardware(hardware);
     if (!read.ok()) return config_error(fmt::format("{}: {}hardware: {}", origin_, field, read.error().message));
     device.hardware = std::move(*read);
+    device.hardware_file = hardware;
     device.memory_mb = double(device.hardware.free_bytes()) * 1e-6;
     if (value.contains("memory_mb")) {
-      LANCET_ASSIGN(device.memory_mb, number_of(value, field, "memory_mb", 0, 1e12));
+      LANCET_ASSIGN(device.memory_mb, number_of(value, field, "memory_mb", least_memory_mb, 1e12));
     }
     LANCET_ASSIGN([[maybe_unused]] const std::string source, text_of(value, field, "source"));
     cluster_.devices.push_back(std::move(device));

@@ -16,6 +16,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/placement/timetable.h"
+#include "together.h"
 
 namespace lancet::placement {
 namespace {
@@ -154,22 +155,16 @@ class Coarsener {
   void join_groups(Coarse& coarse) const {
     int groups = 0;
     for (const Op& op : fine_.ops) groups = std::max(groups, op.group + 1);
-    std::vector<int> joined(std::size_t(groups), 0);
-    std::iota(joined.begin(), joined.end(), 0);
-    const auto root = [&](int group) {
-      while (joined[std::size_t(group)] != group) group = joined[std::size_t(group)];
-      return group;
-    };
+    Together joined{std::size_t(groups)};
     for (std::size_t i = 0; i < coarse.members.size(); ++i)
       for (const int op : coarse.members[i]) {
         int& group = coarse.problem.ops[i].group;
         const int other = fine_.ops[std::size_t(op)].group;
-        if (group >= 0 && other >= 0)
-          joined[std::size_t(std::max(root(group), root(other)))] = std::min(root(group), root(other));
+        if (group >= 0 && other >= 0) joined.join(std::size_t(group), std::size_t(other));
         if (group < 0) group = other;
       }
     for (Op& op : coarse.problem.ops)
-      if (op.group >= 0) op.group = root(op.group);
+      if (op.group >= 0) op.group = int(joined.root(std::size_t(op.group)));
   }
 
   const Problem& fine_;

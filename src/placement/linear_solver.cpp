@@ -205,6 +205,7 @@ std::vector<double> read_all(int file, Clock::time_point end) {
     pollfd ready{file, POLLIN, 0};
     const int events = poll(&ready, 1, static_cast<int>(std::clamp<long long>(left, 0, 1'000'000)));
     if (events < 0 && errno == EINTR) continue;
+    if (events == 0 && Clock::now() < end) continue;
     if (events <= 0) break;
     const ssize_t count = read(file, block, sizeof block);
     if (count < 0 && errno == EINTR) continue;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "lancet/base/check.h"
+#include "lancet/base/clock.h"
 #include "lancet/placement/linear_solver.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/violations.h"
@@ -23,7 +24,6 @@ namespace {
 constexpr double proof_tolerance = 1e-5;  // relative: what the solver's own tolerances allow
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void check_valid(const Problem& problem, const Placement& placement, const char* what) {
   const auto broken = violations(problem, placement);
@@ -61,7 +61,7 @@ Error no_answer(const Problem& problem, const LinearAnswer& answer, double secon
   const char* found = answer.is_time_over  ? "found none"
                       : has_values(answer) ? "found one only within CBC's tolerances"
                                            : "found a failure of CBC";
-  return config_error(fmt::format("the integer program: expected a placement within {:.1f} s, {}", seconds, found));
+  return config_error(fmt::format("the integer program: expected a placement within {:.3g} s, {}", seconds, found));
 }
 
 class MilpSolver {
@@ -84,6 +84,10 @@ class MilpSolver {
       ended = end();
     }
     if (!has_placement()) return no_answer(problem_, solved_, options_.seconds);
+    if (is_above_answer()) {
+      ended = MilpAnswer::End::tolerances;
+      answer_.bound_ms = lower_bound_ms(problem_);
+    }
     answer_.bound_ms = std::min(answer_.placement.makespan_ms, answer_.bound_ms);
     const LinearModel& linear = program_.model().linear;
     answer_.columns = static_cast<int>(linear.columns.size());
@@ -96,7 +100,8 @@ class MilpSolver {
 
  private:
   bool has_placement() const { return answer_.placement.device.size() == problem_.ops.size(); }
-  bool is_proven() const { return has_placement() && answer_.gap() <= allowed_gap_; }
+  bool is_above_answer() const { return answer_.gap() < -proof_tolerance; }  // the bound, which is wrong then
+  bool is_proven() const { return has_placement() && answer_.gap() <= allowed_gap_ && !is_above_answer(); }
 
   Status solve() {
     const MilpModel& model = program_.model();

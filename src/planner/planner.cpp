@@ -170,7 +170,7 @@ PolicyResult result_of(const Scheduled& scheduled) {
   const Policy& policy = policy_table()[scheduled.policy];
   const Candidate& candidate = scheduled.whole();
   return {std::string(policy.name), candidate.how, candidate.timeline, schedule::most_parts(candidate.program),
-          schedule::plan_memory(candidate.program, candidate.needed).arena_bytes};
+          schedule::arena_bytes(candidate.program, candidate.needed)};
 }
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
@@ -191,21 +191,32 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
 }
 
 PlanBounds bounds_of(const Step& step, const Candidate& chosen, double memory_factor) {
-  const auto memory = std::int64_t(memory_factor * double(schedule::peak_bytes(step.program())));
+  const auto memory = std::int64_t(memory_factor * double(step.peak_bytes()));
   const std::vector<schedule::Chunked> plan{{chosen.program, chosen.op_costs}};
   return {memory_factor, schedule::find_bounds(schedule::chunked_variants(step), memory),
           schedule::find_bounds(plan, memory)};
 }
 
-const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
+// The schedule of the request's policy, or of sequential if that takes more memory than it may or gains nothing.
+const Scheduled& choose(const Step& step, Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
-  const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
-  const bool forced = overlap.parts > 1 && schedule::most_parts(wanted.whole().program) > 1;
-  if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
-  report.why =
-      fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
+  const Candidate& made = wanted.whole();
+  const bool forced = overlap.parts > 1 && schedule::most_parts(made.program) > 1;
+  if (wanted.policy == first.policy || forced) return wanted;
+  const std::string runs = fmt::format("{} runs sequential: ", overlap.policy);
+  if (!policy_table()[wanted.policy].as_published && !schedule::fits_memory(step, overlap, made)) {
+    const double factor = double(schedule::arena_bytes(made.program, made.needed)) / double(step.arena_bytes());
+    report.why = fmt::format(
+        "{}its order needs an arena of {:.3f} times that of sequential, above "
+        "overlap.memory_factor, {}",
+        runs, factor, overlap.memory_factor);
+    return first;
+  }
+  const double sequential_ms = first.whole().timeline.makespan, ms = made.timeline.makespan;
+  if (ms < sequential_ms * (1 - least_gain)) return wanted;
+  report.why = fmt::format("{}predicted {:.3f} ms against {:.3f} ms", runs, ms, sequential_ms);
   if (least_gain > 0)
     report.why += fmt::format(", a gain below the {:.0f}% by which predictions err", 100 * least_gain);
   return first;
@@ -239,7 +250,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   tell_if_slow(request, step.program().instructions.size());
   Schedules schedules(step, request, pipeline);
   PlanReport made;
-  const Scheduled& chosen = choose(schedules, request, made);
+  const Scheduled& chosen = choose(step, schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
   made.why_not_across_steps = why_ends_in_step(chosen, request);
   if (chosen.policy == Schedules::index_of(sequential))

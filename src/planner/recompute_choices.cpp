@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
@@ -184,8 +185,17 @@ RecomputeChoice RecomputeChoices::within(std::int64_t arena_bytes) {
     if (links_[link].peak_bytes <= arena_bytes)
       if (const RecomputeChoice& choice = choice_of(link); choice.arena_bytes <= arena_bytes) return choice;
   }
-  const auto least = std::ranges::min_element(links_, {}, &Link::peak_bytes);
-  RecomputeChoice choice = choice_of(std::size_t(least - links_.begin()));
+  // No arena is smaller than its peak.
+  std::vector<std::size_t> by_peak(links_.size());
+  std::iota(by_peak.begin(), by_peak.end(), std::size_t(0));
+  std::ranges::sort(by_peak, {}, [&](std::size_t link) { return links_[link].peak_bytes; });
+  const RecomputeChoice* least = nullptr;
+  for (const std::size_t link : by_peak) {
+    if (least && links_[link].peak_bytes >= least->arena_bytes) break;
+    const RecomputeChoice& choice = choice_of(link);
+    if (!least || choice.arena_bytes < least->arena_bytes) least = &choice;
+  }
+  RecomputeChoice choice = *least;
   choice.is_least = true;
   return choice;
 }

@@ -13,7 +13,7 @@ namespace lancet::planner {
 struct RecomputeChoice {
   std::vector<bool> chosen;      // per instruction of the step
   std::int64_t arena_bytes = 0;  // of the step with these made again, as it will run
-  bool is_least = false;         // no other choice needs less
+  bool is_least = false;         // no other choice of the chain needs less
   bool any() const;
 };
 

@@ -34,7 +34,7 @@ class Stages {
 
   Result<StageOrders> zero_bubble() const {
     LANCET_ASSIGN(const auto costs, op_costs());
-    if (!costs) return StageOrders{delayed(true), said()};
+    if (!costs) return untimed();
     Found zero = shortest_delayed();
     if (is_better({plain_, makespan_of(plain_)}, zero)) return StageOrders{plain_, said("1f1b")};
     return StageOrders{std::move(zero.orders), said()};
@@ -42,7 +42,7 @@ class Stages {
 
   Result<StageOrders> searched() const {
     LANCET_ASSIGN(const auto costs, op_costs());
-    if (!costs) return unknown();
+    if (!costs) return untimed();
     std::vector<schedule::Dependencies> needed;
     std::vector<schedule::StageWork> work;
     for (const ir::Program* program : programs_) needed.push_back(ir::dependencies(*program));
@@ -87,11 +87,16 @@ class Stages {
   std::string said(std::string_view found = "") const {
     return fmt::format("{}{}{}", name(request_.pipeline_schedule), found.empty() ? "" : ": ", found);
   }
-  StageOrders unknown() const {
-    constexpr std::string_view why = "since the time of an op is not known";
-    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
-      return {plain_, said(fmt::format("1f1b, {}", why))};
-    return {delayed(true), said(fmt::format("zero_bubble, {}", why))};
+  // Without the times of ops: zero bubble, which is close to the best without them, or 1F1B if that does not fit or the
+  // stages interleave.
+  StageOrders untimed() const {
+    constexpr std::string_view why = ", since the time of an op is not known";
+    if (request_.pipeline_schedule != PipelineSchedule::interleaved) {
+      Orders zero = delayed(true);
+      const bool asked = request_.pipeline_schedule == PipelineSchedule::zero_bubble;
+      if (fits(zero)) return {std::move(zero), asked ? said() : said(fmt::format("zero_bubble{}", why))};
+    }
+    return {plain_, said(fmt::format("1f1b{}", why))};
   }
 
   // Nothing if the costs lack an op, which they may.
@@ -150,7 +155,7 @@ schedule::PipelineOrder one_forward_one_backward(const ir::Program& program, int
 }
 
 std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
-  return schedule::plan_memory(order.program, order.needed).arena_bytes;
+  return schedule::arena_bytes(order.program, order.needed);
 }
 
 Result<StageOrders> stage_orders(std::span<const ir::Program* const> programs, const PlanRequest& request) {

@@ -113,7 +113,6 @@ std::string LeastMemory::parts() const {
 
 Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int ranks) {
   planner::PlanRequest request = plan_request(config, ranks);
-  request.accumulate = false;  // the sums of micro batches are gradients
   LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
   const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
   LANCET_ASSIGN(const std::vector<ir::Program> stages,
@@ -122,10 +121,14 @@ Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int 
   for (const ir::Program& step : stages) {
     LeastMemory& least = of_stages.emplace_back();
     for (const ir::Tensor& tensor : step.tensors) {
-      if (tensor.kind == ir::TensorKind::state) least.state += ir::bytes(tensor.type);
+      const std::int64_t bytes = ir::bytes(tensor.type);
+      if (tensor.state == ir::StateKind::gradient_sum)
+        least.gradients += bytes;
+      else if (tensor.kind == ir::TensorKind::state)
+        least.state += bytes;
       if (tensor.kind != ir::TensorKind::parameter) continue;
-      least.parameters += ir::bytes(tensor.type);
-      least.gradients += ir::bytes(tensor.type);
+      least.parameters += bytes;
+      if (!request.accumulate) least.gradients += bytes;  // else the sums of micro batches are the gradients
     }
   }
   return of_stages;

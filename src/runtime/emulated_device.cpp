@@ -72,17 +72,6 @@ std::string group_key(const ir::Instruction& at) {
   return ir::between_stages(at.stream) ? std::string(mesh::name(mesh::Axis::stage)) : ir::key_of(at);
 }
 
-// The groups among which an all-to-all takes turns, if it is a part by peers (split_peers); else 1.
-double groups_of_peers(const ir::Program& program, const ir::Instruction& at) {
-  const ir::TensorId filled = at.operands[1];
-  const auto maker = std::ranges::find_if(program.instructions, [&](const ir::Instruction& other) {
-    return std::ranges::count(other.results, filled) > 0;
-  });
-  const bool by_peers = maker != program.instructions.end() && maker->stream == ir::Stream::expert &&
-                        ops::kind(*maker) == ops::Kind::part_helper;
-  return by_peers ? double(maker->attributes.integer("parts")) : 1;
-}
-
 // The median time of a call on the slowest rank, in nanoseconds of the host.
 template <class Call>
 Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& call) {
@@ -248,9 +237,9 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
     const double all = double(options_.experts), of_rank = all / ranks;  // experts; of the mean rank
     const std::int64_t reached = cost::reached(at);
     if (reached == 0) continue;  // it stays on the rank
-    const double others = reached > 0 ? of_rank * double(reached) : (all - of_rank) / groups_of_peers(plan.program, at);
+    const double others = reached > 0 ? of_rank * double(reached) : all - of_rank;
     least_bytes = std::min(least_bytes, cost::bytes_sent(plan.program, at) / others);
-    total += costs_.all_to_all(plan.program, at, std::max<std::int64_t>(reached + 1, 0)).ms * ns_per_ms;
+    total += costs_.all_to_all(plan.program, at).ms * ns_per_ms;
     group = group_key(at);
     ++count;
   }

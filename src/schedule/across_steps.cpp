@@ -107,7 +107,7 @@ struct Rotated {
 std::string separated(const std::string& how) { return how.empty() ? "" : how + "; "; }
 
 Rotated rotated(const ir::Program& step, const std::vector<bool>& left) {
-  Rotated result{step, {}, std::size_t(std::ranges::count(left, true))};
+  Rotated result{{}, {}, std::size_t(std::ranges::count(left, true))};
   for (const bool of_left : {true, false})
     for (std::size_t i = 0; i < left.size(); ++i)
       if (left[i] == of_left) result.source.push_back(id_of(i));
@@ -319,7 +319,7 @@ class BorderSearch {
   // By list scheduling, with the memory of the step without parts and of what crosses the border.
   void order_again(const std::vector<bool>& left) {
     const Rotated list = rotated(candidate_.program, left);
-    std::int64_t memory = peak_bytes(step_.program());
+    std::int64_t memory = step_.peak_bytes();
     const std::vector<bool> crosses = ir::crossing_memory(list.program);
     for (std::size_t i = 0; i < crosses.size(); ++i)
       if (crosses[i]) memory += ir::bytes(list.program.tensors[i].type);
@@ -391,10 +391,10 @@ Candidate across_steps(const Step& step, const config::Overlap& overlap, Candida
         fmt::format("nothing left to the next step makes a step {:.1f}% shorter", 100 * least_gain);
     return candidate;
   }
-  const std::int64_t most = plan_memory(candidate.program, candidate.needed).arena_bytes;
+  const double most = std::max(overlap.memory_factor * double(step.arena_bytes()),
+                               double(arena_bytes(candidate.program, candidate.needed)));
   for (Candidate& one : found)
-    if (fits_memory(step, overlap, one) || plan_memory(one.program, one.needed).arena_bytes <= most)
-      return std::move(one);
+    if (double(arena_bytes(one.program, one.needed)) <= most) return std::move(one);
   candidate.why_not_across_steps = fmt::format(
       "within overlap.memory_factor = {} nothing can be left to the next step; with more memory a step is "
       "{:.1f}% shorter",

@@ -15,8 +15,7 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
 }
 
 bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
-  return double(plan_memory(candidate.program, candidate.needed).arena_bytes) <=
-         overlap.memory_factor * double(step.arena_bytes());
+  return double(arena_bytes(candidate.program, candidate.needed)) <= overlap.memory_factor * double(step.arena_bytes());
 }
 
 bool is_shorter(const Candidate& a, const Candidate& b) {

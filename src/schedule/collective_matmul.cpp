@@ -74,7 +74,7 @@ class RingSearch {
       : step_(step),
         overlap_(overlap),
         around_(around),
-        memory_(peak_bytes(step.original().program())),
+        memory_(step.peak_bytes()),
         rings_(find_rings(step.program())),
         choices_(rings_.size()) {
     start();

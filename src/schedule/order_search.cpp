@@ -95,7 +95,7 @@ OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
       overlap_(overlap),
       leads_(overlap.memory_factor > config::Overlap().memory_factor ? std::span<const double>(all_leads)
                                                                      : short_leads),
-      memory_(peak_bytes(step.original().program())),
+      memory_(step.peak_bytes()),
       fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
       thorough_(step.program().instructions.size() <= small_step) {}
 
@@ -271,9 +271,13 @@ Candidate OrderSearch::best(Candidate first) {
 }
 
 Candidate OrderSearch::with_or_without_turns(Candidate best) const {
-  Candidate alone = as_it_is(step_, best.how + ", one message on the network at a time", best.program, best.op_costs,
-                             one_message_at_a_time(best.program, best.needed));
-  return alone.timeline.makespan < best.timeline.makespan ? std::move(alone) : std::move(best);
+  Dependencies needed = one_message_at_a_time(best.program, best.needed);
+  schedule::Timeline timeline =
+      simulate(best.program, needed, best.op_costs, step_.costs().interference(), step_.costs().launch_ms());
+  if (timeline.makespan >= best.timeline.makespan) return best;
+  Candidate alone{best.how + ", one message on the network at a time", best.program, std::move(needed), best.op_costs,
+                  std::move(timeline)};
+  return fits_memory(step_, overlap_, alone) ? alone : best;
 }
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {

@@ -88,7 +88,7 @@ std::int64_t peak_bytes(const ir::Program& program) {
 }
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
-    : Orders(program, op_costs, {{0, op_costs.size()}}) {}
+    : Orders(std::move(program), op_costs, {{0, op_costs.size()}}) {}
 
 Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
     : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {

@@ -37,7 +37,7 @@ std::vector<Span> pairs_of(const ir::Program& program) {
 std::vector<std::int64_t> memory_limits(const Step& step, const config::Overlap& overlap) {
   std::vector<std::int64_t> limits{std::numeric_limits<std::int64_t>::max()};
   for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
-    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(peak_bytes(step.program()))));
+    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes())));
   return limits;
 }
 

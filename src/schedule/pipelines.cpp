@@ -30,10 +30,7 @@ class PipelineCosts {
         memory_(memory),
         forced_(forced),
         per_token_(per_token_tensors(step.program())) {
-    frame_ = step.program();
-    frame_.instructions.clear();
-    frame_.outputs.clear();
-    last_reader_.assign(frame_.tensors.size(), 0);
+    last_reader_.assign(step.program().tensors.size(), 0);
     for (std::size_t i = 0; i < step.program().instructions.size(); ++i)
       for (ir::TensorId id : step.program().instructions[i].operands) last_reader_[id.index()] = i;
     for (const ir::Output& output : step.program().outputs)
@@ -79,7 +76,8 @@ class PipelineCosts {
     Split split = step_.whole(cut_named("batch"));
     for (std::size_t i = first; i < last; ++i)
       if (split.rows[i]) split.parts[i] = parts;
-    Rewritten made = rewrite(range(first, last), of_range(split, first, last));
+    const Alone alone = range(first, last);
+    Rewritten made = rewrite(alone.program, of_range(split, first, last, alone.per_token));
     for (int& origin : made.origin)
       if (origin >= 0) origin += int(first);
     std::vector<cost::OpCost> times = step_.op_costs(made, split);
@@ -89,22 +87,48 @@ class PipelineCosts {
     return makespan_in_order(made.program, order, dependencies, times, {}, 0);
   }
 
-  ir::Program range(std::size_t first, std::size_t last) const {
-    ir::Program program = frame_;
-    const auto& all = step_.program().instructions;
-    program.instructions.assign(all.begin() + std::ptrdiff_t(first), all.begin() + std::ptrdiff_t(last));
-    for (const ir::Instruction& at : program.instructions)
-      for (ir::TensorId id : at.results)
-        if (last_reader_[id.index()] >= last) program.outputs.push_back({"", id});
-    return program;
+  // A range as a program of its own, with the tensors that it touches and those in whose memory they are, in the step's
+  // order; per_token: of these.
+  struct Alone {
+    ir::Program program;
+    std::vector<bool> per_token;
+  };
+
+  Alone range(std::size_t first, std::size_t last) const {
+    const ir::Program& step = step_.program();
+    const auto begin = step.instructions.begin();
+    Alone made;
+    made.program.instructions.assign(begin + std::ptrdiff_t(first), begin + std::ptrdiff_t(last));
+    std::vector<ir::TensorId> touched;
+    for (const ir::Instruction& at : made.program.instructions)
+      for (const auto* list : {&at.operands, &at.results})
+        for (ir::TensorId id : *list)
+          for (; id.valid(); id = step[id].storage) touched.push_back(id);
+    std::ranges::sort(touched);
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    std::vector<ir::TensorId> number(step.tensors.size());
+    for (const ir::TensorId id : touched) {
+      number[id.index()] = {std::int32_t(made.program.tensors.size())};
+      made.program.tensors.push_back(step[id]);
+      made.per_token.push_back(per_token_[id.index()]);
+    }
+    for (ir::Tensor& tensor : made.program.tensors)
+      if (tensor.storage.valid()) tensor.storage = number[tensor.storage.index()];
+    for (ir::Instruction& at : made.program.instructions) {
+      for (const ir::TensorId id : at.results)
+        if (last_reader_[id.index()] >= last) made.program.outputs.push_back({"", number[id.index()]});
+      for (auto* list : {&at.operands, &at.results, &at.writes})
+        for (ir::TensorId& id : *list) id = number[id.index()];
+    }
+    return made;
   }
 
-  Split of_range(const Split& split, std::size_t first, std::size_t last) const {
+  Split of_range(const Split& split, std::size_t first, std::size_t last, std::vector<bool> per_token) const {
     const auto begin = std::ptrdiff_t(first), end = std::ptrdiff_t(last);
     Split result{{split.rows.begin() + begin, split.rows.begin() + end},
                  {split.parts.begin() + begin, split.parts.begin() + end},
                  {split.cuts.begin() + begin, split.cuts.begin() + end}};
-    result.per_token = per_token_;
+    result.per_token = std::move(per_token);
     if (memory_ == PartMemory::copies) result.pipeline.assign(last - first, 0);
     return result;
   }
@@ -115,7 +139,6 @@ class PipelineCosts {
   const PartMemory memory_;
   const bool forced_;                     // no MoE layer stays whole
   const std::vector<bool> per_token_;     // of the step
-  ir::Program frame_;                     // the step without instructions and outputs
   std::vector<std::size_t> last_reader_;  // by tensor; beyond the step: an output
   mutable std::pair<Span, double> last_whole_;
 };

@@ -62,22 +62,30 @@ class Placer {
         crosses_(ir::crossing_memory(program)),
         block_of_(program.tensors.size(), -1) {}
 
-  void run(ir::Plan& plan) {
+  // The size of the arena.
+  std::int64_t run() {
     group_all_reduces();
     group_signals();
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       if (block_of_[i] < 0 && owns_memory({static_cast<std::int32_t>(i)})) make_block({{static_cast<std::int32_t>(i)}});
     keep_outputs();
     place();
-    plan.offsets.assign(program_.tensors.size(), -1);
+    std::int64_t arena_bytes = 0;
+    for (const Block& block : blocks_) arena_bytes = std::max(arena_bytes, block.offset + block.bytes);
+    return arena_bytes;
+  }
+
+  // By tensor, after run(); -1 of those without memory of their own.
+  std::vector<std::int64_t> offsets() const {
+    std::vector<std::int64_t> offsets(program_.tensors.size(), -1);
     for (const Block& block : blocks_) {
       std::int64_t offset = block.offset;
       for (TensorId id : block.members) {
-        plan.offsets[id.index()] = offset;
+        offsets[id.index()] = offset;
         offset += aligned(ir::bytes(program_.type(id)));
       }
-      plan.arena_bytes = std::max(plan.arena_bytes, block.offset + block.bytes);
     }
+    return offsets;
   }
 
  private:
@@ -189,8 +197,15 @@ ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencie
   plan.waits = ir::minimal_waits(program, dependencies);
   plan.predicted.resize(program.instructions.size());
   const ir::HappensBefore order(program, plan.waits);
-  Placer(program, order).run(plan);
+  Placer placer(program, order);
+  plan.arena_bytes = placer.run();
+  plan.offsets = placer.offsets();
   return plan;
+}
+
+std::int64_t arena_bytes(const ir::Program& program, const Dependencies& dependencies) {
+  const ir::HappensBefore order(program, ir::minimal_waits(program, dependencies));
+  return Placer(program, order).run();
 }
 
 ir::Plan plan_memory_sequentially(const ir::Program& program) {

@@ -69,8 +69,7 @@ class Buckets {
   }
 
   void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::OpCost>& op_costs) {
-    result = program_;
-    result.instructions.clear();
+    result = program_.without_instructions();
     op_costs.clear();
     result_ = &result;
     result_costs_ = &op_costs;

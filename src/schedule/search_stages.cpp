@@ -401,7 +401,7 @@ class Search {
       for (std::size_t stage = 0; stage < work_.size(); ++stage) {
         const double most = double(most_bytes_[stage]);
         const PipelineOrder& order = found.stages[stage];
-        const double arena = double(plan_memory(order.program, order.needed).arena_bytes);
+        const double arena = double(arena_bytes(order.program, order.needed));
         if (arena <= most) continue;
         fits = false;
         const double memory = double(settings[stage].memory) * std::min(less_memory, most / arena);
@@ -453,6 +453,7 @@ class Search {
 
 std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
                                          std::span<const std::int64_t> most_bytes) {
+  if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
   return Search(stages, mesh, launch_ms, most_bytes).run();
 }
 

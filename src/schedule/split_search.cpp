@@ -27,11 +27,11 @@ bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, c
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
                        const std::function<Candidate(const ListOptions&)>& make) {
   Candidate candidate = make(options);
-  const auto whole = double(peak_bytes(step.original().program()));
   for (const double margin : packing_margins) {
     if (!is_shorter(candidate, best)) return false;
     if (replace_if_better(best, candidate, step, overlap)) return true;
-    options.memory_bytes = options.hold_bytes = std::int64_t((overlap.memory_factor - margin) * whole);
+    options.memory_bytes = options.hold_bytes =
+        std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes()));
     candidate = make(options);
   }
   return replace_if_better(best, std::move(candidate), step, overlap);

@@ -87,6 +87,7 @@ Result<Step> Step::make(const ir::Program& program, const cost::Costs& costs, st
   step.costs_ = &costs;
   step.wanted_counts_ = std::move(part_counts);
   step.arena_bytes_ = plan_memory_sequentially(program).arena_bytes;
+  step.peak_bytes_ = schedule::peak_bytes(program);
   LANCET_TRY(step.find_costs());
   for (const ir::Program& rings : ring_variants(program)) LANCET_TRY(cost::op_costs(costs, rings));
   return step;
@@ -98,6 +99,7 @@ Result<Step> Step::with_program(const ir::Program& program) const {
   step.costs_ = costs_;
   step.wanted_counts_ = wanted_counts_;
   step.arena_bytes_ = arena_bytes_;
+  step.peak_bytes_ = peak_bytes_;
   step.original_ = &original();
   LANCET_TRY(step.find_costs());
   return step;
@@ -135,8 +137,7 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
   rewritten.program.instructions = std::move(instructions);
   const ir::Program& program = rewritten.program;
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, program));
-  const bool own_first = cut.peers && cut.peers(among_, parts).own_first, unequal = cut.unequal || own_first;
-  const bool by_groups = cut.peers && !own_first && among_.ranks > 1;
+  const bool unequal = cut.unequal || cut.peers;
   auto& by_origin = cuts_.at(&cut).costs[parts];
   by_origin.resize(program_.instructions.size());
   for (std::size_t i = 0; i < made.size(); ++i) {
@@ -148,9 +149,7 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
     }
     std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
     if (!unequal) of_parts.clear();  // one cost, that of the last part, stands for all
-    of_parts.push_back(by_groups && ops::kind(at) == ops::Kind::all_to_all
-                           ? costs_->all_to_all(program, at, cut.peers(among_, parts).size(0))
-                           : op_costs[i]);
+    of_parts.push_back(op_costs[i]);
   }
   return {};
 }

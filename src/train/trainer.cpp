@@ -116,6 +116,9 @@ class TrainerImpl final : public Trainer {
     if (record.skipped || tally_.layers().empty()) return record;
     const cost::RankLoad load = tally_.rank_load(expert_counts_, even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
+    if (departure && record.step == config_.log.trace) {  // other plans forget the spans of this one
+      LANCET_ASSIGN(trace_, trace());
+    }
     if (departure) LANCET_TRY(replan(*departure, record));
     record.grad_norm = last_record_.grad_norm;
     record.is_norm_known = last_record_.is_norm_known;
@@ -170,6 +173,7 @@ class TrainerImpl final : public Trainer {
   }
 
   Result<std::string> trace() override {
+    if (trace_) return *std::exchange(trace_, std::nullopt);
     return trace_ranks(config_, world_, plans_.all_steps(), step_.executor->spans());
   }
 
@@ -468,7 +472,8 @@ class TrainerImpl final : public Trainer {
   StepTally tally_;
   std::vector<std::int64_t> expert_counts_;  // of the ranks along the mesh's axis `expert`
   run::StepRecord last_record_;
-  bool open_ = false;  // the last step has left its end to the next one
+  std::optional<std::string> trace_;  // of the last step, if its plan does not run any more
+  bool open_ = false;                 // the last step has left its end to the next one
   double norm_before_ = 0;
 };
 

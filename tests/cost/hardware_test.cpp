@@ -157,7 +157,7 @@ parameter @b : f32[1,300]
 %3 : f32[8,100,2500] = dispatch(@slots, @expert, @slot, @filled) {slots=100}  # compute forward dispatch
 )");
   const auto all_to_all = [&](std::size_t i, const Routing& routing) {
-    return HardwareCosts(machine(), {8, 2}, {}, routing).all_to_all(program, program.instructions[i], 0).ms;
+    return HardwareCosts(machine(), {8, 2}, {}, routing).all_to_all(program, program.instructions[i]).ms;
   };
   const auto work = [&](std::size_t i, const Routing& routing) {
     return HardwareCosts(machine(), {8, 2}, {}, routing).op_ms(program, program.instructions[i]).value();
@@ -171,8 +171,10 @@ parameter @b : f32[1,300]
   CHECK(all_to_all(0, {.imbalance = 2, .capacity = 2, .padded = true}) == all_to_all(0, {}));
   // One rank per node, and so few bytes that only message start times count: 7, or on average 3.5 to half the ranks.
   const HardwareCosts apart(machine(), {8, 8});
-  CHECK(apart.all_to_all(program, program.instructions[0], 0).ms == Approx(0.100 + 6 * 0.050));
-  CHECK(apart.all_to_all(program, program.instructions[0], 4).ms == Approx(0.100 + 2.5 * 0.050));
+  CHECK(apart.all_to_all(program, program.instructions[0]).ms == Approx(0.100 + 6 * 0.050));
+  ir::Instruction to_three = program.instructions[0];
+  to_three.attributes.set("peers", std::int64_t(3));
+  CHECK(apart.all_to_all(program, to_three).ms == Approx(0.100 + 2.5 * 0.050));
   const double products = 2 * 400.0 * 300 * 2500;
   CHECK(work(2, {}) == Approx(0.010 + products / 1e9));
   CHECK(work(2, {.imbalance = 2, .capacity = 2}) == Approx(0.010 + 2 * products / 1e9));
@@ -183,7 +185,7 @@ parameter @b : f32[1,300]
   // The same in two numbers, and the first costs stay what they are.
   const HardwareCosts even(machine(), {2, 2});
   const auto uneven = even.under({.fullest = 1.5, .kept = 0.75});
-  CHECK(uneven->all_to_all(program, program.instructions[1], 0).ms == Approx(0.100 + 1.5 * 3.5 / 2));
+  CHECK(uneven->all_to_all(program, program.instructions[1]).ms == Approx(0.100 + 1.5 * 3.5 / 2));
   CHECK(uneven->op_ms(program, program.instructions[2]).value() == Approx(0.010 + 1.5 * products / 1e9));
   CHECK(even.op_ms(program, program.instructions[2]).value() == Approx(0.010 + products / 1e9));
   CHECK(uneven->identity() != even.identity());
@@ -193,8 +195,8 @@ parameter @b : f32[1,300]
   const auto loaded = measured.under({.fullest = 1.5, .kept = 0.75});
   const ir::Instruction &counts = program.instructions[0], &there = program.instructions[1],
                         &experts = program.instructions[2], &dispatch = program.instructions[3];
-  CHECK(loaded->all_to_all(program, counts, 0).ms == measured.all_to_all(program, counts, 0).ms);
-  CHECK(loaded->all_to_all(program, there, 0).ms == Approx(measured.all_to_all_ms(1.5 * 3.5e6)));
+  CHECK(loaded->all_to_all(program, counts).ms == measured.all_to_all(program, counts).ms);
+  CHECK(loaded->all_to_all(program, there).ms == Approx(measured.all_to_all_ms(1.5 * 3.5e6)));
   CHECK(loaded->op_ms(program, experts).value() == Approx(1.5 * measured.op_ms(program, experts).value()));
   CHECK(loaded->op_ms(program, dispatch) == measured.op_ms(program, dispatch));
 }
@@ -251,8 +253,8 @@ TEST_CASE("a permute leaves the node from the ranks at its end alone") {
   const auto p = one("input @x : f32[1000,1000]\n",
                      "%0 : f32[1000,1000] = permute_shards(@x) {axes=data, shards=2, of=all_gather, shift=1}"
                      "  # expert forward p");
-  CHECK(costs.all_to_all(p, p.instructions[0], 0).ms == Approx(0.100 + 4 * 4e6 / 2e6));
-  CHECK(costs.all_to_all(p, p.instructions[0], 0).ms == costs.all_to_all_ms(4e6, mesh::Axes{mesh::Axis::data}));
+  CHECK(costs.all_to_all(p, p.instructions[0]).ms == Approx(0.100 + 4 * 4e6 / 2e6));
+  CHECK(costs.all_to_all(p, p.instructions[0]).ms == costs.all_to_all_ms(4e6, mesh::Axes{mesh::Axis::data}));
 }
 
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {

@@ -160,13 +160,13 @@ TEST_CASE("split_capacity covers each filled slot once") {
       std::vector<std::int32_t> next(experts), ends(experts);
       for (std::size_t e = 0; e < next.size(); ++e) next[e] = all[2 * e], ends[e] = all[2 * e + 1];
       for (std::int64_t p = 0; p < parts; ++p) {
-        const GuardedTensor part =
-            checked("split_capacity", {whole}, {{"part", p}, {"parts", parts}, {"slots", capacity}});
+        const GuardedTensor part = checked("split_capacity", {whole}, {{"part", p}, {"parts", parts}});
         for (std::size_t e = 0; e < next.size(); ++e) {
           const std::int32_t begin = part.as<std::int32_t>()[2 * e], end = part.as<std::int32_t>()[2 * e + 1];
           CHECK(begin == next[e]);
           CHECK(end >= begin);
-          if (end > begin) CHECK((begin >= capacity * p / parts && end <= capacity * (p + 1) / parts));
+          CHECK(end - begin <= (ends[e] - all[2 * e] + parts - 1) / parts);  // equal shares
+          CHECK(end - begin >= (ends[e] - all[2 * e]) / parts);
           next[e] = end;
         }
       }
@@ -252,8 +252,8 @@ TEST_CASE("inputs that do not fit are refused") {
   CHECK(refused("split_filled", {choices, {DType::i32, {7, 1}}}, experts_of_4));
   CHECK(refused("split_filled", {choices, choices, other}, experts_of_4));
   CHECK_FALSE(refused("split_filled", {choices, choices, filled}, experts_of_4));
-  CHECK(refused("split_capacity", {filled}, {{"part", 2}, {"parts", 2}, {"slots", 4}}));
-  CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}, {"slots", 4}}));
+  CHECK(refused("split_capacity", {filled}, {{"part", 2}, {"parts", 2}}));
+  CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}}));
   CHECK(refused("join_rows", {filled, {DType::i32, {4, 3}}}, {}));
   CHECK(refused("sum", {buffer, {DType::f32, {4, 3, 1}}}, {}));
   CHECK(refused("sum", {filled, filled}, {}));

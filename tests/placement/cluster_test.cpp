@@ -73,7 +73,7 @@ TEST_CASE("a wrong cluster file is an error of one line") {
       "devices[1]: expected the fields name, hardware, memory_mb, up_gbit_per_s, down_gbit_per_s, latency_us, "
       "source, found 'memory'");
   check_refused("\"memory_mb\": 100", "\"memory_mb\": -1",
-                "devices[1].memory_mb: expected a number from 0 to 1000000000000, found -1");
+                "devices[1].memory_mb: expected a number from 0.001 to 1000000000000, found -1");
   check_refused("\"name\": \"b\"", "\"name\": \"a\"", "devices[1].name: expected a name of its own, found 'a' again");
   check_refused("\"down_gbit_per_s\": 4, ", "",
                 "devices[1].down_gbit_per_s: expected a number from 1e-06 to 1000000, found none");

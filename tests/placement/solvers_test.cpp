@@ -20,18 +20,17 @@ bool needs_missing_lp(const Result<Placement>& placement) {
 
 void check_answer(const std::string& solver, const Problem& problem, double makespan, std::vector<int> device = {}) {
   INFO(solver);
-  for (const Solver& known : list_solvers()) {
-    if (known.name != solver) continue;
-    const auto placement = known.solve(problem);
-    if (needs_missing_lp(placement)) {
-      WARN("SKIPPED: " << placement.error().message);
-      return;
-    }
-    REQUIRE(placement.ok());
-    check_sound(problem, *placement);
-    CHECK(placement->makespan_ms == Approx(makespan));
-    if (!device.empty()) CHECK(placement->device == device);
+  const auto known = std::ranges::find(list_solvers(), solver, &Solver::name);
+  REQUIRE(known != list_solvers().end());
+  const auto placement = known->solve(problem);
+  if (needs_missing_lp(placement)) {
+    WARN("SKIPPED: " << placement.error().message);
+    return;
   }
+  REQUIRE(placement.ok());
+  check_sound(problem, *placement);
+  CHECK(placement->makespan_ms == Approx(makespan));
+  if (!device.empty()) CHECK(placement->device == device);
 }
 
 // The shortest timetable of all assignments, for problems whose flows and ops have one sensible order.

@@ -4,9 +4,13 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <limits>
 
 #include "lancet/planning/planned_step.h"
+#include "temporary_folder.h"
 
 namespace lancet::placement {
 namespace {
@@ -164,7 +168,42 @@ TEST_CASE("stages: what cannot be placed is said in one line") {
       "test");
   REQUIRE(unlinked.ok());
   CHECK(error(step_config(6), *unlinked) ==
-        "expected paths both ways between b and a, on which stages meet, found none");
+        "expected paths both ways between a and b, on which stages meet, found none");
+}
+
+TEST_CASE("stages: a device without links stays unused where the others are needed") {
+  const Cluster cluster = cluster_of({{65, 1}, {65, 1}, {65, 4}, {65, 4}});
+  Cluster apart = cluster;
+  for (std::size_t other = 0; other < 4; ++other)
+    if (other != 2)
+      for (const auto& [a, b] : {std::pair{other, std::size_t(2)}, {std::size_t(2), other}})
+        apart.ms_per_mb[a][b] = std::numeric_limits<double>::infinity();
+  const auto all = place_stages(step_config(6), cluster), answer = place_stages(step_config(6), apart);
+  REQUIRE(all.ok());
+  if (!answer.ok()) FAIL(answer.error().message);
+  CHECK(std::ranges::count(all->best.split.devices, 2) == 1);
+  CHECK(std::ranges::count(answer->best.split.devices, 2) == 0);
+  CHECK(answer->best.split.devices.size() > 1);
+  CHECK(answer->best.fits());
+}
+
+TEST_CASE("stages: hardware that a cluster file names by its path is read from there") {
+  const lancet::test::TemporaryFolder folder;
+  // The name of a file that comes with the program, and another machine.
+  std::ifstream slow(LANCET_SOURCE_DIR "/configs/hardware/tesla-p4.json");
+  const std::string path = folder.write("p3dn-v100.json", std::string(std::istreambuf_iterator<char>(slow), {}));
+  const auto step_on = [](const std::string& hardware) {
+    const auto cluster = parse_cluster(R"({"what": "one device", "devices": [{"name": "a", "hardware": ")" + hardware +
+                                           R"(", "memory_mb": 4000, "source": "a test"}]})",
+                                       "test");
+    if (!cluster.ok()) FAIL(cluster.error().message);
+    const auto answer = place_stages(step_config(4), *cluster);
+    if (!answer.ok()) FAIL(answer.error().message);
+    return answer->best;
+  };
+  const PlannedStages placed = step_on(path);
+  CHECK(placed.step_ms == Approx(step_on("tesla-p4").step_ms));
+  CHECK(placed.hardware.starts_with(path + ":"));
 }
 
 TEST_CASE("stages: a memory limit holds for the splits, and changes none that it has room for") {

@@ -162,14 +162,18 @@ int named_in_layer(const ir::Program& program, std::string_view op) {
 
 }  // namespace
 
-TEST_CASE("cuts: both passes of a layer by split, run, join") {
-  const ir::Program layer = program(std::string(moe_layer));
+TEST_CASE("cuts: both passes of a layer by split, run, join, with a late rank and without, also in 16 bits") {
+  const bool narrow = GENERATE(false, true);
+  const ir::Program layer = program(narrow ? in_16_bits(std::string(moe_layer)) : std::string(moe_layer));
   const schedule::Step step = layer_step(layer);
   const LayerOutputs whole = run_layer(layer);
   std::vector<std::pair<std::string, schedule::Split>> splits;
-  for (const schedule::Cut* cut : schedule::all_cuts())
+  for (const schedule::Cut* cut : schedule::all_cuts()) {
+    INFO(cut->name);
+    REQUIRE_FALSE(step.part_counts(*cut).empty());
     for (int parts : step.part_counts(*cut))
       splits.emplace_back(fmt::format("{} in {}", cut->name, parts), step.all(*cut, parts));
+  }
   for (int sources : {2, 3, 4})
     for (int columns : {2, 4, 8})
       splits.emplace_back(
@@ -177,10 +181,12 @@ TEST_CASE("cuts: both passes of a layer by split, run, join") {
           schedule::joined(step.all(cut_named("source_rows"), sources), step.all(cut_named("columns"), columns)));
   splits.emplace_back("slots and columns",
                       schedule::joined(step.all(cut_named("capacity"), 2), step.all(cut_named("columns"), 2)));
-  CHECK(splits.size() >= 9 + 9 + 1);
+  int late = 0;
   for (const auto& [what, split] : splits) {
-    INFO(what);
-    check_same(run_layer(schedule::rewrite(layer, split).program), whole);
+    INFO(what << (narrow ? " in 16 bits" : "") << ", rank " << late << " is late");
+    const ir::Program parts = schedule::rewrite(layer, split).program;
+    check_same(run_layer(parts), whole);
+    check_same(run_layer(parts, late = (late + 1) % layer_ranks), whole);
   }
 }
 

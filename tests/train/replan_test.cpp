@@ -7,6 +7,7 @@
 #include "declared_hardware.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
+#include "text.h"
 #include "train/runs.h"
 #include "train/step_tally.h"
 
@@ -88,13 +89,19 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
 
   config.log.run_dir = folder / "replanned";
   config.overlap.replan = 2;
+  config.log.trace = 2;  // the step whose plan is replaced after it
   REQUIRE(train_run(config, 2, options).code == ExitCode::done);
+  double longest = 0;
+  for (const auto& event : test::json_file(folder / "replanned/trace.json")["traceEvents"])
+    longest = std::max(longest, event.value("dur", 0.0));
+  CHECK(longest > 0);
   const auto steps = replanned_after(folder / "replanned");
   REQUIRE_FALSE(steps.empty());
   CHECK(steps.front() == 2);
   const auto records = records_of(folder / "replanned");
   const double planned = records[1]["predicted_ms"];
   CHECK(std::abs(records[1]["replan"]["from_ms"].get<double>() / planned - 1) > 0.016);
+  CHECK(records[1]["replan"]["to_ms"] < records[1]["replan"]["from_ms"]);
   int replaced = 0;
   for (const std::int64_t step : steps) {
     INFO("after step " << step);

@@ -102,9 +102,8 @@ class Costs {
   // reaches; by default those of an all-to-all.
   virtual double message_ms(double bytes, const ir::Instruction& instruction) const;
   // The cost of an instruction of the expert stream between several ranks: by default message_ms() of its bytes_sent.
-  // peers: the number of ranks that take part, this rank included, if it is a group of ranks; 0: as many as its types
-  // say. A part that reaches certain ranks only says so itself (reached()).
-  virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const;
+  // A part that reaches certain ranks only says so itself (reached()).
+  virtual OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const;
   // The cost of either end of a message between neighbouring pipeline stages: by default that of an all-to-all of its
   // bytes over the axis `stage`, or, where that is not known, over all ranks.
   virtual OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const;

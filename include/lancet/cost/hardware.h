@@ -148,7 +148,7 @@ class HardwareCosts final : public Costs {
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
-  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
   // Over the link between the two ranks, beside the messages of the other ranks of the stage.
   OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const override;
   double reduce_ms(double bytes, const ir::Instruction& instruction) const override;
@@ -180,8 +180,8 @@ class HardwareCosts final : public Costs {
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Layout layout_of(const ir::Instruction& instruction) const;  // of the ranks that it goes over
   double transfer_ms(double bytes, const ir::Instruction& instruction) const;
-  // As declared. fullest: Spread::fullest; peers: as in Costs::all_to_all.
-  double sent_ms(const ir::Instruction& instruction, double bytes, double fullest, std::int64_t peers) const;
+  // As declared. fullest: Spread::fullest.
+  double sent_ms(const ir::Instruction& instruction, double bytes, double fullest) const;
   Hardware hardware_;
   Layout layout_;
   std::optional<Profile> measured_;

@@ -26,7 +26,7 @@ class SlowestCosts final : public Costs {
     return machines_.front().unknown_messages(instruction);
   }
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
-  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction, std::int64_t peers) const override;
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
   OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const override;
   double reduce_ms(double bytes, const ir::Instruction& instruction) const override;
   CoreCost all_to_all_core() const override;

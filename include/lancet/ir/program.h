@@ -191,6 +191,8 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Output> outputs;
 
+  Program without_instructions() const;  // all else, for a pass that makes them anew
+
   const Tensor& operator[](TensorId id) const { return tensors[id.index()]; }
   Tensor& operator[](TensorId id) { return tensors[id.index()]; }
   const TensorType& type(TensorId id) const { return tensors[id.index()].type; }

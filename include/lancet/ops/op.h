@@ -204,8 +204,9 @@ struct Again {
 // Attributes that tell the parts of an instruction apart.
 inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
 // Attributes that only parts have, and by which their times differ: the columns of a tile (OpDef::column_tiles), and of
-// an all-to-all the other ranks that it reaches and whether they are all on this rank's host.
-inline constexpr std::array<std::string_view, 3> tile_attributes{"columns", "peers", "near"};
+// an all-to-all the other ranks that it reaches, whether they are all on this rank's host, and 1 if some of its rows
+// stay on this rank.
+inline constexpr std::array<std::string_view, 4> tile_attributes{"columns", "peers", "near", "own"};
 
 struct OpDef {
   std::string_view name;

@@ -3,11 +3,12 @@
 // section 5.1; selective: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
 // section 5).
 //
-//     %7 : f32[8,128,1024] = gelu(%6)  # compute forward h.0.mlp.gelu          its memory is free after the next
-//     product %80 : f32[8,128,1024] = gelu(%6)  # compute recompute h.0.mlp.gelu       right before the first one that
-//     reads it %81 : f32[256,1024] = linear_dw(%79, %80)  # compute dw h.0.mlp.c_proj
+//     %7 : f32[8,128,1024] = gelu(%6)              # compute forward h.0.mlp.gelu
+//     %80 : f32[8,128,1024] = gelu(%6)             # compute recompute h.0.mlp.gelu
+//     %81 : f32[256,1024] = linear_dw(%79, %80)    # compute dw h.0.mlp.c_proj
 //
-// The same ops run on the same operands, so gradients keep their bits.
+// The memory of %7 is free after the product that reads it; %80 is made right before its first reader. The same ops run
+// on the same operands, so gradients keep their bits.
 #pragma once
 #include <cstddef>
 #include <vector>

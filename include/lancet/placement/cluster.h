@@ -32,6 +32,7 @@ struct Cluster {
   struct Device {
     std::string name;
     cost::Hardware hardware;
+    std::string hardware_file = {};  // as the cluster file names it, with changes to its numbers
     double memory_mb = 0;
   };
   std::vector<Device> devices;

@@ -54,7 +54,7 @@ struct StageAnswer {
   PlannedStages best;
   // Equal numbers of blocks on all devices in their order, as far as there are blocks; step_ms 0: it cannot be planned.
   PlannedStages even;
-  // No split has a shorter step: the longest block on its fastest device, all blocks each split among all devices at
+  // No split has a shorter step: the longest op on its fastest device, all blocks each split among all devices at
   // will, or the chain of a micro batch on the fastest devices.
   double bound_ms = 0;
   int planned = 0;  // splits

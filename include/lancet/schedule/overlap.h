@@ -69,8 +69,7 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
 
 // One pipeline around each MoE layer of the forward pass where that pays by the paper's own simulation (Lancet, section
 // 5). Always applied. Chosen as the text says:
-// - 5.1: the dynamic programme over T(n), on groups of instructions; section 7 gives their number between two MoE
-// layers
+// - 5.1: the dynamic programme over T(n), on groups of instructions; section 7 gives their number between two layers
 //   and the longest range, so that no range holds two layers. P(i, n, k) is infinite for a range without all-to-all,
 //   and for one with a gate that needs the whole batch unless the range begins with it (2.3).
 // - 5.2, Fig. 8a: what enters a pipeline is split, what leaves it is reconstructed, by copies. Experts' buffers have

@@ -11,6 +11,8 @@ namespace lancet::schedule {
 // all data dependencies, and those that a policy adds. Values share bytes only if the streams and waits order their
 // accesses. Each value begins at a multiple of 64 bytes; the operands of an all-reduce are adjacent.
 ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencies);
+// Of that plan.
+std::int64_t arena_bytes(const ir::Program& program, const Dependencies& dependencies);
 // The plan of a framework without overlap: compute and all-to-all take turns.
 ir::Plan plan_memory_sequentially(const ir::Program& program);
 

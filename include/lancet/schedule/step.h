@@ -24,9 +24,11 @@ class Step {
   const cost::Costs& costs() const { return *costs_; }
   // The numbers of parts (at least 2, ascending) that the step can be split in by the cut. Empty if no tokens travel.
   const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
-  std::size_t forward_end() const { return forward_end_; }   // the first instruction that is not of the forward pass
-  bool has_all_to_all() const;                               // some of the expert stream takes time
-  std::int64_t arena_bytes() const { return arena_bytes_; }  // of the step in turns, without parts
+  std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
+  bool has_all_to_all() const;                              // some of the expert stream takes time
+  // Of the step in turns, without parts, and before its program was replaced: its arena, and the bytes alive at once.
+  std::int64_t arena_bytes() const { return arena_bytes_; }
+  std::int64_t peak_bytes() const { return peak_bytes_; }
 
   // The step with a program in the place of its own that computes the same, such as one with rings. Memory is still
   // compared with that of this step, which has to outlive it. Error: the costs lack an op.
@@ -65,7 +67,7 @@ class Step {
   Dependencies dependencies_;
   std::vector<cost::OpCost> op_costs_;
   std::size_t forward_end_ = 0;
-  std::int64_t arena_bytes_ = 0;
+  std::int64_t arena_bytes_ = 0, peak_bytes_ = 0;
   const Step* original_ = nullptr;
   std::vector<int> wanted_counts_;  // of parts
   TokenRanks among_;

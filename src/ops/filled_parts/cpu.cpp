@@ -17,8 +17,9 @@ Kernel bind_split(const KernelArgs& args) {
   return [=]() -> Status {
     for (std::int64_t e = 0; e < experts; ++e) part[2 * e] = part[2 * e + 1] = before ? before[2 * e + 1] : 0;
     for (std::int64_t i = 0; i < choices; ++i) {
+      if (slot[i] == dropped) continue;
       std::int32_t& end = part[2 * expert[i] + 1];
-      if (slot[i] != dropped) end = std::max(end, slot[i] + 1);
+      end = std::max(end, slot[i] + 1);
     }
     return {};
   };
@@ -26,15 +27,14 @@ Kernel bind_split(const KernelArgs& args) {
 
 Kernel bind_split_capacity(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].shape()[0];
-  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part"),
-                     slots = args.attributes.integer("slots");
-  const auto first = std::int32_t(slots * p / parts), last = std::int32_t(slots * (p + 1) / parts);
+  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part");
   const auto* whole = args.operands[0].as<std::int32_t>();
   auto* part = args.results[0].as<std::int32_t>();
   return [=]() -> Status {
     for (std::int64_t e = 0; e < experts; ++e) {
-      part[2 * e] = std::clamp(first, whole[2 * e], whole[2 * e + 1]);
-      part[2 * e + 1] = std::clamp(last, whole[2 * e], whole[2 * e + 1]);
+      const std::int64_t begin = whole[2 * e], filled = whole[2 * e + 1] - begin;
+      part[2 * e] = std::int32_t(begin + filled * p / parts);
+      part[2 * e + 1] = std::int32_t(begin + filled * (p + 1) / parts);
     }
     return {};
   };

@@ -54,28 +54,22 @@ struct SplitCapacity {
   static constexpr int threads = 128;
   const std::int32_t* whole;  // [E, 2]
   std::int32_t* part;         // [E, 2]
-  std::int64_t experts;
-  std::int32_t first, last;
+  std::int64_t experts, number, parts;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t e = block.index() * threads + block.thread();
     if (e >= experts) return;
-    const std::int32_t low = whole[2 * e], high = whole[2 * e + 1];
-    part[2 * e] = clamp(first, low, high);
-    part[2 * e + 1] = clamp(last, low, high);
-  }
-  LANCET_DEVICE static std::int32_t clamp(std::int32_t v, std::int32_t low, std::int32_t high) {
-    return v < low ? low : (v > high ? high : v);
+    const std::int64_t begin = whole[2 * e], filled = whole[2 * e + 1] - begin;
+    part[2 * e] = std::int32_t(begin + filled * number / parts);
+    part[2 * e + 1] = std::int32_t(begin + filled * (number + 1) / parts);
   }
 };
 
 Kernel bind_split_capacity(const KernelArgs& args) {
-  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part"),
-                     slots = args.attributes.integer("slots");
   const SplitCapacity kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
-                             args.results[0].shape()[0], std::int32_t(slots * p / parts),
-                             std::int32_t(slots * (p + 1) / parts)};
+                             args.results[0].shape()[0], args.attributes.integer("part"),
+                             args.attributes.integer("parts")};
   return run_steps(args.stream, Step{divide_up(kernel.experts, SplitCapacity::threads), kernel});
 }
 

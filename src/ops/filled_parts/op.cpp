@@ -2,8 +2,7 @@
 // each expert's slots. There are three ways to split filled slots i32[E,2], as a gate makes them of a whole batch:
 //   split_filled(expert, slot [, part before]) {experts}: by tokens. The part's tokens fill the slots after those of
 //       the part before.
-//   split_capacity(filled) {part, parts, slots}: the slots [part * C / parts, (part + 1) * C / parts) of every expert,
-//       where C is the attribute `slots`.
+//   split_capacity(filled) {part, parts}: an equal share of the filled slots of every expert.
 //   split_peers(filled) {part, parts, ranks [, host]}: the slots of the experts on one group of ranks (PeerParts).
 //       Without `host` the ranks form `parts` groups of neighbours. Part p is the p-th group counted from the rank's
 //       own, modulo `parts`, so part 0 stays within the group, and in every part each group sends to one other group
@@ -11,9 +10,8 @@
 //       host of `host` ranks, and the others are tiles of the ranks of other hosts (Comet, section 3.1.2). It is on the
 //       expert stream, because it depends on the rank.
 // The rows i32[E/W,W+1] that were found for all parts at once are split in the same way:
-//   peer_rows(rows) {part, parts, ranks [, host]} -> rows of the part: those that come from the ranks which send to
-//   this
-//       one in the part. The parts' rows follow each other, so that of every expert the buffer begins with the rank's
+//   peer_rows(rows) {part, parts, ranks [, host]} -> rows of the part: those that come from the ranks which send to it
+//       in the part. The parts' rows follow each other, so that of every expert the buffer begins with the rank's
 //       own rows. Also on the expert stream.
 // The others join what parts have made:
 //   join_rows(rows of each part...) -> where each expert's rows, or filled slots, begin and end, over all parts
@@ -39,8 +37,7 @@ bool is_part_of_filled(const OpInput& in) {
 }
 
 Inferred infer_split_capacity(const OpInput& in) {
-  if (!is_part_of_filled(in) || in.attributes.integer("slots") < 1)
-    return expected("filled slots i32[E,2] and one of their parts");
+  if (!is_part_of_filled(in)) return expected("filled slots i32[E,2] and one of their parts");
   return Types{in.operands[0]};
 }
 
@@ -87,7 +84,7 @@ const OpDef table[] = {
     {.name = "split_capacity",
      .required = 1,
      .infer = infer_split_capacity,
-     .samples = {{{filled_of(4)}, {{"capacity", 5}, {"slots", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
+     .samples = {{{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 2}}}},
      .kind = Kind::part_helper},
     {.name = "split_peers",
      .required = 1,

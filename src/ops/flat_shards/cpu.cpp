@@ -13,9 +13,9 @@ auto by_message(DType type, F f) {
 
 Kernel bind_sums(const KernelArgs& args) {
   const std::int64_t ranks = ranks_of_shards(args, args.group.comm != nullptr);
-  return by_message(message_type(args.attributes), [&](auto wire) -> Kernel {
+  return by_message(message_type(args.attributes), [&](auto sent) -> Kernel {
     const PackedTensors values = packed(args.operands, args.attributes), results = packed_shards(args.results);
-    const CpuShardTransfer<decltype(wire)> transfer(args.group, ranks, length_of(values), args.workspace);
+    const CpuShardTransfer<decltype(sent)> transfer(args.group, ranks, length_of(values), args.workspace);
     return [=]() -> Status {
       return transfer.rounds(
           [&](std::int64_t from, std::int64_t to) { return transfer.sum(values, results, 0, false, from, to); });
@@ -25,15 +25,15 @@ Kernel bind_sums(const KernelArgs& args) {
 
 std::size_t sums_workspace(const KernelArgs& args) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
-  return by_message(message_type(args.attributes), [&](auto wire) {
-    return CpuShardTransfer<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
+  return by_message(message_type(args.attributes), [&](auto sent) {
+    return CpuShardTransfer<decltype(sent)>::workspace_bytes(args.attributes.integer("shards"), length);
   });
 }
 
 Kernel bind_gather(const KernelArgs& args) {
   const std::int64_t ranks = ranks_of_shards(args, args.group.comm != nullptr);
-  return by_message(args.operands[0].dtype(), [&](auto wire) -> Kernel {
-    using T = decltype(wire);
+  return by_message(args.operands[0].dtype(), [&](auto sent) -> Kernel {
+    using T = decltype(sent);
     const PackedTensors tensors = packed(args.operands, args.attributes);
     const CpuShardTransfer<T> transfer(args.group, ranks, length_of(tensors), args.workspace);
     return [=]() -> Status {
@@ -45,8 +45,8 @@ Kernel bind_gather(const KernelArgs& args) {
 
 std::size_t gather_workspace(const KernelArgs& args) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
-  return by_message(args.operands[0].dtype(), [&](auto wire) {
-    return CpuShardTransfer<decltype(wire)>::workspace_bytes(args.attributes.integer("shards"), length);
+  return by_message(args.operands[0].dtype(), [&](auto sent) {
+    return CpuShardTransfer<decltype(sent)>::workspace_bytes(args.attributes.integer("shards"), length);
   });
 }
 

@@ -2,9 +2,8 @@
 // reconstruction instructions at the begin and end of a pipeline). Parts that are slices of the whole need none.
 //   copy(x) -> x: a part of a tensor that was made whole
 //   concat(part...) -> the parts one after another along the first axis
-//   merge_slots(buffer, filled, buffer, filled, ...) -> buffer: the filled rows of the experts' buffers of all parts,
-//   in
-//       their order. Each part has a buffer of full size; `filled` is its filled slots i32[E,2], or rows i32[E,W+1].
+//   merge_slots(buffer, filled, buffer, filled, ...) -> buffer: the filled rows of the experts' buffers of all parts
+//       in their order. Each part has a buffer of full size; `filled` is its filled slots i32[E,2], or rows i32[E,W+1].
 //       Attribute tokens: the expected number of filled rows of all parts.
 // Parts of the last axis are dense tensors of their own, which a copy takes out of the whole or puts in their place:
 //   take_columns(buffer [E,C,D], filled) {part, parts, columns} -> tile [E,C,columns]: the columns of the tile

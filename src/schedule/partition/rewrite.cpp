@@ -43,8 +43,7 @@ class Rewriter {
         per_token_(split.per_token.empty() ? per_token_tensors(source) : split.per_token),
         received_(source.tensors.size()),
         whole_users_(whole_users(source, split)) {
-    result_.program = source;
-    result_.program.instructions.clear();
+    result_.program = source.without_instructions();
     for (const Instruction& at : source.instructions)
       if (ops::kind(at) == ops::Kind::counts) received_[at.results[0].index()] = true;
   }
@@ -140,16 +139,22 @@ class Rewriter {
       const ops::PeerParts peers = cut.peers(split_.among, parts);
       for (const std::string_view name : row.divided)
         if (attributes.has(name)) attributes.set(name, whole_->attributes.integer(name) * peers.size(p) / peers.ranks);
-      if (peers.own_first && is_all_to_all(*whole_)) {  // its cost depends on whom it reaches
-        attributes.set("peers", peers.size(p) - (p == 0));
-        attributes.set("near", std::int64_t(p < peers.near()));
-      }
+      if (is_all_to_all(*whole_)) set_reach(attributes, peers, p);
     }
     if (!row.results.empty() && row.results[0] == ops::last && ops::op(whole_->op).column_tiles)
       attributes.set("columns", source_.type(whole_->results[0]).shape.back() / parts);
     attributes.set("part", std::int64_t(p));
     attributes.set("parts", std::int64_t(parts));
     return attributes;
+  }
+
+  // The cost of an all-to-all depends on whom it reaches. Groups of peers other than hosts may be near and far at once.
+  void set_reach(ir::Attributes& attributes, const ops::PeerParts& peers, int p) const {
+    const std::int64_t own = p == 0 ? 1 : 0;
+    attributes.set("peers", peers.size(p) - own);
+    if (peers.own_first || peers.host == split_.among.on_host)
+      attributes.set("near", std::int64_t(p < (peers.own_first ? peers.near() : 1)));
+    if (peers.size(p) > own && own) attributes.set("own", own);
   }
 
   // The operand that says which slots or rows of the buffer the part fills. A counts op has no buffer.
@@ -436,6 +441,7 @@ class Rewriter {
     Instruction split;
     split.op = by.op;
     split.operands = {filled};
+    if (by.attribute.empty()) return split;
     const Instruction& of_layer = toucher_of(source_, filled, by.attribute);
     split.attributes.set(by.attribute, of_layer.attributes.integer(by.attribute));
     if (this_cut().peers)

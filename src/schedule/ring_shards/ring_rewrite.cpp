@@ -117,8 +117,7 @@ class RingedProgram {
  public:
   RingedProgram(const ir::Program& source, const Places& places, bool all_helpers)
       : source_(source), places_(places), all_helpers_(all_helpers), in_windows_(source.tensors.size()) {
-    result_.program = source;
-    result_.program.instructions.clear();
+    result_.program = source.without_instructions();
   }
 
   // What is made from here on is in the place of this instruction of the source.

@@ -307,14 +307,16 @@ void split_filled(ReferenceCall& c) {  // expert, slot [, part before]
 
 void split_capacity(ReferenceCall& c) {
   const auto& whole = c.operands[0];
-  const Index C = c.attributes.integer("slots"), parts = c.attributes.integer("parts"),
-              part = c.attributes.integer("part");
+  const Index parts = c.attributes.integer("parts"), part = c.attributes.integer("part");
   for (Index e = 0; e < whole.shape()[0]; ++e) {
-    // The filled slots in [part * C / parts, (part + 1) * C / parts), counted one by one.
+    // Filled slot k of n belongs to the last part p with p * n / parts <= k, rounded down; counted one by one.
+    const Index n = Index(whole[2 * e + 1] - whole[2 * e]);
     Index before = 0, mine = 0;
-    for (Index slot = Index(whole[2 * e]); slot < Index(whole[2 * e + 1]); ++slot) {
-      before += slot < C * part / parts;
-      mine += slot >= C * part / parts && slot < C * (part + 1) / parts;
+    for (Index k = 0; k < n; ++k) {
+      Index of = 0;
+      while (of + 1 < parts && (of + 1) * n / parts <= k) ++of;
+      before += of < part;
+      mine += of == part;
     }
     c.results[0][2 * e] = whole[2 * e] + double(before);
     c.results[0][2 * e + 1] = c.results[0][2 * e] + double(mine);

@@ -31,7 +31,7 @@ struct TokenRanks {
 // The op that splits what was made for all parts at once: filled slots i32[E,2], or rows i32[E/W,W+1].
 struct SplitOp {
   std::string_view op = {};         // empty: the parts make their own
-  std::string_view attribute = {};  // which it takes from an instruction of the layer
+  std::string_view attribute = {};  // which it takes from an instruction of the layer, if any
   bool by_choices = false;          // its operands are the slots of the part's tokens, and the part before
 };
 

@@ -6,7 +6,7 @@ const Cut& capacity_cut() {
   static const Cut cut{
       .name = "capacity",
       .words = {.parts = "parts",
-                .splits = "the slots of each expert's buffer, in equal shares",
+                .splits = "the filled slots of each expert's buffer, in equal shares",
                 .pairs = "all-to-all, experts, all-to-all back, and the counts before them; both passes",
                 .rewrites = "irregular rows of the ops' tables; split_capacity splits what the gate filled",
                 .memory = "none: parts fill one buffer of full size",
@@ -14,7 +14,7 @@ const Cut& capacity_cut() {
                 .source = "Tutel (Hwang et al., MLSys 2023), adaptive pipelining"},
       .rows = expert_rows,
       .part_counts = any_count,
-      .filled = {.op = "split_capacity", .attribute = "slots"}};
+      .filled = {.op = "split_capacity"}};
   return cut;
 }
 
