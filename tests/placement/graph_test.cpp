@@ -2,8 +2,13 @@
 
 #include <catch2/catch.hpp>
 
+#include <fstream>
+#include <iterator>
+
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/placement/coarsen.h"
+#include "lancet/placement/linear_solver.h"
+#include "lancet/placement/milp.h"
 #include "lancet/placement/solvers.h"
 #include "support.h"
 
@@ -129,6 +134,30 @@ TEST_CASE("memory and slow links decide on the shipped clusters") {
     std::vector<bool> is_used(3, false);
     for (const int device : found->device) is_used[std::size_t(device)] = true;
     CHECK(std::count(is_used.begin(), is_used.end(), true) == used);
+  }
+}
+
+TEST_CASE("the integer program proves the optimum of models' graphs without a start") {
+  if (linear_solver().empty()) {
+    WARN("SKIPPED: this build has no CBC");
+    return;
+  }
+  std::ifstream file(LANCET_SOURCE_DIR "/configs/gpt2-s-moe.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto config = config::parse(text, "gpt2-s-moe.json");
+  REQUIRE(config.ok());
+  for (const auto& [layers, ops] : {std::pair{4, 23}, {8, 43}}) {
+    config::Config of = *config;
+    of.model.n_layer = layers;
+    const auto graph = model_graph(of, shipped("memory-split"), Task::forward);
+    REQUIRE(graph.ok());
+    const Problem problem = coarsen(*graph).problem;
+    INFO(layers << " layers");
+    CHECK(problem.op_count() == ops);
+    const auto cold = solve_milp(problem, {.seconds = 100});
+    REQUIRE(cold.ok());
+    CHECK(cold->end == MilpAnswer::End::proof);
+    CHECK(cold->placement.makespan_ms <= list_search(problem, {.moves = 20'000})->makespan_ms * (1 + 1e-5));
   }
 }
 

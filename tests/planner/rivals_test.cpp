@@ -120,8 +120,16 @@ TEST_CASE("fastermoe sends to every group before it receives from any") {
   const ir::Program program = test::program(std::string(two_layers));
   const schedule::Step step = step_of(program, costs);
   const auto groups = schedule::smart_schedule(step, {.parts = 2}, schedule::program_order(step));
-  CHECK(timed_labels(groups, ir::Stream::expert) ==
+  Words sent;
+  for (const ir::Instruction& at : groups.program.instructions)
+    if (at.op == "all_to_all" || at.op == "all_to_all_back") sent.push_back(at.label);
+  CHECK(sent ==
         Words{"a.there/0", "a.there/1", "a.back/0", "a.back/1", "b.there/0", "b.there/1", "b.back/0", "b.back/1"});
+  // The first group of two is the rank itself; the second part sends all that the whole sends.
+  CHECK(timed_labels(groups, ir::Stream::expert) == Words{"a.there/1", "a.back/1", "b.there/1", "b.back/1"});
+  const auto whole_ms = [&](std::size_t i) { return step.op_costs()[i].ms; };
+  for (std::size_t i = 0; i < groups.op_costs.size(); ++i)
+    if (groups.program.instructions[i].label == "a.there/1") CHECK(groups.op_costs[i].ms == whole_ms(2));
   CHECK(timed_labels(groups, ir::Stream::compute) == Words{"a.experts/0", "a.experts/1"});
   require_sound(ir::verify(schedule::plan_memory(groups.program, groups.needed)));
 }

@@ -92,8 +92,9 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
   config.log.trace = 2;  // the step whose plan is replaced after it
   REQUIRE(train_run(config, 2, options).code == ExitCode::done);
   double longest = 0;
-  for (const auto& event : test::json_file(folder / "replanned/trace.json")["traceEvents"])
-    longest = std::max(longest, event.value("dur", 0.0));
+  const nlohmann::json trace = test::json_file(folder / "replanned/trace.json");
+  for (const auto& event : trace["traceEvents"])
+    if (event["pid"] < 2) longest = std::max(longest, event.value("dur", 0.0));  // of the ranks, not predicted
   CHECK(longest > 0);
   const auto steps = replanned_after(folder / "replanned");
   REQUIRE_FALSE(steps.empty());
