@@ -37,7 +37,7 @@ inline Outcome shell(const std::string& command) {
   Outcome outcome;
   const TemporaryFolder folder;
   const std::string errors = folder / "stderr";
-  std::FILE* pipe = popen(("exec 2>" + errors + "; " + command).c_str(), "r");
+  std::FILE* pipe = popen(("exec 2>'" + errors + "'; " + command).c_str(), "r");
   LANCET_CHECK(pipe, "expected a shell");
   std::array<char, 4096> buffer;
   for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)

@@ -167,7 +167,7 @@ def page(results, command, options):
         f"`{command}`, commit {run.program_commit()}.",
         "Makespans are **simulated**: times of ops and flows are declared by [hardware and cluster",
         "files](../placement.md#a-cluster-file). Seconds are **measured**, of one core of an",
-        f"{run.cpu()} that other programs used as well; with a time limit, what is found depends on them.", "",
+        f"{run.cpu()}; with a time limit, what is found depends on it, and on what else it runs.", "",
         "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16),",
         "and GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
         "(`one-device`). Times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",

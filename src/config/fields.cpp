@@ -237,7 +237,7 @@ constexpr Field table[] = {
     ROW(overlap.max_range, between(1, 1e6),
         "maximum groups of instructions in a partition range (iota); the whole forward pass is also tried"),
     ROW(overlap.memory_factor, between(1, 1000),
-        "the largest arena that a schedule may need, relative to sequential's"),
+        "the largest arena that a search of schedules may choose, relative to sequential's"),
     ROW(overlap.split_backward, any(),
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
     ROW(overlap.across_steps, any(),

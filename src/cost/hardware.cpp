@@ -237,10 +237,11 @@ double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, 
     return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
   Spread spread{.fullest = fullest};
   const std::int64_t peers = reached(instruction);
-  if (peers > 0) spread.share = double(peers + 1) / double(layout.ranks);
   const bool tells_near = peers > 0 && instruction.attributes.has("near");
   if (tells_near && layout.hosts > 1 && layout_.ranks_sharing_host(ir::group_of(instruction)) > 1)
     spread.within_host = instruction.attributes.integer("near", 0) != 0;
+  if (peers > 0)
+    spread.share = double(peers) / (spread.within_host ? layout.ranks - layout.on_host() : layout.ranks - 1);
   return cost::all_to_all_ms(hardware_, layout, bytes, spread);
 }
 

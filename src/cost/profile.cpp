@@ -161,7 +161,7 @@ double Profile::message_ms(double bytes, const ir::Instruction& instruction) con
     LANCET_CHECK(points, "the profile has no times of messages '{}'", to_string(reach));
     return interpolate(*points, bytes);
   }
-  if (reached(instruction) > 0) {
+  if (reached(instruction) > 0 && instruction.attributes.has("near")) {
     const double ranks = layout().group(measured_group(mesh, group)).ranks;
     bytes *= (ranks - 1) / (ranks - double(ranks_on_host(group)));
   }

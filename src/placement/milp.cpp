@@ -61,7 +61,9 @@ Error no_answer(const Problem& problem, const LinearAnswer& answer, double secon
   const char* found = answer.is_time_over  ? "found none"
                       : has_values(answer) ? "found one only within CBC's tolerances"
                                            : "found a failure of CBC";
-  return config_error(fmt::format("the integer program: expected a placement within {:.3g} s, {}", seconds, found));
+  return config_error(fmt::format("the integer program: expected a placement within {} s, {}",
+                                  seconds < 1 ? fmt::format("{:.3g}", seconds) : fmt::format("{:.1f}", seconds),
+                                  found));
 }
 
 class MilpSolver {

@@ -283,10 +283,10 @@ class StageSearch {
     if (judged_.train.pipeline_schedule != asked_schedule_) {
       LANCET_ASSIGN(answer.best, asked_.plan(best_.split));
       if (!answer.best.fits()) return out_of_memory(answer.best);
-      if (answer.even.step_ms > 0 && answer.even.fits()) {
+      if (answer.even.step_ms > 0) {
         const bool is_best = answer.even.split == answer.best.split;
         Result<PlannedStages> even = is_best ? Result<PlannedStages>(answer.best) : asked_.plan(answer.even.split);
-        if (even.ok()) answer.even = *std::move(even);
+        answer.even = even.ok() ? *std::move(even) : PlannedStages();
       }
     }
     answer.planned = planner_.planned() + asked_.planned();
@@ -294,7 +294,8 @@ class StageSearch {
   }
 
  private:
-  // A search over stages takes long for each split, and is never predicted longer than zero bubble, which ranks them.
+  // A search over stages takes long for each split. Zero bubble ranks them; where that fits, the search is never
+  // predicted longer.
   static config::Config judged(config::Config config) {
     if (config.train.pipeline_schedule == config::PipelineSchedule::searched)
       config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;

@@ -197,26 +197,15 @@ PlanBounds bounds_of(const Step& step, const Candidate& chosen, double memory_fa
           schedule::find_bounds(plan, memory)};
 }
 
-// The schedule of the request's policy, or of sequential if that takes more memory than it may or gains nothing.
-const Scheduled& choose(const Step& step, Schedules& schedules, const PlanRequest& request, PlanReport& report) {
+const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
   const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
-  const Candidate& made = wanted.whole();
-  const bool forced = overlap.parts > 1 && schedule::most_parts(made.program) > 1;
-  if (wanted.policy == first.policy || forced) return wanted;
-  const std::string runs = fmt::format("{} runs sequential: ", overlap.policy);
-  if (!policy_table()[wanted.policy].as_published && !schedule::fits_memory(step, overlap, made)) {
-    const double factor = double(schedule::arena_bytes(made.program, made.needed)) / double(step.arena_bytes());
-    report.why = fmt::format(
-        "{}its order needs an arena of {:.3f} times that of sequential, above "
-        "overlap.memory_factor, {}",
-        runs, factor, overlap.memory_factor);
-    return first;
-  }
-  const double sequential_ms = first.whole().timeline.makespan, ms = made.timeline.makespan;
-  if (ms < sequential_ms * (1 - least_gain)) return wanted;
-  report.why = fmt::format("{}predicted {:.3f} ms against {:.3f} ms", runs, ms, sequential_ms);
+  const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
+  const bool forced = overlap.parts > 1 && schedule::most_parts(wanted.whole().program) > 1;
+  if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
+  report.why =
+      fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
   if (least_gain > 0)
     report.why += fmt::format(", a gain below the {:.0f}% by which predictions err", 100 * least_gain);
   return first;
@@ -250,7 +239,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   tell_if_slow(request, step.program().instructions.size());
   Schedules schedules(step, request, pipeline);
   PlanReport made;
-  const Scheduled& chosen = choose(step, schedules, request, made);
+  const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
   made.why_not_across_steps = why_ends_in_step(chosen, request);
   if (chosen.policy == Schedules::index_of(sequential))

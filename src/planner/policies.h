@@ -24,7 +24,6 @@ struct Policy {
   std::vector<SchedulePass> across = {};  // on the schedule of all micro batches of the plan, if there are several
   std::vector<SchedulePass> border = {};  // on that schedule, where the end of a step may run in the next one
   bool of_micro_batches = false;          // with one micro batch it is another policy
-  bool as_published = false;              // whatever memory its schedule needs
 };
 
 inline constexpr std::string_view sequential = "sequential";

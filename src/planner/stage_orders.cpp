@@ -90,13 +90,13 @@ class Stages {
   // Without the times of ops: zero bubble, which is close to the best without them, or 1F1B if that does not fit or the
   // stages interleave.
   StageOrders untimed() const {
-    constexpr std::string_view why = ", since the time of an op is not known";
-    if (request_.pipeline_schedule != PipelineSchedule::interleaved) {
-      Orders zero = delayed(true);
-      const bool asked = request_.pipeline_schedule == PipelineSchedule::zero_bubble;
-      if (fits(zero)) return {std::move(zero), asked ? said() : said(fmt::format("zero_bubble{}", why))};
-    }
-    return {plain_, said(fmt::format("1f1b{}", why))};
+    constexpr std::string_view why = "since the time of an op is not known";
+    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
+      return {plain_, said(fmt::format("1f1b, {}", why))};
+    Orders zero = delayed(true);
+    const bool asked = request_.pipeline_schedule == PipelineSchedule::zero_bubble;
+    if (!fits(zero)) return {plain_, said("1f1b, whose memory zero_bubble exceeds")};
+    return {std::move(zero), asked ? said() : said(fmt::format("zero_bubble, {}", why))};
   }
 
   // Nothing if the costs lack an op, which they may.

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/reduce_schedule.h"
 #include "lancet/schedule/turns.h"
 #include "layer_cuts.h"
@@ -277,7 +278,9 @@ Candidate OrderSearch::with_or_without_turns(Candidate best) const {
   if (timeline.makespan >= best.timeline.makespan) return best;
   Candidate alone{best.how + ", one message on the network at a time", best.program, std::move(needed), best.op_costs,
                   std::move(timeline)};
-  return fits_memory(step_, overlap_, alone) ? alone : best;
+  const bool fits = fits_memory(step_, overlap_, alone) ||
+                    arena_bytes(alone.program, alone.needed) <= arena_bytes(best.program, best.needed);
+  return fits ? alone : best;
 }
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {

@@ -57,6 +57,7 @@ class Comparison {
     const PolicyParts& policy = options_.policies[i];
     config.overlap.policy = policy.policy;
     config.overlap.parts = policy.parts.value_or(config.overlap.parts);
+    config.overlap.replan = 0;  // one plan is timed
     return config;
   }
 

@@ -472,7 +472,7 @@ class TrainerImpl final : public Trainer {
   StepTally tally_;
   std::vector<std::int64_t> expert_counts_;  // of the ranks along the mesh's axis `expert`
   run::StepRecord last_record_;
-  std::optional<std::string> trace_;  // of the last step, if its plan does not run any more
+  std::optional<std::string> trace_;  // of the last step, if it was planned again after it
   bool open_ = false;                 // the last step has left its end to the next one
   double norm_before_ = 0;
 };

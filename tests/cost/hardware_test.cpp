@@ -169,12 +169,20 @@ parameter @b : f32[1,300]
   CHECK(all_to_all(1, {.capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
   CHECK(all_to_all(1, {.imbalance = 2, .capacity = 2, .padded = true}) == Approx(0.100 + 2 * 4));
   CHECK(all_to_all(0, {.imbalance = 2, .capacity = 2, .padded = true}) == all_to_all(0, {}));
-  // One rank per node, and so few bytes that only message start times count: 7, or on average 3.5 to half the ranks.
+  // One rank per node, and so few bytes that only message start times count: 7, or 3 to three ranks.
   const HardwareCosts apart(machine(), {8, 8});
   CHECK(apart.all_to_all(program, program.instructions[0]).ms == Approx(0.100 + 6 * 0.050));
   ir::Instruction to_three = program.instructions[0];
   to_three.attributes.set("peers", std::int64_t(3));
-  CHECK(apart.all_to_all(program, to_three).ms == Approx(0.100 + 2.5 * 0.050));
+  CHECK(apart.all_to_all(program, to_three).ms == Approx(0.100 + 2 * 0.050));
+  // Of 4 MB, what goes to three others, if all goes to these, or the own rank is among the four, or all stays.
+  ir::Instruction part = program.instructions[1];
+  part.attributes.set("peers", std::int64_t(3));
+  CHECK(bytes_sent(program, part) == Approx(4e6));
+  part.attributes.set("own", std::int64_t(1));
+  CHECK(bytes_sent(program, part) == Approx(3e6));
+  part.attributes.set("peers", std::int64_t(0));
+  CHECK(bytes_sent(program, part) == 0);
   const double products = 2 * 400.0 * 300 * 2500;
   CHECK(work(2, {}) == Approx(0.010 + products / 1e9));
   CHECK(work(2, {.imbalance = 2, .capacity = 2}) == Approx(0.010 + 2 * products / 1e9));

@@ -182,8 +182,7 @@ TEST_CASE("micro batches: memory does not grow with their number") {
              1.02 * double(micro_plan(config, 1, &costs).arena_bytes) / double(sequential.arena_bytes));
   }
   for (const double factor : {1.05, 1.5, 3.0})
-    for (const auto& [policy, _] : planner::policies()) {
-      if (policy.starts_with("lancet_paper")) continue;  // as published
+    for (const auto policy : {"lancet", "auto", "comet", "collective_matmul", "flowmoe"}) {
       INFO(policy << ", memory_factor " << factor);
       config.overlap.policy = policy;
       config.overlap.memory_factor = factor;

@@ -53,8 +53,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 TEST_CASE("a plan file survives a round trip") {
   const auto policy = GENERATE("sequential", "dw", "partition", "lancet");
-  config::Config config = config_with(policy);
-  config.overlap.memory_factor = 2;  // dw needs more than the default of a model as small as this one
+  const config::Config config = config_with(policy);
   const PlanFile file(config);
   const auto read = planning::read_plan(file.folder.write("plan.ir", file.text), config, 2);
   if (!read.ok()) FAIL(read.error().message);
@@ -253,12 +252,12 @@ TEST_CASE("a plan of another model is refused with the instruction") {
 }
 
 TEST_CASE("a plan with an attribute of another type is refused") {
-  const config::Config config = config_with("partition");
+  const config::Config config = config_with("dw");
   const PlanFile file(config);
   CHECK(has(file.error_of(test::match_replaced(file.text, "capacity=[0-9]+", "capacity=nan"), config), "capacity"));
   CHECK(has(file.error_of(test::match_replaced(file.text, "predicted_ms=[0-9.e+-]+", "predicted_ms=nan"), config),
             "header: predicted_ms: expected a time from 0 on, found nan"));
-  CHECK(has(file.error_of(test::match_replaced(file.text, "policy=partition", "policy=foo"), config),
+  CHECK(has(file.error_of(test::match_replaced(file.text, "policy=dw", "policy=foo"), config),
             "header: overlap.policy: expected one of sequential, "));
 }
 
