@@ -103,12 +103,17 @@ class Fold {
     return scratch;
   }
 
-  // The axes of all collectives of the body: ranks that differ along others need not agree on the number of rounds.
+  // The axes of all collectives of the body: ranks that differ along others need not agree on the number of rounds. A
+  // body without collectives, where one rank has all experts of a layer, is met by no other rank, least of all by one of
+  // another stage.
   void set_axes(Instruction& repeat) const {
     mesh::Axes axes;
     for (const Instruction& part : body_)
       if (part.stream != ir::Stream::compute) axes = axes | ir::group_of(part, mesh_);
-    if (!axes.empty()) ir::set_group(repeat.attributes, mesh_, axes);
+    if (!axes.empty())
+      ir::set_group(repeat.attributes, mesh_, axes);
+    else if (mesh_[mesh::Axis::stage] > 1)
+      repeat.attributes.set(ir::axes_attribute, std::string(mesh::name(mesh::Axis::expert)));
   }
 
   ir::Program& program_;

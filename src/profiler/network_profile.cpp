@@ -78,6 +78,7 @@ std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans, cons
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
       if (instruction.stream == ir::Stream::compute) continue;
+      if (mesh.size(ir::group_of(instruction, mesh)) == 1) continue;  // alone, it sends nothing
       Messages& messages = by_group[cost::measured_group(mesh, ir::group_of(instruction))];
       const double bytes = cost::bytes_sent(plan.program, instruction);
       if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);

@@ -149,6 +149,18 @@ TEST_CASE("stages: every router trains on stages, also with shared experts") {
   check_losses(steps_of(config, 2, 6), steps_of(alone(config), 1, 6));
 }
 
+TEST_CASE(
+    "stages: layers that drop nothing train on stages, where a rank has all experts of a layer, and where two share") {
+  config::Config config = staged(2, 2, schedules[GENERATE(0, 1, 2)]);
+  config.model.capacity_factor.reset();
+  config.model.dropless_imbalance = 1;  // further rounds for what is above
+  const int ranks = GENERATE(2, 4);
+  config.mesh.expert = ranks / 2;
+  config::Config whole = config;
+  whole.mesh.stage = 1;
+  check_losses(steps_of(config, ranks, 6), steps_of(whole, ranks / 2, 6));
+}
+
 TEST_CASE("stages: many micro batches are one run of a plan, or several") {
   const int micro_batches = GENERATE(16, 65);  // five runs of 13
   const config::Config config = staged(3, micro_batches, PipelineSchedule::zero_bubble);
