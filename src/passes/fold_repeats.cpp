@@ -104,8 +104,8 @@ class Fold {
   }
 
   // The axes of all collectives of the body: ranks that differ along others need not agree on the number of rounds. A
-  // body without collectives, where one rank has all experts of a layer, is met by no other rank, least of all by one of
-  // another stage.
+  // body without collectives, where one rank has all experts of a layer, is met by no other rank, least of all by one
+  // of another stage.
   void set_axes(Instruction& repeat) const {
     mesh::Axes axes;
     for (const Instruction& part : body_)

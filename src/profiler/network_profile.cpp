@@ -78,8 +78,9 @@ std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans, cons
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
       if (instruction.stream == ir::Stream::compute) continue;
-      if (mesh.size(ir::group_of(instruction, mesh)) == 1) continue;  // alone, it sends nothing
-      Messages& messages = by_group[cost::measured_group(mesh, ir::group_of(instruction))];
+      const mesh::Axes axes = ir::group_of(instruction);
+      if (!axes.empty() && mesh.size(axes) == 1) continue;  // a rank alone sends nothing
+      Messages& messages = by_group[cost::measured_group(mesh, axes)];
       const double bytes = cost::bytes_sent(plan.program, instruction);
       if (instruction.stream == ir::Stream::reduce) messages.all_reduce = std::max(messages.all_reduce, bytes);
       if (instruction.stream != ir::Stream::expert) continue;
