@@ -191,7 +191,7 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Output> outputs;
 
-  Program without_instructions() const;  // all else, for a pass that makes them anew
+  Program without_instructions() const;  // a copy of all else, for a pass that makes the instructions again
 
   const Tensor& operator[](TensorId id) const { return tensors[id.index()]; }
   Tensor& operator[](TensorId id) { return tensors[id.index()]; }
