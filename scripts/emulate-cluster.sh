@@ -2,8 +2,9 @@
 # Emulates a cluster on this machine: its hosts are network namespaces, their links have the speed you set. Needs root.
 #   scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit
 #   scripts/emulate-cluster.sh up --hosts 4 --hardware p3dn-v100 --scale 100 --dilation 12 [--ranks-per-host K]
+#   scripts/emulate-cluster.sh up --hosts 2 --rate 500mbit,250mbit     a rate for each host's link
 #   scripts/emulate-cluster.sh run [--hosts N] [--cores C] -- build/lancet train configs/quickstart.json
-#   scripts/emulate-cluster.sh rate 280mbit     sets the speed of all links, also while ranks run (500mbit, 1gbit, ...)
+#   scripts/emulate-cluster.sh rate 280mbit     sets the speed of the links, also while ranks run (500mbit, 1gbit, ...)
 #   scripts/emulate-cluster.sh cut HOST         takes the host's link down; HOST is 1, or lancet1
 #   scripts/emulate-cluster.sh restore HOST     brings it up again
 #   scripts/emulate-cluster.sh status
@@ -15,9 +16,10 @@
 # `run` starts one rank (or K) on each host by Open MPI's own launcher and exits with the launcher's code. The ranks'
 # messages take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
 # --hosts N: use only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads
-# of its ranks stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
-# (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own OMPI_MCA_* variables
-# still hold.
+# of its ranks stay on them; with more hosts than cores, or with 0, nothing is pinned. --cores 1,0.5 makes hosts of
+# unlike speed: the second has one core for half of every 4 ms (a control group of the kernel). The variable
+# LANCET_CLUSTER=NAME (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own
+# OMPI_MCA_* variables still hold.
 # Exit codes: 2 wrong usage, a wrong hardware file, a cluster that is up already or is not up; 77 this machine or user
 # cannot have a cluster.
 set -euo pipefail
@@ -29,6 +31,7 @@ launcher_net=10.78.0     # the same, and head has .254
 packet=1514 payload=1448 # bytes of a full packet, and of them those of a message: the rest is Ethernet, IP and TCP
 queue=64mb               # more than the ranks have under way at once: links lose no packet
 most_hosts=200
+processor_period=4000    # us, of which a host with a part of a core runs for that part
 
 usage() {
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -88,14 +91,30 @@ limit_all() { # HOSTS BITS-A-SECOND...: of all hosts, or of each
 
 # Prints the bits a second of a rate like 500mbit.
 bits_of() {
-  local bits=''
+  local found=''
   [[ ! ${1:-} =~ ^[0-9]{1,9}(\.[0-9]{1,9})?([kmg]?bit)$ ]] ||
-    bits=$(awk -v rate="$1" 'BEGIN {
+    found=$(awk -v rate="$1" 'BEGIN {
       unit = rate ~ /kbit/ ? 1e3 : rate ~ /mbit/ ? 1e6 : rate ~ /gbit/ ? 1e9 : 1
       if (rate * unit >= 64e3 && rate * unit <= 100e9) printf "%.0f", rate * unit
     }')
-  [ -n "$bits" ] || fail "expected a rate like 500mbit, from 64kbit to 100gbit, found '${1:-}'"
-  echo "$bits"
+  [ -n "$found" ] || fail "expected a rate like 500mbit, from 64kbit to 100gbit, found '${1:-}'"
+  echo "$found"
+}
+# Sets each: a value for every host, or one for all.
+read_each() { # NAME VALUE[,VALUE...] HOSTS
+  IFS=, read -ra each <<<"$2,"
+  [ ${#each[@]} -eq 1 ] || [ ${#each[@]} -eq "$3" ] ||
+    fail "expected $1 for all hosts, or $3 of them for as many hosts, found '$2'"
+}
+# Sets bits: of all hosts, or of each.
+read_rates() { # RATE[,RATE...] HOSTS
+  local rate network
+  read_each "a rate" "$1" "$2"
+  bits=()
+  for rate in "${each[@]}"; do
+    network=$(bits_of "$rate")
+    bits+=("$network")
+  done
 }
 check_count() { # NAME VALUE SMALLEST
   { [[ ${2:-} =~ ^(0|[1-9][0-9]{0,2})$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le $most_hosts ]; } ||
@@ -110,6 +129,7 @@ tear_down() {
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
     ip netns delete "$space" 2>/dev/null || true
     rm -rf "/etc/netns/$space"
+    rmdir "$(processor_group "$space")" 2>/dev/null || true
   done
   rmdir /etc/netns 2>/dev/null || true
 }
@@ -191,13 +211,12 @@ description() { ip -n "$head" -o link show dev data | sed -n 's/.*alias //p'; }
 mbit() { awk -v bits="$1" 'BEGIN { printf "%.4g Mbit/s", bits / 1e6 }'; }
 
 # Sets bits (of packets), within (none: not limited), each of all hosts or of each, and what from the options of `up`.
-read_links() { # RATE HARDWARE SCALE DILATION RANKS HOSTS
+read_links() { # RATE[,RATE...] HARDWARE SCALE DILATION RANKS HOSTS
   local ranks=${5:-1} links network inside
   bits=() within=() what="$1 each way"
   if [ -z "$2" ]; then
     [ -z "$3$4$5" ] || fail "--scale, --dilation and --ranks-per-host need --hardware"
-    network=$(bits_of "$1")
-    bits=("$network")
+    read_rates "$1" "$6"
     return
   fi
   [ -z "$1" ] || fail "expected --rate or --hardware, found both"
@@ -251,13 +270,14 @@ up() {
 }
 
 set_rate() {
-  local bits ranks
-  bits=$(bits_of "${1:-}")
+  local bits ranks rates=${1:-}
+  bits_of "${rates%%,*}" >/dev/null
   need_tools ip tc
   need_up
-  limit_all "$(hosts_up)" "$bits"
+  read_rates "$rates" "$(hosts_up)"
+  limit_all "$(hosts_up)" "${bits[@]}"
   read -r ranks _ <<<"$(description)"
-  describe "$ranks $1 each way"
+  describe "$ranks $rates each way"
 }
 
 # Prints the number of a host that is given as 1 or lancet1.
@@ -300,10 +320,49 @@ cores_here() {
   done
 }
 
-# Writes the program that mpirun starts for each host in place of ssh, as PROGRAM HOST COMMAND...
-write_agent() { # FILE HOSTS CORES
-  local i mine pin
-  local -a all
+# A control group whose processes have less than all of the cores that they may run on.
+processor_group() { # HOST
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$1"; else echo "/sys/fs/cgroup/cpu/$1"; fi
+}
+limit_processor() { # HOST CORES
+  local group us
+  group=$(processor_group "$1")
+  us=$(awk -v cores="$2" -v period="$processor_period" 'BEGIN { printf "%.0f", cores * period }')
+  attempt mkdir -p "$group"
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    [ -e "$group/cpu.max" ] || attempt write_file +cpu /sys/fs/cgroup/cgroup.subtree_control
+    attempt write_file "$us $processor_period" "$group/cpu.max"
+  else
+    attempt write_file "$processor_period" "$group/cpu.cfs_period_us"
+    attempt write_file "$us" "$group/cpu.cfs_quota_us"
+  fi
+}
+write_file() { echo "$1" >"$2"; } # TEXT FILE
+
+# Sets cores: of each host; pins: how many cores of this machine it is pinned to, 0 where nothing is pinned.
+read_cores() { # CORES[,CORES...] HOSTS
+  local i value sum=0
+  read_each "--cores" "$1" "$2"
+  cores=() pins=()
+  for ((i = 0; i < $2; ++i)); do
+    value=${each[i]:-${each[0]}}
+    { [[ $value =~ ^(0|[1-9][0-9]{0,2})(\.[0-9]{1,3})?$ ]] && awk -v cores="$value" -v most=$most_hosts \
+      'BEGIN { exit !(cores == 0 || (cores >= 0.25 && cores <= most)) }'; } ||
+      fail "expected --cores of 0, or from 0.25 to $most_hosts, found '$value'"
+    cores+=("$value")
+    pins+=("$(awk -v cores="$value" 'BEGIN { print int(cores) + (cores > int(cores)) }')")
+    sum=$((sum + pins[i]))
+  done
+  [ "$sum" -gt "$(nproc)" ] || return 0
+  echo "note: $2 hosts of --cores $1 on $(nproc) cores; nothing is pinned" >&2
+  pins=()
+}
+
+# Writes the program that mpirun starts for each host in place of ssh, as PROGRAM HOST COMMAND... It runs where `ip
+# netns exec` has mounted another /sys, so it finds control groups by this script's own root.
+write_agent() { # FILE HOSTS
+  local i pin next=0 lines
+  local -a all mine
   mapfile -t all < <(cores_here)
   {
     echo '#!/bin/sh'
@@ -311,9 +370,13 @@ write_agent() { # FILE HOSTS CORES
     # shellcheck disable=SC2016
     echo 'case $host in'
     for ((i = 0; i < $2; ++i)); do
-      mine=("${all[@]:$((i * $3)):$3}")
+      mine=("${all[@]:next:${pins[i]:-0}}")
+      next=$((next + ${#mine[@]}))
       pin=$(IFS=,; echo "${mine[*]}")
-      [ "$3" -gt 0 ] && [ $(($2 * $3)) -le ${#all[@]} ] && echo "  $name$i) pin='taskset -c $pin' ;;"
+      lines=''
+      [ -z "$pin" ] || lines="pin='taskset -c $pin'"
+      [[ ${cores[i]} != *.* ]] || lines+="${lines:+; }echo \$\$ >/proc/$$/root$(processor_group "$name$i")/cgroup.procs"
+      echo "  $name$i) $lines ;;"
     done
     echo '  *) ;;'
     echo 'esac'
@@ -324,14 +387,14 @@ write_agent() { # FILE HOSTS CORES
 }
 
 run() {
-  local hosts ranks cores=1 i code=0
+  local hosts ranks cores pins share=1 i code=0
   need_tools ip tc unshare taskset mpirun
   need_up
   hosts=$(hosts_up)
   while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case "$1" in
       --hosts) hosts=${2:-} ;;
-      --cores) cores=${2:-} ;;
+      --cores) share=${2:-} ;;
       *) usage ;;
     esac
     shift $(($# > 1 ? 2 : 1))
@@ -339,17 +402,16 @@ run() {
   [ $# -ge 2 ] || usage
   shift
   check_count --hosts "$hosts" 1
-  check_count --cores "$cores" 0
+  read_cores "$share" "$hosts"
   command -v "$1" >/dev/null || fail "expected a program that can be run, found '$1'"
   [ "$hosts" -le "$(hosts_up)" ] || fail "expected --hosts up to $(hosts_up), found $hosts"
-  [ $((hosts * cores)) -le "$(nproc)" ] ||
-    echo "note: $hosts hosts of $cores cores on $(nproc) cores; nothing is pinned" >&2
 
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
+  for ((i = 0; i < hosts; ++i)); do [[ ${cores[i]} != *.* ]] || limit_processor "$name$i" "${cores[i]}"; done
   read -r ranks _ <<<"$(description)"
   for ((i = 0; i < hosts; ++i)); do echo "$name$i slots=$ranks"; done >"$work/hosts"
-  write_agent "$work/agent" "$hosts" "$cores"
+  write_agent "$work/agent" "$hosts"
   # shellcheck disable=SC2054
   local options=(-np $((hosts * ranks)) --hostfile "$work/hosts" --map-by slot --bind-to none --allow-run-as-root
     --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1

@@ -5,6 +5,9 @@ a training step, and a cluster where memory forces a split and one where a singl
 `lancet place` answers it with and without coarsening. Times of ops are declared by hardware files; the seconds of the
 solvers are measured on this machine. Answers of the same program are kept in points/placement.jsonl and not asked for
 again.
+
+--hour writes placement_hour.md instead: what the integer program has after its usual time and after an hour, of the
+points that it does not end in the usual time.
 """
 import json
 from pathlib import Path
@@ -51,6 +54,12 @@ POINTS.update({f"{name}-S{layers}-{task}": Point(cluster, "GPT2-S-MoE", [f"model
                                                    ("inter", "moirai-inter", "training", 2))})
 
 
+# The integer program does not end within a minute here; the smallest graphs first.
+HOURLY = [f"{name}-{task}" for task, names in (
+    ("training", ("inter-S1", "inter-S2")), ("forward", ("inter-2.7B", "inter-13B")),
+    ("training", ("inter-330M", "intra-330M", "intra-1.3B", "intra-2.7B"))) for name in names]
+
+
 class Answers:
     """The answers of `lancet place`, each asked for once a program."""
 
@@ -88,13 +97,8 @@ class Answers:
 def ask_all(answers, name, options):
     """Returns the answers to a point: by whether it is coarsened, by the solver and its limit."""
     limits = [(solver, None) for solver in LISTS] + [("search", options.search), ("milp", options.limit)]
-    limits += [("milp", HOUR)] if options.hour else []
-    found = {}
-    for coarsened in (True, False):
-        for solver, limit in limits:
-            if coarsened or limit != HOUR:
-                found[coarsened, solver, limit] = answers.ask(name, coarsened, solver, limit)
-    return found
+    return {(coarsened, *solver): answers.ask(name, coarsened, *solver) for coarsened in (True, False)
+            for solver in limits}
 
 
 def ms(row, field="makespan_ms"):
@@ -123,16 +127,12 @@ def size(found):
 
 def makespans(results, options):
     """Returns a table of the coarsened graphs' makespans."""
-    limits = [options.limit, *([HOUR] if options.hour else [])]
-    header = ["point", "ops", "coarse", *SHOWN.values()]
-    for limit in limits:
-        header += [f"milp, {limit} s", "its bound", "ended by"]
+    header = ["point", "ops", "coarse", *SHOWN.values(), f"milp, {options.limit} s", "its bound", "ended by"]
     rows = []
     for name, found in results.items():
         solvers = [ms(found[True, solver, None]) for solver in LISTS] + [ms(found[True, "search", options.search])]
-        cells = [cell for limit in limits for cell in milp_cells(found[True, "milp", limit])]
-        rows.append([name, *size(found), *solvers, *cells, over_getf(found, True, "search", options.search),
-                     over_getf(found, True, "milp", limits[-1])])
+        rows.append([name, *size(found), *solvers, *milp_cells(found[True, "milp", options.limit]),
+                     over_getf(found, True, "search", options.search), over_getf(found, True, "milp", options.limit)])
     return markdown([*header, "GETF / search", "GETF / milp"], rows)
 
 
@@ -188,30 +188,59 @@ def page(results, command, options):
     return "\n".join(lines + (["## What does not fit", "", *markdown(["point", "found"], errors), ""] if errors else []))
 
 
+def after_an_hour(results, command, options):
+    """Returns a page of what the integer program has found and proven after its usual time and after an hour."""
+    header = ["point", "coarse", "search"]
+    for limit in (f"{options.limit} s", "an hour"):
+        header += [f"milp, {limit}", "its bound", "over the bound", "ended by"]
+    rows = []
+    for name, found in results.items():
+        cells = []
+        for limit in (options.limit, HOUR):
+            row = found[True, "milp", limit]
+            gap = f"{100 * (row['makespan_ms'] / row['bound_ms'] - 1):.1f}%" if "makespan_ms" in row else "-"
+            makespan, bound, end = milp_cells(row)
+            cells += [makespan, bound, gap, end]
+        rows.append([name, size(found)[1], ms(found[True, "search", options.search]), *cells])
+    return "\n".join([
+        "# Placement: the integer program after an hour", "",
+        f"`{command}`, commit {run.program_commit()}, on one core of an {run.cpu()}.",
+        "Makespans of coarsened graphs in ms, **simulated**; points and solvers are those of [placement.md](placement.md),",
+        "where the integer program does not end within a minute.", "", *markdown(header, rows), ""])
+
+
+def ask_hour(answers, name, options):
+    return {(True, *solver): answers.ask(name, True, *solver)
+            for solver in (("search", options.search), ("milp", options.limit), ("milp", HOUR))}
+
+
 def write(results, command, options):
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "placement.md").write_text(page(results, command, options))
+    name, text = ("placement_hour", after_an_hour) if options.hour else ("placement", page)
+    (options.out / f"{name}.md").write_text(text(results, command, options))
     rows = [{**row, "coarsened": int(row["coarsened"])} for found in results.values() for row in found.values()]
-    write_csv(options.out / "placement.csv", FIELDS, map(rounded, rows))
+    write_csv(options.out / f"{name}.csv", FIELDS, map(rounded, rows))
 
 
 def add_arguments(parser):
-    parser.add_argument("--points", default=",".join(POINTS), help="points, separated by commas; default: %(default)s")
+    parser.add_argument("--points", help="points, separated by commas; default: with --hour "
+                        f"{','.join(HOURLY)}, else {','.join(POINTS)}")
     parser.add_argument("--limit", type=run.at_least(1), default=60, help="seconds of milp; default: %(default)s")
     parser.add_argument("--search", type=run.at_least(1), default=2, help="seconds of search; default: %(default)s")
-    parser.add_argument("--hour", action="store_true", help="milp for an hour as well, on the coarsened graphs")
+    parser.add_argument("--hour", action="store_true", help="milp for an hour as well; writes placement_hour.md")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
     run.add_program(parser)
 
 
 def main(options):
-    names, results = run.chosen("--points", options.points, POINTS), {}
-    command = "python3 scripts/bench placement" + ("" if names == list(POINTS) else f" --points {options.points}")
+    usual, ask, kept = (HOURLY, ask_hour, "placement_hour") if options.hour else (list(POINTS), ask_all, "placement")
+    names, results = run.chosen("--points", options.points or ",".join(usual), POINTS), {}
+    command = "python3 scripts/bench placement" + ("" if names == usual else f" --points {options.points}")
     command += "" if options.limit == 60 else f" --limit {options.limit}"
     command += ("" if options.search == 2 else f" --search {options.search}") + (" --hour" if options.hour else "")
-    answers = Answers(run.program(options), options.out / "points/placement.jsonl")
+    answers = Answers(run.program(options), options.out / f"points/{kept}.jsonl")
     for name in names:
-        results[name] = ask_all(answers, name, options)
+        results[name] = ask(answers, name, options)
         found = results[name][True, "search", options.search]
         run.log(f"{name}: " + (found.get("error") or f"{found['makespan_ms']:.1f} ms by search"))
         write(results, command, options)

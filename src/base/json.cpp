@@ -25,10 +25,13 @@ class KeyWatch {
   using Event = typename Json::parse_event_t;
   bool operator()(int depth, Event event, Json& parsed) {
     if (depth >= most_json_depth) throw TooDeep();
-    if (event == Event::object_start) {
-      levels_.push_back({});
-    } else if (event == Event::object_end) {
+    if (event == Event::object_end || event == Event::array_end) {
       levels_.pop_back();
+    } else if (event != Event::key && !levels_.empty()) {
+      ++levels_.back().values;
+    }
+    if (event == Event::object_start || event == Event::array_start) {
+      levels_.push_back({.is_list = event == Event::array_start});
     } else if (event == Event::key) {
       levels_.back().name = parsed.template get<std::string>();
       if (!levels_.back().seen.insert(levels_.back().name).second && duplicate_.empty()) duplicate_ = path();
@@ -39,12 +42,15 @@ class KeyWatch {
 
  private:
   struct Level {
-    std::set<std::string> seen;
-    std::string name;  // the key being read
+    bool is_list = false;
+    std::size_t values = 0;  // that were begun
+    std::set<std::string> seen = {};
+    std::string name = {};  // the key being read
   };
   std::string path() const {
     std::string text;
-    for (const Level& level : levels_) text += (text.empty() ? "" : ".") + level.name;
+    for (const Level& level : levels_)
+      text += level.is_list ? fmt::format("[{}]", level.values - 1) : (text.empty() ? "" : ".") + level.name;
     return "'" + cut(text, 60) + "'";
   }
   std::vector<Level> levels_;

@@ -17,7 +17,7 @@ const placement::Cluster::Device& device_of(const placement::PlannedStages& stag
 
 std::string even_text(const placement::StageAnswer& answer) {
   const placement::PlannedStages& even = answer.even;
-  if (even.step_ms <= 0) return "even split: it cannot be planned\n";
+  if (even.step_ms <= 0) return fmt::format("even split: it cannot be planned: {}\n", answer.no_even);
   return fmt::format("even split: {:.3f} ms{}\n", even.step_ms, even.fits() ? "" : ", out of memory");
 }
 

@@ -1,7 +1,9 @@
 #include "lancet/planning/planned_step.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -109,13 +111,21 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
   return declared;
 }
 
-// What each cut says of itself.
+std::string policies_with(std::string_view cut) {
+  std::vector<std::string_view> names;
+  for (const planner::PolicyInfo& policy : planner::policies())
+    if (std::ranges::find(policy.cuts, cut) != policy.cuts.end()) names.push_back(policy.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// What each cut says of itself, and the policies that name it.
 std::string cuts_text() {
   std::string text;
   const auto add = [&](std::string_view name, const schedule::CutWords& words) {
     text += fmt::format("{}\n  splits    {}\n  pairs     {}\n  rewrites  {}\n", name, words.splits, words.pairs,
                         words.rewrites);
-    text += fmt::format("  memory    {}\n  launches  {}\n  source    {}\n", words.memory, words.launches, words.source);
+    text += fmt::format("  memory    {}\n  launches  {}\n  source    {}\n  policies  {}\n", words.memory,
+                        words.launches, words.source, policies_with(name));
   };
   for (const schedule::Cut* cut : schedule::all_cuts()) add(cut->name, cut->words);
   for (const schedule::PassCut& cut : schedule::pass_cuts()) add(cut.name, cut.words);

@@ -263,6 +263,7 @@ class StageSearch {
     StageAnswer answer;
     answer.bound_ms = bound_ms_;
     try_split(even_split(), &answer.even);
+    if (answer.even.step_ms <= 0) answer.no_even = last_error_.message;
     std::vector<StageSplit> begun = loads_.balanced_splits();
     std::ranges::stable_sort(begun, {}, [&](const StageSplit& split) { return loads_.estimate_ms(split); });
     if (begun.size() > std::size_t(most_begun)) begun.resize(most_begun);
@@ -286,6 +287,7 @@ class StageSearch {
       if (answer.even.step_ms > 0) {
         const bool is_best = answer.even.split == answer.best.split;
         Result<PlannedStages> even = is_best ? Result<PlannedStages>(answer.best) : asked_.plan(answer.even.split);
+        if (!even.ok()) answer.no_even = even.error().message;
         answer.even = even.ok() ? *std::move(even) : PlannedStages();
       }
     }

@@ -1,4 +1,5 @@
-// The policies, one row each: the passes that schedule a training step. Adding a policy is adding a row.
+// The policies, one row each: the cuts of a training step and the passes that apply and order them. Adding a policy is
+// adding a row.
 #pragma once
 #include <span>
 #include <string_view>
@@ -17,6 +18,7 @@ struct SchedulePass {
 struct Policy {
   std::string_view name;
   std::string_view what;               // one line for --help and reports
+  std::vector<std::string_view> cuts;  // of schedule::all_cuts() and pass_cuts(): those that its passes may apply
   std::vector<std::string_view> from;  // policies above this one: the passes start from the fastest of their schedules.
                                        // Empty: from the step in program order
   std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`

@@ -238,6 +238,10 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   auto text = read_file(path, "a plan, as lancet plan --out writes it");
   if (!text.ok()) return config_error("plan " + text.error().message);
   if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // an editor's mark of UTF-8
+  const auto odd = std::ranges::find_if(*text, [](unsigned char byte) { return byte >= 0x80 || byte == 0; });
+  if (odd != text->end())
+    return config_error(fmt::format("plan {}: expected a plan's text, found byte 0x{:02x} at byte {}", path.string(),
+                                    static_cast<unsigned char>(*odd), odd - text->begin()));
   return text;
 }
 

@@ -50,7 +50,9 @@ Status RunFolder::make() {
   for (; at.has_relative_path() && !fs::exists(at, error) && !error; at = at.parent_path()) made_.push_back(at);
   std::reverse(made_.begin(), made_.end());
   fs::create_directories(path_, error);
-  if (error) return data_error(fmt::format("log.run_dir: cannot create {}: {}", path_.string(), error.message()));
+  if (error)
+    return data_error(fmt::format("log.run_dir: expected a folder that can be created, found {}: {}", path_.string(),
+                                  error.message()));
   return {};
 }
 

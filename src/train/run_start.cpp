@@ -14,7 +14,7 @@
 namespace lancet::train {
 namespace {
 
-std::vector<std::string_view> without_effect(const config::Config& config) {
+std::vector<std::string_view> without_effect(const config::Config& config, int ranks) {
   const config::Train& train = config.train;
   std::vector<std::string_view> settings;
   if (train.dtype == DType::f32 && !train.master_weights)
@@ -25,6 +25,9 @@ std::vector<std::string_view> without_effect(const config::Config& config) {
     settings.push_back("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)");
   if (config.overlap.policy == "sequential" && config.overlap.parts > 0)
     settings.push_back("overlap.parts changes nothing under overlap.policy \"sequential\"");
+  if (ranks == 1 && config.overlap.replan > 0) settings.push_back("overlap.replan changes nothing on one rank");
+  if (config.device != config::Device::emulated && !config.emulated.hardware.empty())
+    settings.push_back("emulated.hardware changes nothing unless device is \"emulated\"");
   return settings;
 }
 
@@ -117,7 +120,8 @@ void RunStart::announce(const run::ResumePoint& start) const {
               state_.options.init_from, from_.string());
   for (const std::string& note : notes_) log::info("           {}", note);
   const config::Train& train = state_.config.train;
-  for (const std::string_view setting : without_effect(state_.config)) log::info("note: {}", setting);
+  for (const std::string_view setting : without_effect(state_.config, state_.world.size()))
+    log::info("note: {}", setting);
   announce_saving();
   if (!state_.is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
   if (position.step >= train.steps)

@@ -23,6 +23,7 @@ TEST_CASE("a JSON text gives its tree, or an error of one line with the position
   CHECK(refused("[").starts_with("f.json:1:2: expected JSON: unexpected end of input"));
   CHECK(refused("9E9999999") == "f.json: expected JSON: number overflow parsing '9E9999999'");
   CHECK(refused(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "f.json: key 'a.b' appears twice");
+  CHECK(refused(R"({"a": [1, {"b": [2]}, {"c": 3, "c": 4}]})") == "f.json: key 'a[2].c' appears twice");
   CHECK(parse_json(R"([{"a": 1}, {"a": 1}])", "f.json", ExitCode::data).ok());  // in two objects
 }
 

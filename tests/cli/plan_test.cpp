@@ -53,6 +53,8 @@ TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
   CHECK(outcome.lines_with("  source    Comet") == 2);
   CHECK(outcome.lines_with("  source    collective matmul") == 2);
   CHECK(outcome.lines_with("  memory    ") == outcome.lines_with("  launches  "));
+  CHECK(outcome.lines_with("  policies  comet, lancet") == 2);
+  CHECK(outcome.lines_with("  policies  collective_matmul, lancet") == 1);
 }
 
 TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is longer than today's step") {

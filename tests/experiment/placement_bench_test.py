@@ -5,6 +5,7 @@
 """
 import csv
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,11 +36,11 @@ def expect(found, wanted, what):
         sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
 
 
-def bench(folder, *words):
+def bench(folder, *words, name="placement"):
     done = subprocess.run([sys.executable, ROOT / "scripts/bench", "placement", "--lancet", folder / "lancet", "--out",
                            folder / "out", *words], capture_output=True, text=True, env=os.environ)
     expect(done.returncode, 0, done.stderr)
-    return (folder / "out/placement.md").read_text().splitlines()
+    return (folder / f"out/{name}.md").read_text().splitlines()
 
 
 def calls(folder):
@@ -74,11 +75,22 @@ def words(folder):
 
 
 def again(folder):
-    """What was answered is not asked for again; an hour is asked for of the coarsened graph alone."""
-    page = bench(folder, "--points", "one-device-forward", "--limit", "3", "--hour")
-    expect(["--time-limit 3600" in call and "--no-coarsen" not in call for call in calls(folder)[28:]], [True], "new calls")
-    expect(any("| milp, 3 s | its bound | ended by | milp, 3600 s | its bound | ended by |" in line for line in page), True,
-           "both limits side by side")
+    """What was answered is not asked for again."""
+    bench(folder, "--points", "one-device-forward", "--limit", "3")
+    expect(len(calls(folder)), 28, "calls")
+
+
+def hour(folder):
+    """An hour is asked for of the coarsened graph alone, and has a page of its own."""
+    page = bench(folder, "--points", "one-device-forward,inter-2.7B-training", "--limit", "3", "--hour",
+                 name="placement_hour")
+    new = calls(folder)[28:]
+    expect([re.search(r"--solver (\w+) --time-limit (\d+)", call).groups() for call in new],
+           2 * [("search", "2"), ("milp", "3"), ("milp", "3600")], "new calls")
+    expect(any("--no-coarsen" in call for call in new), False, "new calls of graphs that are not coarsened")
+    expect(page[-2:], ["| one-device-forward | 5 | 40.0 | 60.0 | 20.0 | 200.0% | time | 60.0 | 20.0 | 200.0% | time |",
+                       "| inter-2.7B-training | - | - | - | - | - | - | - | - | - | - |"], "rows")
+    expect(len(calls(folder)), 34, "calls")
 
 
 if __name__ == "__main__":
@@ -86,6 +98,6 @@ if __name__ == "__main__":
         place = Path(name)
         (place / "lancet").write_text(LANCET)
         (place / "lancet").chmod(0o755)
-        for test in (tables, words, again):
+        for test in (tables, words, again, hour):
             test(place)
             print(f"{test.__name__}: as expected")

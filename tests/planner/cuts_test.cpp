@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "planner/planned_ranks.h"
@@ -388,4 +390,8 @@ TEST_CASE("cuts: each says what it is") {
   }
   for (const std::string_view name : {"batch", "capacity", "columns", "contracting", "peers", "source_rows"})
     CHECK(std::ranges::count(names, name) == 1);
+  for (const schedule::PassCut& cut : schedule::pass_cuts()) names.push_back(cut.name);
+  std::set<std::string_view> named;
+  for (const planner::PolicyInfo& policy : planner::policies()) named.insert(policy.cuts.begin(), policy.cuts.end());
+  CHECK(named == std::set<std::string_view>(names.begin(), names.end()));
 }

@@ -402,7 +402,7 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
 }
 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     planner::PlanRequest request{
         .overlap = {.policy = std::string(policy)}, .costs = &costs, .mesh = mesh::of_experts(2)};
     request.optimizer.mesh = mesh::of_experts(2);

@@ -23,7 +23,7 @@ TEST_CASE("every policy plans every router where all blocks have experts") {
   request.overlap.groups_per_moe = request.overlap.max_range = GENERATE(3, 8, 20);
   const ir::Program forward =
       model::build_forward(m.on(request.mesh), {.batch = 16, .sequence = 16, .groups = 2, .loads = 2});
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(name(route.router) << ", " << policy);
     request.overlap.policy = policy;
     const auto plan = planner::make_plan(forward, request);

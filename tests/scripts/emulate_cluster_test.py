@@ -39,6 +39,9 @@ def wrong_command_lines():
     refused("up --hosts 2", "up needs --rate")
     refused("up --rate 1gbit", "up needs --hosts")
     refused("up --hosts 2 --rate 1kbit", "expected a rate like 500mbit, from 64kbit to 100gbit, found '1kbit'")
+    refused("up --hosts 2 --rate 1gbit,2gbit,3gbit", "expected a rate for all hosts, or 2 of them for as many hosts, "
+            "found '1gbit,2gbit,3gbit'")
+    refused("up --hosts 2 --rate 1gbit,", "expected a rate like 500mbit, from 64kbit to 100gbit, found ''")
     refused("up --hosts 2 --rate 1gbit --scale 2", "--scale, --dilation and --ranks-per-host need --hardware")
     refused("up --hosts 2 --rate 1gbit --hardware x", "expected --rate or --hardware, found both")
     refused("up --hosts 2 --hardware x --dilation 2", "up --hardware needs --scale")
@@ -108,7 +111,8 @@ def paced_kbit(*devices):
     for device in devices:
         shown = subprocess.run(["ip", "netns", "exec", f"{NAME}-head", "tc", "qdisc", "show", "dev", device],
                                capture_output=True, text=True, check=True).stdout
-        rates.append(float(re.search(r"rate (\d+)Kbit", shown).group(1)))
+        number, unit = re.search(r"rate (\d+)([KM])bit", shown).groups()
+        rates.append(float(number) * {"K": 1, "M": 1000}[unit])
     return rates
 
 
@@ -151,6 +155,27 @@ def unlike_hosts():
     assert command("down").returncode == 0
 
 
+def hosts_of_unlike_speed():
+    """Each host's own rate, and one that has a core for a part of the time."""
+    assert command("up", "--hosts", "2", "--rate", "20mbit,10mbit").returncode == 0
+    assert paced_kbit("data0", "data1") == [20_000, 10_000]
+    refused("run --cores 1,0.2 -- true", "expected --cores of 0, or from 0.25 to 200, found '0.2'")
+    refused("run --cores 1,1,1 -- true", "expected --cores for all hosts, or 2 of them for as many hosts, found '1,1,1'")
+    groups = command("run", "--cores", "1,0.5", "--", "cat", "/proc/self/cgroup")
+    if groups.returncode == 77:  # no control groups here
+        print("SKIPPED: hosts with a part of a core:", groups.stderr.strip())
+        return
+    assert groups.returncode == 0, groups
+    assert [f"/{NAME}{host}\n" in groups.stdout for host in (0, 1)] == [False, True], groups
+    limits = {path.name: path.read_text().split() for path in pathlib.Path("/sys/fs/cgroup").glob(f"**/{NAME}1/cpu.*")}
+    if "cpu.max" in limits:
+        assert limits["cpu.max"] == ["2000", "4000"], limits
+    else:
+        assert (limits["cpu.cfs_quota_us"], limits["cpu.cfs_period_us"]) == (["2000"], ["4000"]), limits
+    assert command("down").returncode == 0
+    assert not list(pathlib.Path("/sys/fs/cgroup").glob(f"**/{NAME}1"))
+
+
 wrong_command_lines()
 wrong_hardware_files()
 up = command("up", "--hosts", "2", "--rate", "1gbit")
@@ -165,6 +190,7 @@ try:
     rates_of_a_hardware_file()
     assert command("down").returncode == 0
     unlike_hosts()
+    hosts_of_unlike_speed()
 finally:
     down = command("down")
 assert down.returncode == 0, down

@@ -54,6 +54,12 @@ TEST_CASE("settings of stages, tensor parallelism and parts that change nothing 
   config.train.sequence_parallel = false;
   config.overlap.parts = 2;
   CHECK(notes("overlap.parts changes nothing under overlap.policy \"sequential\"") == 1);
+  config.overlap.parts = 0;
+  config.overlap.replan = 2;
+  CHECK(notes("overlap.replan changes nothing on one rank") == 1);
+  config.overlap.replan = 0;
+  config.emulated.hardware = "p3dn-v100";
+  CHECK(notes("emulated.hardware changes nothing unless device is \"emulated\"") == 1);
 }
 
 }  // namespace lancet

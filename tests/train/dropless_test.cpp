@@ -142,7 +142,7 @@ TEST_CASE("every policy trains without drops like sequential") {
   const DroplessRun expected = run_dropless(config, 2, 6, &costs);
   REQUIRE(expected.policy == "sequential");
   CHECK(expected.records[0].rounds.value() > 1);
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
     const DroplessRun found = run_dropless(config, 2, 6, &costs);

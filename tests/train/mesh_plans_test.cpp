@@ -25,7 +25,7 @@ void check_on_all_ranks(const Result<ir::Plan>& plan, const Mesh& mesh) {
 
 void check_plans(config::Config config, const Mesh& mesh) {
   const test::DeclaredCosts costs;
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(to_string(mesh) << ", " << policy << ", train.zero " << config.train.zero);
     config.overlap.policy = policy;
     check_on_all_ranks(planning::plan_step(config, mesh.ranks(), {.costs = &costs}), mesh);
@@ -50,7 +50,7 @@ Records planned_steps(const config::Config& config, int ranks, int steps) {
 
 void check_policies(config::Config config, int ranks, int steps) {
   const Records expected = planned_steps(config, ranks, steps);
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy << " on " << ranks << " ranks");
     config.overlap.policy = policy;
     const Records found = planned_steps(config, ranks, steps);

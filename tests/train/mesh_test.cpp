@@ -85,7 +85,7 @@ TEST_CASE("meshes: every policy trains like sequential") {
     return records;
   };
   const Records expected = steps();
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy);
     config.overlap.policy = policy;
     const Records found = steps();

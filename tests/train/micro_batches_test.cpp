@@ -158,7 +158,7 @@ TEST_CASE("micro batches: under every policy a plan of several makes the bits of
   config.train.clip_grad = 0;
   config.overlap.memory_factor = 3;  // pairs of micro batches need more than the default
   const test::DeclaredCosts costs;
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy);
     config.overlap.policy = policy;
     check_same_bits(config, &costs);
@@ -174,7 +174,7 @@ TEST_CASE("micro batches: memory does not grow with their number") {
   const auto within = [&](const ir::Plan& plan, double factor) {
     CHECK(double(plan.arena_bytes) <= factor * double(sequential.arena_bytes) + 6 * 4096);
   };
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy);
     config.overlap.policy = policy;
     if (policy != "neighbour_microbatches")

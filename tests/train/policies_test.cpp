@@ -109,7 +109,7 @@ TEST_CASE("every policy trains like sequential") {
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
   REQUIRE(expected.policy == "sequential");
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
     config.overlap.parts = parts_of(policy);
@@ -131,7 +131,7 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
   config.model.n_shared_experts = 2;
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
     config.overlap.parts = parts_of(policy);
@@ -150,7 +150,7 @@ TEST_CASE("every policy trains micro batches like sequential") {
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 10, costs);
   REQUIRE(expected.policy == "sequential");
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
     config.overlap.parts = parts_of(policy);
@@ -253,7 +253,7 @@ TEST_CASE("under every policy a late rank and ranks without tokens change no val
   with_late.before = [](int rank, int step) {
     if (rank == step % 4) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   };
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
     config.overlap.parts = policy == "comet" || policy == "collective_matmul" ? 4 : 0;  // else no tile pays here

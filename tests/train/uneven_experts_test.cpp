@@ -46,7 +46,7 @@ TEST_CASE("uneven experts: twenty steps of every policy are those of as many exp
   CHECK(alone[0].drop_pct.value() > 0);
   check_records(even, alone, 1e-5);
   config::Config config = spread(two, {6, 2});
-  for (const auto& [policy, _] : planner::policies()) {
+  for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy);
     config.overlap.policy = policy;
     const Records found = steps_of(config, 2, 20);

@@ -52,8 +52,10 @@ struct StageSearchOptions {
 };
 struct StageAnswer {
   PlannedStages best;
-  // Equal numbers of blocks on all devices in their order, as far as there are blocks; step_ms 0: it cannot be planned.
+  // Equal numbers of blocks on all devices in their order, as far as there are blocks; step_ms 0: it cannot be planned,
+  // and no_even says why.
   PlannedStages even;
+  std::string no_even;
   // No split has a shorter step: the longest op on its fastest device, all blocks each split among all devices at
   // will, or the chain of a micro batch on the fastest devices.
   double bound_ms = 0;

@@ -1,6 +1,7 @@
 // The planner: makes a rank's Plan from a logical forward Program by the pipeline of passes of a policy.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,7 @@ std::string why_not_across_steps(const PlanRequest& request);
 
 struct PolicyInfo {
   std::string_view name, what;
+  std::span<const std::string_view> cuts = {};  // schedule::all_cuts() and pass_cuts(): those that it may apply
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
 // The policies that a plan of `micro_batches` micro batches is compared with: those that make a schedule of their own,

@@ -1,0 +1,167 @@
+"""Runs placements on two hosts of unlike speed that compute, and compares their steps with the prediction.
+
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes ten minutes of a quiet machine.
+One host has a core of this machine, the other a part of one and a slower link. First each host trains the whole model
+alone. The file HARDWARE, with all times of ops multiplied such that this step is predicted as it ran, is then the
+host's in a cluster file; the rates of the links are those that the cluster is given. `lancet place --stages` answers
+for that cluster. What it answers and even stages run in turns under each schedule; then MoE layers whose experts the
+hosts have in even shares, and in unlike ones. The tables go to docs/results/unlike_hosts.md.
+"""
+import json
+import re
+import shutil
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import policies, run
+from bench.table import markdown, number, signed_percent
+
+HARDWARE = "ethernet-10g-cpu"
+SPEEDS = ("device.fp32_tflops", "device.vector_tflops", "device.memory_gb_per_s")
+SCHEDULES = ("1f1b", "zero_bubble")
+LAYERS, EXPERTS = 8, 12
+MODEL = {"model.n_layer": LAYERS, "model.n_embd": 256, "model.n_head": 8, "model.vocab_size": 2048,
+         "train.seq_len": 256, "train.micro_batch_size": 4, "train.gradient_accumulation_steps": 8,
+         "train.dtype": "fp32", "overlap.policy": "sequential"}
+DENSE = {**MODEL, "model.moe_layer_freq": 0}
+MOE = {**MODEL, "model.moe_layer_freq": 1, "model.experts_per_rank": "null", "model.num_local_experts": EXPERTS,
+       "model.router": "top_k", "model.num_experts_per_tok": 2, "train.gradient_accumulation_steps": 2}
+SHARES = ("[6, 6]", "[7, 5]", "[8, 4]", "[9, 3]")
+
+
+class Host(NamedTuple):
+    cores: float
+    mbit: int
+    alone_ms: float = 0  # a step of the dense model
+    hardware: str = ""
+
+
+HOSTS = {"fast": Host(1, 400), "slow": Host(0.5, 200)}
+
+
+class Ran(NamedTuple):
+    name: str
+    split: str
+    predicted_ms: float
+    step_ms: list  # of the rounds
+
+
+def words(fields):
+    return [f"{field}={value}" for field, value in fields.items()]
+
+
+def step_ms(options, hosts, fields, out):
+    """Returns the median step of a run on these hosts, the first of which has rank 0."""
+    shutil.rmtree(out, ignore_errors=True)
+    rates = ",".join(f"{host.mbit}mbit" for host in hosts)
+    with policies.Cluster("unlike", "--hosts", len(hosts), "--rate", rates) as launcher:
+        launcher = [*launcher[:-1], "--cores", ",".join(str(float(host.cores)) for host in hosts), launcher[-1]]
+        settings = words({**fields, "data.synthetic": "true", "train.save_minutes": 0, "train.sample_tokens": 0})
+        records, _ = run.train(options.lancet, policies.CONFIG, out, options.steps + 1, settings, launcher)
+    return run.median(records[1:], "step_ms")
+
+
+def planned_ms(options, fields, *words_of_plan):
+    done = run.call([options.lancet, "plan", policies.CONFIG, *words_of_plan, *run.sets(words(fields))])
+    return float(re.search(r"^sequential \* +([\d.]+) ", done.out, re.MULTILINE)[1])
+
+
+def calibrated(options):
+    """Returns the hosts with the hardware that predicts what they take alone."""
+    declared = planned_ms(options, DENSE, "--ranks", 1, "--on", HARDWARE)
+    found = {}
+    for name, host in HOSTS.items():
+        alone = step_ms(options, [host], DENSE, options.folder / f"alone-{name}")
+        run.log(f"{name}: {alone:.0f} ms alone")
+        changes = ",".join(f"{field}=x{declared / alone:.4f}" for field in SPEEDS)
+        found[name] = host._replace(alone_ms=alone, hardware=f"{HARDWARE}:{changes}")
+    return found
+
+
+def write_cluster(path, hosts):
+    source = "measured and set by bench unlike_hosts"
+    devices = [{"name": name, "hardware": host.hardware, "up_gbit_per_s": host.mbit / 1e3,
+                "down_gbit_per_s": host.mbit / 1e3, "latency_us": 100, "source": source} for name, host in hosts.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"what": "two hosts of unlike speed", "devices": devices}))
+
+
+def in_stages(options, hosts):
+    """Returns for each schedule the answer of the placement and even stages, both run."""
+    cluster = options.folder / "unlike.json"
+    write_cluster(cluster, hosts)
+    found = []
+    for schedule in SCHEDULES:
+        fields = {**DENSE, "train.pipeline_schedule": schedule}
+        answer = json.loads(run.call([options.lancet, "place", policies.CONFIG, "--on", cluster, "--stages", "--json",
+                                      *run.sets(words(fields))]).out)
+        placed = [(each["device"], each["blocks"]) for each in answer["assignment"]]
+        even = [(name, LAYERS // len(hosts)) for name in hosts]
+        sides = {}
+        for name, split in (("placed", placed), ("even", even)):
+            here = {**fields, "mesh.expert": 1, "mesh.stage": len(split),
+                    "mesh.stage_blocks": str([blocks for _, blocks in split])}
+            sides[name] = (split, lambda here=here, split=split, name=name: step_ms(
+                options, [hosts[device] for device, _ in split], here, options.folder / f"{schedule}-{name}"))
+        ran = run.in_turns(options.rounds, {name: side for name, (_, side) in sides.items()})
+        for name, predicted in (("placed", answer["makespan_ms"]), ("even", answer["even_ms"])):
+            split = ", ".join(f"{device} {blocks}" for device, blocks in sides[name][0])
+            found.append(Ran(f"{schedule}, {name}", split, predicted, ran[name]))
+            run.log(f"{found[-1]}")
+    return found
+
+
+def with_experts(options, hosts):
+    """Returns the steps of each share of the experts, on the fast host and on the slow one."""
+    each = [f"{host.hardware},network.nic_gbit_per_s={host.mbit / 1e3}" for host in hosts.values()]
+    emulated = {"device": "emulated", **policies.fields_of(";".join(each), 1, 1)}
+    sides, predicted = {}, {}
+    for share in SHARES:
+        fields = {**MOE, "mesh.expert_counts": share}
+        predicted[share] = planned_ms(options, {**fields, **emulated}, "--ranks", 2, "--hosts", 2)
+        sides[share] = lambda fields=fields, share=share: step_ms(
+            options, list(hosts.values()), fields, options.folder / f"experts-{SHARES.index(share)}")
+    ran = run.in_turns(options.rounds, sides)
+    return [Ran("experts", share, predicted[share], ran[share]) for share in SHARES]
+
+
+def rows_of(rans):
+    return [[ran.name, ran.split, number(ran.predicted_ms), number(statistics.median(ran.step_ms)),
+             f"{number(min(ran.step_ms))} to {number(max(ran.step_ms))}",
+             signed_percent(ran.predicted_ms / statistics.median(ran.step_ms) - 1)] for ran in rans]
+
+
+def page(options, hosts, stages, experts):
+    about = [[name, f"{host.cores:g}", host.mbit, number(host.alone_ms)] for name, host in hosts.items()]
+    header = ["predicted", "run", "all rounds", "error"]
+    return "\n".join([
+        "# Placements on hosts of unlike speed that compute", "",
+        f"`python3 scripts/bench unlike_hosts` on {run.cpu()}, commit {run.program_commit()}.",
+        "Hosts are network namespaces with a part of this machine's cores and links of limited speed; they compute. Times",
+        "are ms of a step: of a run the median, and the least and the largest of", f"{options.rounds} rounds of "
+        f"{options.steps} steps after one. Predictions are of `{HARDWARE}`, with all times of ops multiplied such that",
+        "each host's step alone is right. error: predicted over run, less 1.", "",
+        *markdown(["host", "cores", "link Mbit/s", "the dense model alone"], about), "",
+        f"GPT-2 of {LAYERS} blocks of width 256, 8 micro batches of 1,024 tokens. `lancet place --stages` chose `placed`:", "",
+        *markdown(["schedule", "stages: blocks", *header], rows_of(stages)), "",
+        f"The same with {EXPERTS} experts in each block and 2 a token, 2 micro batches on each host,",
+        "policy `sequential`; the experts of the fast host and of the slow one:", "",
+        *markdown(["what", "`mesh.expert_counts`", *header], rows_of(experts)), ""])
+
+
+def add_arguments(parser):
+    parser.add_argument("--rounds", type=run.at_least(1), default=3, help="default: %(default)s")
+    parser.add_argument("--steps", type=run.at_least(1), default=3, help="measured steps in a round, after one")
+    parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/unlike_hosts", help="of the runs")
+    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
+    run.add_program(parser)
+
+
+def main(options):
+    options.lancet = run.program(options)
+    hosts = calibrated(options)
+    stages, experts = in_stages(options, hosts), with_experts(options, hosts)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "unlike_hosts.md").write_text(page(options, hosts, stages, experts))
+    return 0
