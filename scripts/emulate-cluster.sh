@@ -121,6 +121,14 @@ check_count() { # NAME VALUE SMALLEST
     fail "expected $1 from $3 to $most_hosts, found '${2:-}'"
 }
 
+# Processes that were killed leave their group a little later.
+end_group() { # GROUP
+  local tries
+  for ((tries = 0; tries < 50; ++tries)); do
+    [ -e "$1" ] || return 0
+    rmdir "$1" 2>/dev/null || sleep 0.1
+  done
+}
 tear_down() {
   local space pids
   for space in $(namespaces); do
@@ -129,7 +137,7 @@ tear_down() {
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
     ip netns delete "$space" 2>/dev/null || true
     rm -rf "/etc/netns/$space"
-    rmdir "$(processor_group "$space")" 2>/dev/null || true
+    end_group "$(processor_group "$space")"
   done
   rmdir /etc/netns 2>/dev/null || true
 }
@@ -333,15 +341,18 @@ limit_processor() { # HOST CORES
     [ -e "$group/cpu.max" ] || attempt write_file +cpu /sys/fs/cgroup/cgroup.subtree_control
     attempt write_file "$us $processor_period" "$group/cpu.max"
   else
+    [ -e "$group/cpu.cfs_quota_us" ] || cannot "expected control groups of processors in /sys/fs/cgroup/cpu, found none"
     attempt write_file "$processor_period" "$group/cpu.cfs_period_us"
     attempt write_file "$us" "$group/cpu.cfs_quota_us"
   fi
 }
 write_file() { echo "$1" >"$2"; } # TEXT FILE
+has_part_of_core() { [[ ${cores[$1]} == *.* ]]; } # HOST
 
-# Sets cores: of each host; pins: how many cores of this machine it is pinned to, 0 where nothing is pinned.
+# Sets cores: of each host, without zeros at the end; pins: how many cores of this machine it is pinned to, none where
+# nothing is pinned.
 read_cores() { # CORES[,CORES...] HOSTS
-  local i value sum=0
+  local i value here sum=0
   read_each "--cores" "$1" "$2"
   cores=() pins=()
   for ((i = 0; i < $2; ++i)); do
@@ -349,12 +360,14 @@ read_cores() { # CORES[,CORES...] HOSTS
     { [[ $value =~ ^(0|[1-9][0-9]{0,2})(\.[0-9]{1,3})?$ ]] && awk -v cores="$value" -v most=$most_hosts \
       'BEGIN { exit !(cores == 0 || (cores >= 0.25 && cores <= most)) }'; } ||
       fail "expected --cores of 0, or from 0.25 to $most_hosts, found '$value'"
+    value=$(awk -v cores="$value" 'BEGIN { print cores + 0 }')
     cores+=("$value")
     pins+=("$(awk -v cores="$value" 'BEGIN { print int(cores) + (cores > int(cores)) }')")
     sum=$((sum + pins[i]))
   done
-  [ "$sum" -gt "$(nproc)" ] || return 0
-  echo "note: $2 hosts of --cores $1 on $(nproc) cores; nothing is pinned" >&2
+  here=$(cores_here | wc -l)
+  [ "$sum" -gt "$here" ] || return 0
+  echo "note: $2 hosts of --cores $1 on $here cores; nothing is pinned" >&2
   pins=()
 }
 
@@ -375,7 +388,7 @@ write_agent() { # FILE HOSTS
       pin=$(IFS=,; echo "${mine[*]}")
       lines=''
       [ -z "$pin" ] || lines="pin='taskset -c $pin'"
-      [[ ${cores[i]} != *.* ]] || lines+="${lines:+; }echo \$\$ >/proc/$$/root$(processor_group "$name$i")/cgroup.procs"
+      ! has_part_of_core "$i" || lines+="${lines:+; }echo \$\$ >/proc/$$/root$(processor_group "$name$i")/cgroup.procs || exit"
       echo "  $name$i) $lines ;;"
     done
     echo '  *) ;;'
@@ -408,7 +421,7 @@ run() {
 
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  for ((i = 0; i < hosts; ++i)); do [[ ${cores[i]} != *.* ]] || limit_processor "$name$i" "${cores[i]}"; done
+  for ((i = 0; i < hosts; ++i)); do ! has_part_of_core "$i" || limit_processor "$name$i" "${cores[i]}"; done
   read -r ranks _ <<<"$(description)"
   for ((i = 0; i < hosts; ++i)); do echo "$name$i slots=$ranks"; done >"$work/hosts"
   write_agent "$work/agent" "$hosts"

@@ -192,13 +192,13 @@ def after_an_hour(results, command, options):
     """Returns a page of what the integer program has found and proven after its usual time and after an hour."""
     header = ["point", "coarse", "search"]
     for limit in (f"{options.limit} s", "an hour"):
-        header += [f"milp, {limit}", "its bound", "over the bound", "ended by"]
+        header += [f"milp, {limit}", "its bound", "gap", "ended by"]
     rows = []
     for name, found in results.items():
         cells = []
         for limit in (options.limit, HOUR):
             row = found[True, "milp", limit]
-            gap = f"{100 * (row['makespan_ms'] / row['bound_ms'] - 1):.1f}%" if "makespan_ms" in row else "-"
+            gap = f"{100 * (1 - row['bound_ms'] / row['makespan_ms']):.1f}%" if "makespan_ms" in row else "-"
             makespan, bound, end = milp_cells(row)
             cells += [makespan, bound, gap, end]
         rows.append([name, size(found)[1], ms(found[True, "search", options.search]), *cells])

@@ -53,16 +53,17 @@ class Effort(NamedTuple):
 
 
 class Cluster:
-    """An emulated cluster while it is up; gives the words that start a rank on each host. up: options of `up`."""
+    """An emulated cluster while it is up; gives the words that start a rank on each host. up, run: options of `up` and
+    `run`."""
 
-    def __init__(self, name, *up):
-        self.name, self.up = name, up
+    def __init__(self, name, *up, run=()):
+        self.name, self.up, self.run = name, up, run
 
     def __enter__(self):
         os.environ["LANCET_CLUSTER"] = self.name
         run.call([CLUSTER, "down"])  # a cluster of a run that was killed
         run.call([CLUSTER, "up", *self.up])
-        return [CLUSTER, "run", "--"]
+        return [CLUSTER, "run", *self.run, "--"]
 
     def __exit__(self, *_):
         run.call([CLUSTER, "down"])

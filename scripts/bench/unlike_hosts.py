@@ -1,11 +1,12 @@
 """Runs placements on two hosts of unlike speed that compute, and compares their steps with the prediction.
 
-It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes ten minutes of a quiet machine.
-One host has a core of this machine, the other a part of one and a slower link. First each host trains the whole model
-alone. The file HARDWARE, with all times of ops multiplied such that this step is predicted as it ran, is then the
-host's in a cluster file; the rates of the links are those that the cluster is given. `lancet place --stages` answers
-for that cluster. What it answers and even stages run in turns under each schedule; then MoE layers whose experts the
-hosts have in even shares, and in unlike ones. The tables go to docs/results/unlike_hosts.md.
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes a quarter of an hour of a quiet
+machine. One host has a core of this machine, the other a part of one and a slower link. First each host trains the
+whole model alone. The file HARDWARE, with its rates of arithmetic and memory multiplied such that this step is
+predicted as it ran, is then the host's in a cluster file; the rates of the links are those that the cluster is given.
+`lancet place --stages` answers for that cluster. What it answers and even stages run in turns under each schedule. Then
+run MoE layers whose experts the hosts have in equal shares, in unlike ones, and as `lancet place --experts` answers.
+The tables go to docs/results/unlike_hosts.md.
 """
 import json
 import re
@@ -19,6 +20,7 @@ from bench.table import markdown, number, signed_percent
 
 HARDWARE = "ethernet-10g-cpu"
 SPEEDS = ("device.fp32_tflops", "device.vector_tflops", "device.memory_gb_per_s")
+LATENCY_US = 100  # of HARDWARE
 SCHEDULES = ("1f1b", "zero_bubble")
 LAYERS, EXPERTS = 8, 12
 MODEL = {"model.n_layer": LAYERS, "model.n_embd": 256, "model.n_head": 8, "model.vocab_size": 2048,
@@ -55,8 +57,8 @@ def step_ms(options, hosts, fields, out):
     """Returns the median step of a run on these hosts, the first of which has rank 0."""
     shutil.rmtree(out, ignore_errors=True)
     rates = ",".join(f"{host.mbit}mbit" for host in hosts)
-    with policies.Cluster("unlike", "--hosts", len(hosts), "--rate", rates) as launcher:
-        launcher = [*launcher[:-1], "--cores", ",".join(str(float(host.cores)) for host in hosts), launcher[-1]]
+    cores = ",".join(f"{host.cores:g}" for host in hosts)
+    with policies.Cluster("unlike", "--hosts", len(hosts), "--rate", rates, run=["--cores", cores]) as launcher:
         settings = words({**fields, "data.synthetic": "true", "train.save_minutes": 0, "train.sample_tokens": 0})
         records, _ = run.train(options.lancet, policies.CONFIG, out, options.steps + 1, settings, launcher)
     return run.median(records[1:], "step_ms")
@@ -80,9 +82,10 @@ def calibrated(options):
 
 
 def write_cluster(path, hosts):
-    source = "measured and set by bench unlike_hosts"
+    source = "step alone measured, rate set, latency declared by HARDWARE"
     devices = [{"name": name, "hardware": host.hardware, "up_gbit_per_s": host.mbit / 1e3,
-                "down_gbit_per_s": host.mbit / 1e3, "latency_us": 100, "source": source} for name, host in hosts.items()]
+                "down_gbit_per_s": host.mbit / 1e3, "latency_us": LATENCY_US, "source": source}
+               for name, host in hosts.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"what": "two hosts of unlike speed", "devices": devices}))
 
@@ -99,31 +102,37 @@ def in_stages(options, hosts):
         placed = [(each["device"], each["blocks"]) for each in answer["assignment"]]
         even = [(name, LAYERS // len(hosts)) for name in hosts]
         sides = {}
-        for name, split in (("placed", placed), ("even", even)):
+        splits = {"placed": placed, "even": even} if answer["even_ms"] else {"placed": placed}
+        for name, split in splits.items():
             here = {**fields, "mesh.expert": 1, "mesh.stage": len(split),
                     "mesh.stage_blocks": str([blocks for _, blocks in split])}
-            sides[name] = (split, lambda here=here, split=split, name=name: step_ms(
-                options, [hosts[device] for device, _ in split], here, options.folder / f"{schedule}-{name}"))
-        ran = run.in_turns(options.rounds, {name: side for name, (_, side) in sides.items()})
-        for name, predicted in (("placed", answer["makespan_ms"]), ("even", answer["even_ms"])):
-            split = ", ".join(f"{device} {blocks}" for device, blocks in sides[name][0])
-            found.append(Ran(f"{schedule}, {name}", split, predicted, ran[name]))
+            sides[name] = lambda here=here, split=split, name=name: step_ms(
+                options, [hosts[device] for device, _ in split], here, options.folder / f"{schedule}-{name}")
+        ran = run.in_turns(options.rounds, sides)
+        for name, split in splits.items():
+            predicted = answer["makespan_ms"] if name == "placed" else answer["even_ms"]
+            shown = ", ".join(f"{device} {blocks}" for device, blocks in split)
+            found.append(Ran(f"{schedule}, {name}", shown, predicted, ran[name]))
             run.log(f"{found[-1]}")
     return found
 
 
 def with_experts(options, hosts):
     """Returns the steps of each share of the experts, on the fast host and on the slow one."""
-    each = [f"{host.hardware},network.nic_gbit_per_s={host.mbit / 1e3}" for host in hosts.values()]
-    emulated = {"device": "emulated", **policies.fields_of(";".join(each), 1, 1)}
+    answer = json.loads(run.call([options.lancet, "place", policies.CONFIG, "--on", options.folder / "unlike.json",
+                                  "--experts", "--json", *run.sets(words(MOE))]).out)
+    placed = str([device["experts"] for device in answer["assignment"]])
+    hardware = next(setting.split("=", 1)[1] for setting in answer["set"] if setting.startswith("emulated.hardware="))
+    emulated = {"device": "emulated", **policies.fields_of(hardware, 1, 1)}
+    shares = list(dict.fromkeys([*SHARES, placed]))
     sides, predicted = {}, {}
-    for share in SHARES:
+    for share in shares:
         fields = {**MOE, "mesh.expert_counts": share}
         predicted[share] = planned_ms(options, {**fields, **emulated}, "--ranks", 2, "--hosts", 2)
         sides[share] = lambda fields=fields, share=share: step_ms(
-            options, list(hosts.values()), fields, options.folder / f"experts-{SHARES.index(share)}")
+            options, list(hosts.values()), fields, options.folder / f"experts-{shares.index(share)}")
     ran = run.in_turns(options.rounds, sides)
-    return [Ran("experts", share, predicted[share], ran[share]) for share in SHARES]
+    return [Ran("placed" if share == placed else "", share, predicted[share], ran[share]) for share in shares]
 
 
 def rows_of(rans):
@@ -140,14 +149,17 @@ def page(options, hosts, stages, experts):
         f"`python3 scripts/bench unlike_hosts` on {run.cpu()}, commit {run.program_commit()}.",
         "Hosts are network namespaces with a part of this machine's cores and links of limited speed; they compute. Times",
         "are ms of a step: of a run the median, and the least and the largest of", f"{options.rounds} rounds of "
-        f"{options.steps} steps after one. Predictions are of `{HARDWARE}`, with all times of ops multiplied such that",
-        "each host's step alone is right. error: predicted over run, less 1.", "",
+        f"{options.steps} steps after one. Predictions are of `{HARDWARE}`, with rates of arithmetic and memory",
+        "multiplied such that each host's step alone is right. error: predicted over run, less 1.", "",
         *markdown(["host", "cores", "link Mbit/s", "the dense model alone"], about), "",
-        f"GPT-2 of {LAYERS} blocks of width 256, 8 micro batches of 1,024 tokens. `lancet place --stages` chose `placed`:", "",
+        f"GPT-2 of {LAYERS} blocks of width {DENSE['model.n_embd']}, {DENSE['train.gradient_accumulation_steps']} micro "
+        f"batches of {DENSE['train.micro_batch_size'] * DENSE['train.seq_len']} tokens. `lancet place --stages` chose "
+        "`placed`:", "",
         *markdown(["schedule", "stages: blocks", *header], rows_of(stages)), "",
-        f"The same with {EXPERTS} experts in each block and 2 a token, 2 micro batches on each host,",
-        "policy `sequential`; the experts of the fast host and of the slow one:", "",
-        *markdown(["what", "`mesh.expert_counts`", *header], rows_of(experts)), ""])
+        f"The same with {EXPERTS} experts in each block and 2 a token, {MOE['train.gradient_accumulation_steps']} "
+        "micro batches on each host, policy `sequential`, the experts of the fast host and of the slow one;",
+        "`lancet place --experts` chose `placed`:", "",
+        *markdown(["", "`mesh.expert_counts`", *header], rows_of(experts)), ""])
 
 
 def add_arguments(parser):

@@ -96,9 +96,7 @@ std::string why_chosen(const PlanReport& report) {
   if (!report.why.empty())
     text += report.why + ".";
   else if (report.requested == "auto")
-    text +=
-        "overlap.policy is auto, and of the plans that auto compares and predicts within 0.5% of the shortest step, it "
-        "has the fewest messages.";
+    text += "overlap.policy is auto, and its predicted step is the shortest of those that auto compares.";
   else
     text += fmt::format("overlap.policy is {}.", report.requested);
   if (chosen.policy != plain.policy)

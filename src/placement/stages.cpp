@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "block_times.h"
+#include "emulated_link.h"
 #include "lancet/base/clock.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
@@ -26,17 +27,6 @@ constexpr int most_ordered = 4, most_begun = 8;
 // The blocks of a stage, each timed as a stage of its own, take a little longer than the stage: ops that are fused
 // across their borders are apart.
 constexpr double clearly_more = 1.05;
-
-// The hardware of a device whose one link has this rate and latency, alone on its host.
-std::string with_link(const Cluster::Device& device, double gbit_per_s, double latency_ms) {
-  const auto [file, changes] = cost::split_changes(device.hardware_file);
-  const double us = latency_ms * 1e3;
-  return fmt::format(
-      "{}:{}{}device.memory_gib={:.6f},device.reserved_gib=0,network.nics={},network.nic_gbit_per_s={:.6g},"
-      "network.all_to_all_efficiency=1,network.all_reduce_efficiency=1,network.latency_us={:.6g},network.hop_us={:.6g}",
-      file, changes, changes.empty() ? "" : ",", device.memory_mb * 1e6 / (1 << 30), device.hardware.node.devices,
-      gbit_per_s, us, us);
-}
 
 // Messages go between neighbouring stages, and sums between the first and the last.
 Status check_paths(const Cluster& cluster, const std::vector<int>& devices) {

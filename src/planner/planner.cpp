@@ -66,10 +66,6 @@ std::vector<std::string_view> skippable() {
   return names;
 }
 
-// Predictions that differ by less say nothing: on emulated devices steps are 1 to 2% longer than predicted, and the
-// more so, the more messages they have (docs/results/emulated.md).
-constexpr double equal_within = 0.005;
-
 // Without a second micro batch, a policy of several is another one.
 bool is_compared(const Policy& policy, int micro_batches) {
   return !policy.step_of_ablation && (!policy.of_micro_batches || micro_batches > 1);
@@ -88,10 +84,6 @@ struct Scheduled {
   std::optional<Run> run = {};
   const Candidate& whole() const { return run ? run->candidate : candidate; }
   const Pipeline& passes() const { return run ? run->pipeline : pipeline; }
-  std::ptrdiff_t messages() const {
-    return std::ranges::count_if(whole().program.instructions,
-                                 [](const ir::Instruction& at) { return at.stream != ir::Stream::compute; });
-  }
 };
 
 // The schedules of the step by policy, each made once.
@@ -122,7 +114,6 @@ class Schedules {
     const Policy& policy = policy_table()[index];
     Scheduled scheduled =
         policy.from.empty() ? Scheduled{index, schedule::program_order(step_), pipeline_} : fastest(policy.from);
-    if (policy.passes.empty()) return fewest_messages(policy.from, scheduled);
     for (const SchedulePass& pass : policy.passes) {
       scheduled.candidate = scheduled.pipeline.run(pass.name, std::move(scheduled.candidate), [&](Candidate candidate) {
         return pass.run(step_, overlap_, std::move(candidate));
@@ -164,20 +155,6 @@ class Schedules {
       if (const Scheduled* other = is_compared(policy_table()[index_of(name)], micro_batches_) ? &of(name) : best;
           schedule::is_better(step_, overlap_, other->whole(), best->whole()))
         best = other;
-    return *best;
-  }
-
-  // Of the schedules that are about as fast as the fastest one.
-  Scheduled fewest_messages(const std::vector<std::string_view>& names, const Scheduled& fastest) {
-    const Scheduled* best = &of(policy_table()[fastest.policy].name);
-    const double longest = fastest.whole().timeline.makespan * (1 + equal_within);
-    for (std::string_view name : names) {
-      if (!is_compared(policy_table()[index_of(name)], micro_batches_)) continue;
-      const Scheduled& other = of(name);
-      if (other.whole().timeline.makespan <= longest && other.messages() < best->messages() &&
-          schedule::fits_memory(step_, overlap_, other.whole()))
-        best = &other;
-    }
     return *best;
   }
 

@@ -87,7 +87,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
   auto plans = plan_stages(config, target.ranks,
                            {.costs = &costs,
                             .crowded = result.crowded,
-                            .compare = true,
+                            .compare = target.compare,
                             .skip = target.skip,
                             .keep_texts = target.keep_texts,
                             .bounds = target.bounds},

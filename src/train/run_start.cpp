@@ -25,7 +25,10 @@ std::vector<std::string_view> without_effect(const config::Config& config, int r
     settings.push_back("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)");
   if (config.overlap.policy == "sequential" && config.overlap.parts > 0)
     settings.push_back("overlap.parts changes nothing under overlap.policy \"sequential\"");
-  if (ranks == 1 && config.overlap.replan > 0) settings.push_back("overlap.replan changes nothing on one rank");
+  if (ranks == 1 && config.overlap.replan > 0)
+    settings.push_back("overlap.replan changes nothing on one rank");
+  else if (config.overlap.policy == "sequential" && config.overlap.replan > 0)
+    settings.push_back("overlap.replan changes nothing under overlap.policy \"sequential\"");
   if (config.device != config::Device::emulated && !config.emulated.hardware.empty())
     settings.push_back("emulated.hardware changes nothing unless device is \"emulated\"");
   return settings;

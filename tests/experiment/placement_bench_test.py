@@ -88,7 +88,7 @@ def hour(folder):
     expect([re.search(r"--solver (\w+) --time-limit (\d+)", call).groups() for call in new],
            2 * [("search", "2"), ("milp", "3"), ("milp", "3600")], "new calls")
     expect(any("--no-coarsen" in call for call in new), False, "new calls of graphs that are not coarsened")
-    expect(page[-2:], ["| one-device-forward | 5 | 40.0 | 60.0 | 20.0 | 200.0% | time | 60.0 | 20.0 | 200.0% | time |",
+    expect(page[-2:], ["| one-device-forward | 5 | 40.0 | 60.0 | 20.0 | 66.7% | time | 60.0 | 20.0 | 66.7% | time |",
                        "| inter-2.7B-training | - | - | - | - | - | - | - | - | - | - |"], "rows")
     expect(len(calls(folder)), 34, "calls")
 

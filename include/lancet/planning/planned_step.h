@@ -25,6 +25,7 @@ struct PlanTarget {
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
   bool bounds = false;                 // PlanRequest::bounds
+  bool compare = true;                 // the report has the predictions of every policy
 };
 
 struct PlannedStep {
@@ -40,9 +41,9 @@ struct PlannedStep {
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
 
-// The plan that a run on target.ranks ranks would make, and the predictions of every policy; or the given plan and its
-// prediction. Config errors: those of read_plan(); the config
-// does not fit the ranks or the declared device's memory; the file holds no such cluster or several; it lacks an op.
+// The plan that a run on target.ranks ranks would make, and predictions; or the given plan and its prediction. Config
+// errors: those of read_plan(); the config does not fit the ranks or the declared device's memory; the file holds no
+// such cluster or several; it lacks an op.
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target);
 
 }  // namespace lancet::planning
