@@ -148,8 +148,8 @@ def page(options, hosts, stages, experts):
         "# Placements on hosts of unlike speed that compute", "",
         f"`python3 scripts/bench unlike_hosts` on {run.cpu()}, commit {run.program_commit()}.",
         "Hosts are network namespaces with a part of this machine's cores and links of limited speed; they compute. Times",
-        "are ms of a step: of a run the median, and the least and the largest of", f"{options.rounds} rounds of "
-        f"{options.steps} steps after one. Predictions are of `{HARDWARE}`, with rates of arithmetic and memory",
+        f"are ms of a step: of a run the median, the least and the largest of {options.rounds} rounds of {options.steps} "
+        "steps after one. Predictions are of `{HARDWARE}`, with rates of arithmetic and memory",
         "multiplied such that each host's step alone is right. error: predicted over run, less 1.", "",
         *markdown(["host", "cores", "link Mbit/s", "the dense model alone"], about), "",
         f"GPT-2 of {LAYERS} blocks of width {DENSE['model.n_embd']}, {DENSE['train.gradient_accumulation_steps']} micro "
@@ -157,7 +157,7 @@ def page(options, hosts, stages, experts):
         "`placed`:", "",
         *markdown(["schedule", "stages: blocks", *header], rows_of(stages)), "",
         f"The same with {EXPERTS} experts in each block and 2 a token, {MOE['train.gradient_accumulation_steps']} "
-        "micro batches on each host, policy `sequential`, the experts of the fast host and of the slow one;",
+        "micro batches on each host,", "policy `sequential`, the experts of the fast host and of the slow one; "
         "`lancet place --experts` chose `placed`:", "",
         *markdown(["", "`mesh.expert_counts`", *header], rows_of(experts)), ""])
 

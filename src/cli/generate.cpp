@@ -58,7 +58,8 @@ Result<Ids> parse_ids(std::string_view text, std::int64_t vocabulary) {
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocabulary)
-      return data_error(fmt::format("prompt: expected token ids below {}, found {}", vocabulary, shown(word)));
+      return data_error(fmt::format("prompt: expected token ids, whole numbers below {} with spaces between, found {}",
+                                    vocabulary, shown(word)));
     ids.push_back(id);
     at += word.size();
   }

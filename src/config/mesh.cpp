@@ -70,8 +70,9 @@ std::string size_text(const std::optional<std::int64_t>& size) { return size ? s
 // expert: the size of the axis `expert`, if the config says it.
 Error wrong_product(const MeshSizes& sizes, const std::optional<std::int64_t>& expert, int ranks) {
   return config_error(fmt::format(
-      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}, tensor {}, stage {}", ranks,
-      size_text(sizes.data), size_text(expert), sizes.tensor, sizes.stage));
+      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}{}, tensor {}, stage {}",
+      ranks, size_text(sizes.data), size_text(expert),
+      !sizes.expert && expert ? " (the numbers of mesh.expert_counts)" : "", sizes.tensor, sizes.stage));
 }
 
 // The largest size of `expert` that fits a layer's experts and divides `ranks`.

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t most_devices = 64;
+constexpr std::size_t most_devices = 64, most_name = 40;  // bytes
 constexpr double unlinked = std::numeric_limits<double>::infinity();
 constexpr double least_memory_mb = 1e-3;
 constexpr double least_gbit_per_s = 1e-6, most_gbit_per_s = 1e6, most_latency_us = 1e9;
@@ -86,6 +86,9 @@ class ClusterParser {
                         {"name", "hardware", "memory_mb", "up_gbit_per_s", "down_gbit_per_s", "latency_us", "source"}));
     Cluster::Device device;
     LANCET_ASSIGN(device.name, text_of(value, field, "name"));
+    if (cut(device.name, most_name) != device.name)
+      return fail(field + "name", fmt::format("at most {} bytes without control characters", most_name),
+                  shown(device.name));
     for (const Cluster::Device& other : cluster_.devices)
       if (other.name == device.name) return fail(field + "name", "a name of its own", shown(device.name) + " again");
     LANCET_ASSIGN(const std::string hardware, text_of(value, field, "hardware"));

@@ -54,7 +54,8 @@ TEST_CASE("numbers of experts that do not fit are refused in one line") {
   CHECK(error({"mesh.expert_counts=[6,2]", "mesh.expert=4"}, 4) ==
         expected + "4 numbers, one for each rank along expert, whose sum is the 8 experts of a layer, found [6, 2]");
   CHECK(error({"mesh.expert_counts=[6,2]"}, 3) ==
-        "config: mesh: expected axes whose product is the 3 ranks, found data null, expert 2, tensor 1, stage 1");
+        "config: mesh: expected axes whose product is the 3 ranks, found data null, expert 2 (the numbers of "
+        "mesh.expert_counts), tensor 1, stage 1");
   CHECK(error({"mesh.expert_counts=[6,2]", "model.moe_layer_freq=0"}, 2).starts_with(expected + "2 numbers"));
   const std::string many = "mesh.expert_counts=[" + fmt::format("{}", fmt::join(std::vector<int>(257, 1), ",")) + "]";
   CHECK(error({many}, 257) == expected + "at most 256 numbers, found 257");

@@ -75,6 +75,9 @@ TEST_CASE("a wrong cluster file is an error of one line") {
   check_refused("\"memory_mb\": 100", "\"memory_mb\": -1",
                 "devices[1].memory_mb: expected a number from 0.001 to 1000000000000, found -1");
   check_refused("\"name\": \"b\"", "\"name\": \"a\"", "devices[1].name: expected a name of its own, found 'a' again");
+  check_refused("\"name\": \"b\"", "\"name\": \"b\\u001b[31m\"",
+                "devices[1].name: expected at most 40 bytes without control characters, found 'b?[31m'");
+  check_refused("\"name\": \"b\"", "\"name\": \"b\", \"name\": \"d\"", "key 'devices[1].name' appears twice");
   check_refused("\"down_gbit_per_s\": 4, ", "",
                 "devices[1].down_gbit_per_s: expected a number from 1e-06 to 1000000, found none");
   check_refused("\"latency_us\": 5, \"source\": \"t\"", "\"latency_us\": 5",

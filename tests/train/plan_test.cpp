@@ -132,6 +132,7 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
   SECTION("no plan") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
     CHECK(has(file.error_of("", config), "expected a plan, found an empty file"));
+    CHECK(has(file.error_of("plan \xff\x01", config), "expected a plan's text, found byte 0xff at byte 5"));
     const auto none = planning::read_plan(file.folder / "none.ir", config, 2);
     REQUIRE_FALSE(none.ok());
     CHECK(none.error().code == ExitCode::config);
