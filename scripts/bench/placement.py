@@ -204,7 +204,7 @@ def after_an_hour(results, command, options):
         rows.append([name, size(found)[1], ms(found[True, "search", options.search]), *cells])
     return "\n".join([
         "# Placement: the integer program after an hour", "",
-        f"`{command}`, commit {run.program_commit()}, on one core of an {run.cpu()}.",
+        f"`{command}`,", f"commit {run.program_commit()}, on one core of an {run.cpu()}.",
         "Makespans of coarsened graphs in ms, **simulated**; points and solvers are those of [placement.md](placement.md),",
         "where the integer program does not end within a minute.", "", *markdown(header, rows), ""])
 
