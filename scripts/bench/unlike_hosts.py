@@ -148,9 +148,9 @@ def page(options, hosts, stages, experts):
         "# Placements on hosts of unlike speed that compute", "",
         f"`python3 scripts/bench unlike_hosts` on {run.cpu()}, commit {run.program_commit()}.",
         "Hosts are network namespaces with a part of this machine's cores and links of limited speed; they compute. Times",
-        f"are ms of a step: of a run the median, the least and the largest of {options.rounds} rounds of {options.steps} "
-        "steps after one. Predictions are of `{HARDWARE}`, with rates of arithmetic and memory",
-        "multiplied such that each host's step alone is right. error: predicted over run, less 1.", "",
+        f"are ms of a step: of a run the median, the least and the largest of {options.rounds} rounds of {options.steps}",
+        f"steps after one. Predictions are of `{HARDWARE}`, with rates of arithmetic and memory multiplied such",
+        "that each host's step alone is right. error: predicted over run, less 1.", "",
         *markdown(["host", "cores", "link Mbit/s", "the dense model alone"], about), "",
         f"GPT-2 of {LAYERS} blocks of width {DENSE['model.n_embd']}, {DENSE['train.gradient_accumulation_steps']} micro "
         f"batches of {DENSE['train.micro_batch_size'] * DENSE['train.seq_len']} tokens. `lancet place --stages` chose "
