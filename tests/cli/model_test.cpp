@@ -217,7 +217,8 @@ TEST_CASE("missing models and wrong options") {
   check_said(lancet(generate + "--top-k -3"), 2, {"top-k"});
   check_said(lancet(generate + "--max-tokens -1"), 2, {"max-tokens"});
   check_said(lancet(generate + "--dtype fp8"), 2, {"dtype"});
-  check_said(lancet("generate --ids --prompt '1 71' --from " + run), 3, {"token ids below 71, found '71'"});
+  check_said(lancet("generate --ids --prompt '1 71' --from " + run), 3,
+             {"token ids, whole numbers below 71 with spaces between, found '71'"});
   check_said(lancet("generate --ids --prompt '1 x' --from " + run), 3, {"found 'x'"});
   check_said(lancet("generate --ids --prompt '' --from " + run), 2, {"--prompt: expected at least one id, found none"});
   check_said(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
