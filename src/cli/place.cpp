@@ -194,8 +194,8 @@ Status place_in_stages(const config::Config& config, const placement::Cluster& c
                text_of_stages(*answer, cluster, seconds));
 }
 
-Status place_the_experts(const config::Config& config, const placement::Cluster& cluster,
-                         const PlaceArguments& arguments) {
+Status place_expert_shares(const config::Config& config, const placement::Cluster& cluster,
+                           const PlaceArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const auto answer = placement::place_experts(config, cluster, arguments.seconds.value_or(30));
   if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
@@ -208,7 +208,7 @@ Status place_the_experts(const config::Config& config, const placement::Cluster&
 Status place(const config::Config& config, const PlaceArguments& arguments) {
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
   if (arguments.stages) return place_in_stages(config, cluster, arguments);
-  if (arguments.experts) return place_the_experts(config, cluster, arguments);
+  if (arguments.experts) return place_expert_shares(config, cluster, arguments);
   LANCET_TRY(config::check(config, 1));
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));

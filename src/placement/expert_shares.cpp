@@ -34,16 +34,15 @@ std::string hardware_of(const Cluster& cluster) {
   return fmt::format("{}", fmt::join(names, ";"));
 }
 
-// The config and the plan of these shares.
 struct Planned {
-  std::string hardware;
-  planning::PlannedStep step;
+  ExpertShares shares;
+  ir::Program program;
 };
 Result<Planned> planned(const config::Config& config, const Cluster& cluster, const Counts& counts) {
-  Planned result{.hardware = hardware_of(cluster)};
+  ExpertShares shares{.counts = counts, .hardware = hardware_of(cluster)};
   config::Config here = config;
   here.device = config::Device::emulated;
-  here.emulated.hardware = result.hardware;
+  here.emulated.hardware = shares.hardware;
   here.model.num_local_experts = config.model.experts(1);
   here.model.experts_per_rank.reset();
   here.mesh.expert_counts = counts;
@@ -53,11 +52,16 @@ Result<Planned> planned(const config::Config& config, const Cluster& cluster, co
   if (!step.ok()) {
     Error error = step.error();
     // The line begins with what the caller did not write.
-    if (error.message.starts_with(result.hardware + ": ")) error.message.erase(0, result.hardware.size() + 2);
+    if (error.message.starts_with(shares.hardware + ": ")) error.message.erase(0, shares.hardware.size() + 2);
     return error;
   }
-  result.step = *std::move(step);
-  return result;
+  shares.bytes = step->memory;
+  const double smallest = std::ranges::min_element(cluster.devices, {}, &Cluster::Device::memory_mb)->memory_mb * 1e6;
+  shares.lacking = std::max<std::int64_t>(0, shares.bytes - std::int64_t(smallest));
+  planning::StepPlans plans;
+  plans.step = std::move(step->plan);
+  shares.step_ms = planning::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
+  return Planned{std::move(shares), std::move(plans.step.program)};
 }
 
 // The shares of which the slowest device computes its experts fastest, if all experts get as many tokens: each next
@@ -108,13 +112,14 @@ class ShareSearch {
     Counts even(std::size_t(devices), experts / devices);
     for (std::int64_t i = 0; i < experts % devices; ++i) ++even[std::size_t(i)];
     ExpertAnswer answer;
-    if (try_shares(even))
+    ir::Program program;
+    if (try_shares(even, &program)) {
       answer.even = best_;
-    else
+      try_shares(by_speed(cluster_, program, experts));
+    } else {
       answer.no_even = last_error_.message;
-    if (const auto step = planned(config_, cluster_, even); step.ok())
-      try_shares(by_speed(cluster_, step->step.plan.program, experts));
-    if (best_.counts.empty()) best_.counts = even;
+      best_.counts = even;
+    }
     for (std::int64_t moved = std::max<std::int64_t>(1, experts / devices / 2); moved > 0; moved /= 2)
       while (!is_over() && try_moves(moved)) {
       }
@@ -132,7 +137,8 @@ class ShareSearch {
  private:
   bool is_over() const { return seconds_since(start_) > seconds_; }
 
-  // Takes the best of all shares in which a device hands on so many experts to another.
+  // The search takes the best of all shares in which one device gives `moved` experts to another; false if none is
+  // better.
   bool try_moves(std::int64_t moved) {
     const Counts from = best_.counts;
     bool better = false;
@@ -148,17 +154,20 @@ class ShareSearch {
   }
 
   // True if they are the best so far: of those that lack least memory, the fastest.
-  bool try_shares(const Counts& counts) {
+  // program: of the plan.
+  bool try_shares(const Counts& counts, ir::Program* program = nullptr) {
     if (!tried_.insert(counts).second) return false;
     ++planned_;
-    auto shares = plan_experts(config_, cluster_, counts);
-    if (!shares.ok()) {
-      last_error_ = shares.error();
+    auto made = planned(config_, cluster_, counts);
+    if (!made.ok()) {
+      last_error_ = made.error();
       return false;
     }
-    if (best_.step_ms > 0 && std::pair(shares->lacking, shares->step_ms) >= std::pair(best_.lacking, best_.step_ms))
+    if (program) *program = std::move(made->program);
+    const ExpertShares& shares = made->shares;
+    if (best_.step_ms > 0 && std::pair(shares.lacking, shares.step_ms) >= std::pair(best_.lacking, best_.step_ms))
       return false;
-    best_ = *std::move(shares);
+    best_ = shares;
     return true;
   }
 
@@ -183,13 +192,7 @@ std::vector<std::string> ExpertShares::settings() const {
 
 Result<ExpertShares> plan_experts(const config::Config& config, const Cluster& cluster, const Counts& counts) {
   LANCET_ASSIGN(Planned made, planned(config, cluster, counts));
-  ExpertShares result{.counts = counts, .bytes = made.step.memory, .hardware = std::move(made.hardware)};
-  planning::StepPlans plans;
-  plans.step = std::move(made.step.plan);
-  result.step_ms = planning::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
-  const double smallest = std::ranges::min_element(cluster.devices, {}, &Cluster::Device::memory_mb)->memory_mb * 1e6;
-  result.lacking = std::max<std::int64_t>(0, result.bytes - std::int64_t(smallest));
-  return result;
+  return std::move(made.shares);
 }
 
 Result<ExpertAnswer> place_experts(const config::Config& config, const Cluster& cluster, double seconds) {
