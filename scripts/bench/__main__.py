@@ -18,7 +18,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "routers": ("losses of the routers at equal time", PLOTS),
     "route": ("the cost of routes to several experts, on one rank", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
-    "overlap_devices": ("the policies on emulated devices: the hidden share of one MoE layer, rings", None),
+    "overlap_devices": ("the policies on emulated devices: the same points, the hidden share of one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),
     "unlike_hosts": ("placements on hosts of unlike speed that compute, run against predicted", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),

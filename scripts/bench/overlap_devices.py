@@ -1,22 +1,23 @@
 """Runs the overlap policies on emulated devices, in turns, and writes overlap_devices.md and overlap_devices.csv.
 
-It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh). The points are cases of
-`python3 scripts/bench bounds`: one MoE layer on 4 and 8 devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts'
-computation, and products that are split over 4 and 8 devices. The planner finds the rate of the network that gives the
-share; links and devices have it, divided by a scale of bytes and a dilation of time. Ops take declared times and
-messages are real. Rounds that are in the folder are not run again, as long as the program's commit is the same.
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh). The points are those of
+`python3 scripts/bench overlap` on 2 devices, and cases of `python3 scripts/bench bounds`: one MoE layer on 4 and 8
+devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts' computation, and products that are split over 4 and 8
+devices. The planner finds the rate of the network that gives the share; links and devices have it, divided by a scale
+of bytes and a dilation of time. Ops take declared times and messages are real. Rounds that are in the folder are not
+run again, as long as the program's commit is the same.
 """
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import interleaved, overlap_page, policies, run
-from bench.bounds import CASES, Case, Plans
+from bench import interleaved, overlap, overlap_page, policies, run
+from bench.bounds import CASES, CPU, Case, Plans
 from bench.interleaved import Point
 from bench.policies import Effort, applying
 
 SCALE = 16
 # By devices: more of them need more of this machine's time; so do the many messages of rings.
-DILATION = {"experts": {4: 3, 8: 6}, "step": {4: 6, 8: 16}}
+DILATION = {"experts": {4: 3, 8: 6}, "step": {2: 2, 4: 6, 8: 16}}
 
 
 def point_of(case: Case):
@@ -25,9 +26,13 @@ def point_of(case: Case):
                  ["sequential", *applying(case.settings), *overlap_page.OURS], case.share, figures)
 
 
+def case_of(point):
+    return Case(point.what, point.config, point.settings, point.hosts, CPU, point.share)
+
+
 # The share at which Comet publishes its own comes first.
 NAMES = [*(f"layer-{ranks}-{ratio}" for ratio in (0.6, 0.3, 1.0) for ranks in (4, 8)), "tensor-4", "tensor-8"]
-POINTS = {name: point_of(CASES[name]) for name in NAMES}
+POINTS = {**overlap.POINTS, **{name: point_of(CASES[name]) for name in NAMES}}
 HEAD = [
     "# Overlap policies on emulated devices", "",
     f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
@@ -80,12 +85,12 @@ def measure(name, lancet, results, effort):
     folder, about = results.begin(name, effort.steps, run.program_commit())
     if len(results.rounds(name)) >= effort.rounds:
         return
-    plans = DevicePlans(lancet, folder)
+    plans, case = DevicePlans(lancet, folder), case_of(point)
     if "gbit" not in about:
-        about["gbit"] = plans.rate_of(CASES[name])
-        about |= {"rate": f"{about['gbit']:.3g} Gbit/s", "device": words_of(CASES[name])}
+        about["gbit"] = plans.rate_of(case)
+        about |= {"rate": f"{about['gbit']:.3g} Gbit/s", "device": words_of(case)}
         results.note(name, about)
-    device = Device(plans.hardware_at(CASES[name], about["gbit"]), CASES[name])
+    device = Device(plans.hardware_at(case, about["gbit"]), case)
     with policies.Cluster("overlap", *device.links()) as launcher:
         interleaved.run_rounds(results, name, lancet, launcher, device.fields(), effort)
 
