@@ -74,7 +74,7 @@ class ContractSearch {
   Candidate run(Candidate best) {
     const std::vector<int>& counts = step_.part_counts(cut_);
     std::vector<int> of_a_kind;
-    if (overlap_.parts <= 1 && chosen_.size() > 1) {
+    if (overlap_.parts <= 1) {
       of_a_kind = counts;
       of_a_kind.insert(of_a_kind.begin(), 1);
     }
@@ -93,10 +93,10 @@ class ContractSearch {
     Split split{rows_, std::vector<int>(rows_.size(), 1), std::vector<const Cut*>(rows_.size(), &cut_)};
     for (const Pair& pair : pairs_)
       for (const std::size_t i : pair.members) split.parts[i] = tiles[pair.kind];
-    Rewritten rewritten = rewrite(base_.program, split);
+    const Rewritten rewritten = rewrite(base_.program, split);
     const std::vector<Span> spans = spans_of(rewritten, tiles);
     std::vector<cost::OpCost> op_costs = cost::op_costs(step_.costs(), rewritten.program).value();
-    const Orders orders(std::move(rewritten.program), std::move(op_costs), spans);
+    const Orders orders(rewritten.program, std::move(op_costs), spans);
     const Order order = orders.find(options).order;
     Dependencies needed = orders.needed(order);
     join(needed, waits(rewritten.origin, order, spans));

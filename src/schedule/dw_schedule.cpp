@@ -188,24 +188,23 @@ class DwSchedule {
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
                         const cost::Interference& interference, double launch_ms, DwReport* report) {
   const DwSchedule schedule(program, op_costs, interference);
-  const double before_ms = simulate(program, ir::dependencies(program), op_costs, interference, launch_ms).makespan;
+  const Dependencies dependencies = ir::dependencies(program);
+  const double before_ms = simulate(program, dependencies, op_costs, interference, launch_ms).makespan;
   DwReport made{.before_ms = before_ms, .after_ms = before_ms, .movable = schedule.movable()};
-  ir::Program best = program;
+  Order best;
   for (int distance : distances) {
     if (schedule.movable() == 0) break;
     const std::vector<int> assigned = schedule.assign(distance);
-    const Order order = schedule.order(assigned);
-    ir::Program candidate = permuted(program, order);
+    Order order = schedule.order(assigned);
     const double makespan =
-        simulate(candidate, ir::dependencies(candidate), permuted(schedule.op_costs(), order), interference, launch_ms)
-            .makespan;
+        makespan_in_order(program, order, dependencies, schedule.op_costs(), interference, launch_ms);
     if (makespan >= made.after_ms * (1 - 1e-9)) continue;
     made = {.before_ms = before_ms, .after_ms = makespan, .movable = schedule.movable()};
     schedule.report(assigned, order, made);
-    best = std::move(candidate);
+    best = std::move(order);
   }
   if (report) *report = std::move(made);
-  return best;
+  return best.empty() ? program : permuted(program, best);
 }
 
 ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report) {

@@ -48,6 +48,16 @@ std::size_t layers_of(const std::vector<ExpertRange>& ranges) {
   return layers;
 }
 
+LayerKinds::LayerKinds(const Step& step, const std::vector<ExpertRange>& ranges) {
+  std::vector<std::vector<double>> costs(layers_of(ranges));
+  for (const ExpertRange& range : ranges)
+    for (std::size_t i = range.span.first; i < range.span.second; ++i)
+      costs[range.layer].push_back(step.op_costs()[i].ms);
+  std::map<std::vector<double>, std::size_t> kinds;
+  for (const std::vector<double>& of_layer : costs) kinds_.push_back(kinds.emplace(of_layer, kinds.size()).first->second);
+  count_ = kinds.size();
+}
+
 std::vector<Span> positions_of(const Rewritten& rewritten, const std::vector<ExpertRange>& ranges) {
   std::vector<Span> spans;
   for (const ExpertRange& range : ranges) spans.push_back(position_of(rewritten, range.span.first, range.span.second));

@@ -18,6 +18,25 @@ struct ExpertRange {
 // experts' results back once more in the backward pass.
 std::vector<ExpertRange> expert_ranges(const Step& step);
 std::size_t layers_of(const std::vector<ExpertRange>& ranges);
+
+// The kinds of MoE layers: those whose ranges cost the same are of one kind, and searches give them one choice.
+class LayerKinds {
+ public:
+  LayerKinds(const Step& step, const std::vector<ExpertRange>& ranges);
+  std::size_t count() const { return count_; }
+  // A choice for each layer, from one for each kind.
+  template <class Choice>
+  std::vector<Choice> by_layer(const std::vector<Choice>& choices) const {
+    std::vector<Choice> result;
+    for (const std::size_t kind : kinds_) result.push_back(choices[kind]);
+    return result;
+  }
+
+ private:
+  std::vector<std::size_t> kinds_;  // by layer
+  std::size_t count_ = 0;
+};
+
 // Where the ranges are in the split step.
 std::vector<Span> positions_of(const Rewritten& rewritten, const std::vector<ExpertRange>& ranges);
 

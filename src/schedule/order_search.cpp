@@ -101,11 +101,11 @@ OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
       thorough_(step.program().instructions.size() <= small_step) {}
 
 OrderSearch::Tried OrderSearch::split(const std::string& how, Split split) const {
-  const Rewritten rewritten = rewrite(step_.program(), split);
+  Rewritten rewritten = rewrite(step_.program(), split);
   std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
   return {how,
           std::move(split),
-          {rewritten.program, std::move(op_costs)},
+          {std::move(rewritten.program), std::move(op_costs)},
           {.memory_bytes = fills_at_},
           nothing(),
           overlap_.memory_factor - packing_margin};

@@ -87,11 +87,11 @@ std::int64_t peak_bytes(const ir::Program& program) {
   return list_schedule(jobs, {}, {blocks.bytes}).peak_bytes;
 }
 
-Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs)
-    : Orders(std::move(program), op_costs, {{0, op_costs.size()}}) {}
+Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs)
+    : Orders(program, op_costs, {{0, op_costs.size()}}) {}
 
-Orders::Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
-    : program_(std::move(program)), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
+Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
+    : program_(program), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
   Dependencies precedence = dependencies_;
   join(precedence, ir::signal_makers(program_));
   Blocks blocks(program_);

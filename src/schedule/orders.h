@@ -20,12 +20,12 @@ struct Blocks {
   std::vector<std::int64_t> bytes;            // by block
 };
 
-// Orders all instructions of a program, or those of each span among themselves; the others keep their positions. Spans
-// are ascending and disjoint.
+// Orders all instructions of a program, which outlives this, or those of each span among themselves; the others keep
+// their positions. Spans are ascending and disjoint.
 class Orders {
  public:
-  Orders(ir::Program program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans);
-  Orders(ir::Program program, std::vector<cost::OpCost> op_costs);
+  Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans);
+  Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs);
 
   struct Found {
     double makespan = 0;          // of the spans together, without the slowdown of streams that run at once
@@ -44,7 +44,7 @@ class Orders {
   Dependencies needed(const Order& order) const { return renumbered(dependencies_, order); }
 
  private:
-  ir::Program program_;
+  const ir::Program& program_;
   std::vector<cost::OpCost> op_costs_;
   Dependencies dependencies_;
   struct OfSpan {

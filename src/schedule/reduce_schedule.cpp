@@ -233,9 +233,9 @@ class Ordering {
   Stream stream(std::size_t i) const { return c_.program.instructions[i].stream; }
 
   void apply(const Order& order) {
-    c_.program = permuted(c_.program, order);
+    c_.program = permuted(std::move(c_.program), order);
     c_.op_costs = permuted(c_.op_costs, order);
-    dependencies_ = ir::dependencies(c_.program);
+    dependencies_ = renumbered(dependencies_, order);
   }
 
   // The order in which the updates at the end of the step follow the times at which their gradients are ready.

@@ -78,13 +78,14 @@ Candidate split_experts(const Step& step, const config::Overlap& overlap, const 
   });
 }
 
-// The best degree for all layers alike, then layer by layer the degree that makes the step shortest.
+// The best degree for all layers alike, then for each kind of layers the degree that makes the step shortest.
 Candidate search_degrees(const Step& step, const config::Overlap& overlap, PartOrder how, Candidate best) {
   const std::vector<int>& counts = step.part_counts(cut_named("capacity"));
-  std::vector<int> degrees = all_alike(step, 1), of_a_layer = counts;
-  of_a_layer.insert(of_a_layer.begin(), 1);
-  search_choices(degrees, counts, of_a_layer, [&](const std::vector<int>& tried) {
-    return replace_if_better(best, step, overlap, cut_named("capacity"), tried, how);
+  const LayerKinds kinds(step, expert_ranges(step));
+  std::vector<int> degrees(kinds.count(), 1), of_a_kind = counts;
+  of_a_kind.insert(of_a_kind.begin(), 1);
+  search_choices(degrees, counts, of_a_kind, [&](const std::vector<int>& tried) {
+    return replace_if_better(best, step, overlap, cut_named("capacity"), kinds.by_layer(tried), how);
   });
   return best;
 }

@@ -33,8 +33,8 @@ bool replace_if_better(Candidate& best, const Step& step, const config::Overlap&
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
 
-// Finds a choice for each layer or kind: first the same one for all, of `for_all`, then one of `for_one` for each in
-// turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best so far.
+// Finds a choice for each kind: first the same one for all, of `for_all`, then, of several kinds, one of `for_one` for
+// each in turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best so far.
 template <class Choice, class Takes>
 void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_all, const std::vector<Choice>& for_one,
                     const Takes& takes) {
@@ -42,7 +42,7 @@ void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_
     if (choices != chosen && takes(choices)) chosen = std::move(choices);
   };
   for (const Choice& choice : for_all) attempt(std::vector<Choice>(chosen.size(), choice));
-  for (std::size_t i = 0; i < chosen.size(); ++i)
+  for (std::size_t i = 0; i < chosen.size() && chosen.size() > 1; ++i)
     for (const Choice& choice : for_one) {
       std::vector<Choice> choices = chosen;
       choices[i] = choice;

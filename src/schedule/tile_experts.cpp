@@ -1,7 +1,8 @@
 // Comet: the search for the tiles of each MoE layer. A layer has one number of tiles of source ranks, by which its
 // received rows are cut, and one of tiles of columns, by which what its experts send back is cut; both passes of a
-// layer are cut alike. First all layers have the same tiles, each pair of numbers is simulated; then each layer in turn
-// tries the others. A candidate that overlap.memory_factor does not allow is refused.
+// layer are cut alike, and so are layers of one kind. First all kinds have the same tiles, each pair of numbers is
+// simulated; then each of several kinds in turn tries the numbers next to these. A candidate that
+// overlap.memory_factor does not allow is refused.
 //
 // Within a layer's pass the order is Comet's: what is of one cut runs tile by tile, the own rank's first, and the tiles
 // of the next cut follow. Copies of columns follow the last product, so that none of them delays a tile that travels.
@@ -84,16 +85,17 @@ class TileSearch {
         overlap_(overlap),
         best_(std::move(best)),
         ranges_(expert_ranges(step)),
-        chosen_(layers_of(ranges_)) {}
+        kinds_(step, ranges_),
+        chosen_(kinds_.count()) {}
 
   Candidate run() {
     const bool forced = overlap_.parts > 1;
     const std::vector<int> sources = choices(rows_, forced), columns = choices(columns_, forced);
     for (int s : sources)
       for (int c : columns) try_tiles(std::vector<Tiles>(chosen_.size(), {s, c}));
-    for (std::size_t layer = 0; layer < chosen_.size() && !forced; ++layer) {
-      for (int s : beside(sources, chosen_[layer].sources)) try_layer(layer, {s, chosen_[layer].columns});
-      for (int c : beside(columns, chosen_[layer].columns)) try_layer(layer, {chosen_[layer].sources, c});
+    for (std::size_t kind = 0; kind < chosen_.size() && chosen_.size() > 1 && !forced; ++kind) {
+      for (int s : beside(sources, chosen_[kind].sources)) try_kind(kind, {s, chosen_[kind].columns});
+      for (int c : beside(columns, chosen_[kind].columns)) try_kind(kind, {chosen_[kind].sources, c});
     }
     return std::move(best_);
   }
@@ -105,7 +107,7 @@ class TileSearch {
     return counts;
   }
 
-  // The choices next to the one that is chosen: layers differ little.
+  // The choices next to the one that is chosen: kinds differ little.
   static std::vector<int> beside(const std::vector<int>& choices, int chosen) {
     std::vector<int> result;
     const auto at = std::ranges::find(choices, chosen);
@@ -114,16 +116,17 @@ class TileSearch {
     return result;
   }
 
-  void try_layer(std::size_t layer, const Tiles& tiles) {
+  void try_kind(std::size_t kind, const Tiles& tiles) {
     std::vector<Tiles> tried = chosen_;
-    tried[layer] = tiles;
+    tried[kind] = tiles;
     if (tried != chosen_) try_tiles(tried);
   }
 
   void try_tiles(const std::vector<Tiles>& tiles) {
-    if (replace_if_better(best_, in_tiles(tiles), step_, overlap_)) chosen_ = tiles;
+    if (replace_if_better(best_, in_tiles(kinds_.by_layer(tiles)), step_, overlap_)) chosen_ = tiles;
   }
 
+  // tiles: of each layer.
   Candidate in_tiles(const std::vector<Tiles>& tiles) const {
     const Split split = joined(split_by(rows_, tiles, &Tiles::sources), split_by(columns_, tiles, &Tiles::columns));
     Rewritten rewritten = rewrite(step_.program(), split);
@@ -156,7 +159,8 @@ class TileSearch {
   const Cut &rows_ = cut_named("source_rows"), &columns_ = cut_named("columns");
   Candidate best_;
   const std::vector<ExpertRange> ranges_;
-  std::vector<Tiles> chosen_;  // of best_, by layer
+  const LayerKinds kinds_;
+  std::vector<Tiles> chosen_;  // of best_, by kind
 };
 
 }  // namespace
