@@ -54,7 +54,8 @@ LayerKinds::LayerKinds(const Step& step, const std::vector<ExpertRange>& ranges)
     for (std::size_t i = range.span.first; i < range.span.second; ++i)
       costs[range.layer].push_back(step.op_costs()[i].ms);
   std::map<std::vector<double>, std::size_t> kinds;
-  for (const std::vector<double>& of_layer : costs) kinds_.push_back(kinds.emplace(of_layer, kinds.size()).first->second);
+  for (const std::vector<double>& of_layer : costs)
+    kinds_.push_back(kinds.emplace(of_layer, kinds.size()).first->second);
   count_ = kinds.size();
 }
 

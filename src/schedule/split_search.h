@@ -34,7 +34,8 @@ Candidate or_forced_split(Candidate whole, const Step& step, const config::Overl
                           const std::function<Candidate(Candidate)>& search);
 
 // Finds a choice for each kind: first the same one for all, of `for_all`, then, of several kinds, one of `for_one` for
-// each in turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best so far.
+// each in turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best
+// so far.
 template <class Choice, class Takes>
 void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_all, const std::vector<Choice>& for_one,
                     const Takes& takes) {
