@@ -254,12 +254,12 @@ TEST_CASE("under every policy a late rank and ranks without tokens change no val
     if (rank == step % 4) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   };
   for (const auto& [policy, what, cuts] : planner::policies()) {
-    if (policy == "sequential") continue;
+    if (policy == "sequential" || policy == "auto") continue;  // auto runs the plan of one of the others
     config.overlap.policy = policy;
     config.overlap.parts = policy == "comet" || policy == "collective_matmul" ? 4 : 0;  // else no tile pays here
     const Run found = train_run(config, 4, 6, costs, around);
     INFO(policy);
-    if (policy != "auto") check_own_plan(found, policy);  // what auto gains here is less than it asks for
+    check_own_plan(found, policy);
     check_alike(found, expected);
     const Run late = train_run(config, 4, 6, costs, with_late);
     for (std::size_t i = 0; i < found.records.size(); ++i) CHECK(late.records[i].loss == found.records[i].loss);
