@@ -19,7 +19,7 @@ constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pi
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
 constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
-constexpr SchedulePass pair_if_shorter{"pair_micro_batches", schedule::pair_micro_batches_if_shorter};
+constexpr SchedulePass pair_if_shorter{"pair_micro_batches_if_shorter", schedule::pair_micro_batches_if_shorter};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass across_steps{"across_steps", schedule::across_steps};
 constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
@@ -43,7 +43,7 @@ const Policy table[] = {
      {},
      {take_turns, split_forward}},
     {"tutel",
-     "expert_pipeline with a number of parts for each MoE layer (Tutel, MLSys 2023)",
+     "expert_pipeline in the best of two orders, parts for each kind of MoE layers (Tutel, MLSys 2023)",
      {"capacity"},
      {},
      {take_turns, degree_per_layer}},

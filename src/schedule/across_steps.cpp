@@ -297,11 +297,15 @@ class BorderSearch {
 
   // Keeps it if it is worth it, and with one message on the network at a time. Returns the shorter makespan.
   double add(Candidate one) {
-    Candidate alone = as_it_is(step_, one.how + ", one message on the network at a time", one.program, one.op_costs,
-                               one_message_at_a_time(one.program, one.needed));
-    const double makespan = std::min(one.timeline.makespan, alone.timeline.makespan);
-    for (Candidate* made : {&one, &alone})
-      if (made->timeline.makespan < candidate_.timeline.makespan * (1 - least_gain)) found_.push_back(std::move(*made));
+    Dependencies needed = one_message_at_a_time(one.program, one.needed);
+    Timeline alone =
+        simulate(one.program, needed, one.op_costs, step_.costs().interference(), step_.costs().launch_ms());
+    const double most = candidate_.timeline.makespan * (1 - least_gain);
+    const double makespan = std::min(one.timeline.makespan, alone.makespan);
+    if (one.timeline.makespan < most) found_.push_back(one);
+    if (alone.makespan < most)
+      found_.push_back({one.how + ", one message on the network at a time", std::move(one.program), std::move(needed),
+                        std::move(one.op_costs), std::move(alone)});
     return makespan;
   }
 

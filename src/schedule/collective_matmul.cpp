@@ -31,18 +31,11 @@
 #include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "ring_shards/ring_rewrite.h"
+#include "ring_shards/ring_times.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
 namespace {
-
-// Milliseconds of a ring, and of what it takes the place of.
-struct RingTimes {
-  double compute = 0, messages = 0, whole_compute = 0, whole_message = 0;
-  bool pays(std::int64_t windows) const {
-    return std::max(compute, messages + compute / double(windows)) < whole_compute + whole_message;
-  }
-};
 
 bool is_weight_gradient(const ir::Instruction& at) {
   return at.role == ir::Role::dw && at.stream == ir::Stream::compute;

@@ -25,8 +25,8 @@
 namespace lancet::schedule {
 namespace {
 
-// Of the allowed arena growth 2.5% is kept for packing loss. Steps with all-reduces in chunks are tried with
-// the tight margin as well. Weight gradients begin to run early, to free memory, at the margin of fillers.
+// Of the allowed arena growth 2.5% is kept for packing loss. A step with all-reduces in chunks that is packed worse is
+// ordered again with the tight margin. Weight gradients begin to run early, to free memory, at the margin of fillers.
 constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0.05;
 
 // The number of splits that are ordered again with all-reduces in chunks.
@@ -38,8 +38,7 @@ constexpr std::size_t mixed_splits = 3, mixed_of_large = 1;
 // A gain below which such cuts are not kept.
 constexpr double least_gain = 1e-4;
 
-// Steps of at most this many instructions are searched over all combinations of settings: planning stays below a
-// second.
+// Steps of at most this many instructions are searched over all combinations of settings.
 constexpr std::size_t small_step = 600;
 
 Candidate nothing() {
@@ -77,7 +76,7 @@ class OrderSearch {
   void try_all_leads(Tried& tried, const Orders& orders) const;
   // The shorter of `best` and the same with one message on the network at a time.
   Candidate with_or_without_turns(Candidate best) const;
-  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const;
+  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const;
   Tried with_chunks_placed(Tried tried) const;
 
   const Step& step_;
@@ -231,17 +230,20 @@ void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOpti
   tried.options = options;
 }
 
-OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes, double limit) const {
-  Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
-                tried.split,
+OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
+  Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10), tried.split,
                 cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
-                tried.options,
-                nothing(),
-                limit};
+                tried.options, nothing()};
   const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
-  try_options(chunked, orders, tried.options);
-  try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-  for (double lead : leads_) try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+  for (const double margin : {packing_margin, tight_margin}) {
+    chunked.limit = overlap_.memory_factor - margin;
+    chunked.candidate = nothing();
+    try_options(chunked, orders, tried.options);
+    try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
+    for (double lead : leads_)
+      try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+    if (!chunked.candidate.program.instructions.empty() && fits_memory(step_, overlap_, chunked.candidate)) break;
+  }
   return chunked;
 }
 
@@ -257,8 +259,7 @@ Candidate OrderSearch::best(Candidate first) {
     if (!std::isinf(tried_[i].candidate.timeline.makespan)) tried_.push_back(with_chunks_placed(tried_[i]));
     for (std::int64_t chunk :
          chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
-      for (double margin : {packing_margin, tight_margin})
-        tried_.push_back(in_chunks(tried_[i], chunk, overlap_.memory_factor - margin));
+      tried_.push_back(in_chunks(tried_[i], chunk));
   }
   sort_tried();
   for (Tried& tried : tried_) {

@@ -7,10 +7,6 @@
 namespace lancet::schedule {
 namespace {
 
-// Leads of a part over the next one (ListOptions). With 0 the parts run abreast, stage by stage, as published; the
-// others are tried since its text does not fix how far a part may run ahead.
-constexpr double part_leads[] = {0, 1.0 / 128, 1.0 / 32};
-
 Candidate both_passes_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
   for (int parts : step.part_counts(cut_named("batch"))) {
     const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);

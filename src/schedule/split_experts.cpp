@@ -56,12 +56,17 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
                   std::move(program), permuted(op_costs, order), std::move(needed));
 }
 
-// Stages have one order, whatever memory it needs.
+// Where the order by stages does not fit the memory, the list schedule takes its place.
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, const Cut& cut,
                        const std::vector<int>& degrees, PartOrder how) {
   const auto made = [&](const ListOptions& options) { return experts_in_parts(step, cut, degrees, how, options); };
-  return how == PartOrder::stages ? schedule::replace_if_better(best, made({}), step, overlap)
-                                  : schedule::replace_if_better(best, step, overlap, {}, made);
+  if (how == PartOrder::stages) {
+    const Candidate staged = made({});
+    if (!is_shorter(staged, best)) return false;
+    if (schedule::replace_if_better(best, staged, step, overlap)) return true;
+    how = PartOrder::list_schedule;
+  }
+  return schedule::replace_if_better(best, step, overlap, {}, made);
 }
 
 std::vector<int> all_alike(const Step& step, int parts) {

@@ -6,9 +6,6 @@
 namespace lancet::schedule {
 namespace {
 
-// Leads of a part over the next one (ListOptions). The best one depends on the model, so each is tried.
-constexpr double forward_leads[] = {0, 1.0 / 128, 1.0 / 32};
-
 // The best of the given candidate and those with the forward pass in parts; the backward pass is as in `sequential`.
 Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
   for (const std::vector<Range>& ranges : range_choices(step, overlap)) {
@@ -16,7 +13,7 @@ Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap
     const Rewritten rewritten = rewrite(step.program(), split);
     const Orders orders(rewritten.program, step.op_costs(rewritten, split),
                         {position_of(rewritten, 0, step.forward_end())});
-    for (double lead : forward_leads) {
+    for (double lead : part_leads) {
       const auto ordered = [&](const ListOptions& options) {
         const Order order = orders.find(options).order;
         ir::Program program = orders.program(order);

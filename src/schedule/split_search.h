@@ -15,6 +15,10 @@
 
 namespace lancet::schedule {
 
+// Leads of a part over the next one (ListOptions) of the ways that are published. With 0 the parts run abreast, stage
+// by stage; the others are tried since no text fixes how far a part may run ahead.
+inline constexpr double part_leads[] = {0, 1.0 / 128, 1.0 / 32};
+
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
 

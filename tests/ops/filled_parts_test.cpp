@@ -174,6 +174,28 @@ TEST_CASE("split_capacity covers each filled slot once") {
     }
 }
 
+TEST_CASE("capacity_rows: in each part a rank receives what the others send to it in that part, each once") {
+  constexpr std::int64_t ranks = 5;
+  const auto sent = [](std::int64_t from, std::int64_t to) { return std::int32_t((3 * from + 5 * to) % 11); };
+  for (const std::int64_t parts : {1, 2, 3, 8})
+    for (std::int64_t to = 0; to < ranks; ++to) {
+      std::vector<std::int32_t> bounds{0};  // one expert a rank
+      for (std::int64_t from = 0; from < ranks; ++from) bounds.push_back(bounds.back() + sent(from, to));
+      std::int32_t end = 0;
+      for (std::int64_t p = 0; p < parts; ++p) {
+        const ir::Attributes of_part{{"part", p}, {"parts", parts}};
+        const auto received = values_of(checked("capacity_rows", {numbers(1, ranks + 1, bounds)}, of_part));
+        CHECK(received.front() == end);
+        end = received.back();
+        for (std::int64_t from = 0; from < ranks; ++from) {
+          const auto filled = values_of(checked("split_capacity", {numbers(1, 2, {0, sent(from, to)})}, of_part));
+          CHECK(received[std::size_t(from) + 1] - received[std::size_t(from)] == filled[1] - filled[0]);
+        }
+      }
+      CHECK(end == bounds.back());
+    }
+}
+
 TEST_CASE("peers: in each part a rank receives what the others send to it in that part, each once") {
   for (const std::int64_t ranks : {1, 2, 4, 6, 8})
     for (std::int64_t host = 1; host <= ranks; ++host)
@@ -254,6 +276,8 @@ TEST_CASE("inputs that do not fit are refused") {
   CHECK_FALSE(refused("split_filled", {choices, choices, filled}, experts_of_4));
   CHECK(refused("split_capacity", {filled}, {{"part", 2}, {"parts", 2}}));
   CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}}));
+  CHECK(refused("capacity_rows", {rows}, {{"part", 2}, {"parts", 2}}));
+  CHECK(refused("capacity_rows", {buffer}, {{"part", 0}, {"parts", 2}}));
   CHECK(refused("join_rows", {filled, {DType::i32, {4, 3}}}, {}));
   CHECK(refused("sum", {buffer, {DType::f32, {4, 3, 1}}}, {}));
   CHECK(refused("sum", {filled, filled}, {}));

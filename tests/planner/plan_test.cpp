@@ -1,6 +1,5 @@
 // Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir, checked by tests/model), and of a model grown to 24
 // blocks.
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -451,7 +450,7 @@ TEST_CASE("a pass is skipped by name; required or unknown passes are refused") {
   const Error unknown = planner::make_plan(model(2), r).error();
   CHECK(unknown.code == ExitCode::config);
   CHECK_THAT(unknown.message, Catch::Contains("--skip: expected one of fuse, take_turns, ") &&
-                                  Catch::Contains("search_orders_with_rings, across_steps, found 'magic'"));
+                                  Catch::Contains("pair_micro_batches_if_shorter, across_steps, found 'magic'"));
 }
 
 TEST_CASE("a forward plan sums its shares, and keeps nothing for a backward pass") {
@@ -476,11 +475,7 @@ TEST_CASE("planning 24 blocks") {
   const ir::Program forward = grown(model(2), 10);
   REQUIRE(count(forward, "attention") == 24);
   REQUIRE(count(forward, "slots") == 12);
-  const auto start = std::chrono::steady_clock::now();
   const ir::Plan plan = planned(forward, request(2));
-  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  WARN("24 blocks: " << plan.program.instructions.size() << " instructions, " << plan.program.tensors.size()
-                     << " tensors, planned in " << ms << " ms");
   REQUIRE(count(plan.program, "adamw") == 2 + 2 + 12 * 13 + 12 * 12);
   REQUIRE(double(plan.arena_bytes) <= 1.15 * double(most_alive(plan.program)));
 }

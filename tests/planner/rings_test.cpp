@@ -17,6 +17,7 @@
 #include "passes/against_logical.h"
 #include "planner/planned_ranks.h"
 #include "schedule/ring_shards/ring_rewrite.h"
+#include "schedule/ring_shards/ring_times.h"
 #include "small_model.h"
 
 using namespace lancet;
@@ -373,6 +374,16 @@ TEST_CASE("collective_matmul: the simulator takes rings whose messages products 
   require_sound(ops::verify(found.program));
   require_sound(ir::verify(schedule::plan_memory(found.program, found.needed)));
   CHECK(largest_difference(in_double(found.program, costs.ranks), in_double(program, costs.ranks)) < 1e-12);
+}
+
+TEST_CASE("the cost rule: the longer of computation and messages against both one after the other") {
+  // 4 windows of 2 ms: 8 ms, for a product of 6 and a message of 3.
+  CHECK(schedule::RingTimes{8, 3, 6, 3}.pays(4));
+  CHECK_FALSE(schedule::RingTimes{9, 3, 6, 3}.pays(4));  // as long as the whole
+  // Messages of 6 ms follow one window of 2, for a product of 6 and a message of 3.
+  CHECK(schedule::RingTimes{8, 6, 6, 3}.pays(4));
+  CHECK_FALSE(schedule::RingTimes{8, 7, 6, 3}.pays(4));
+  CHECK(schedule::RingTimes{8, 7, 6, 3}.pays(8));  // of more windows the first is shorter
 }
 
 TEST_CASE("collective_matmul: no ring where messages cost more than they hide, or copies do") {

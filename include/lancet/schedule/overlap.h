@@ -24,17 +24,18 @@ Candidate split_experts_by_capacity(const Step& step, const config::Overlap& ove
 Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Tutel (Hwang et al., MLSys 2023): experts and their all-to-alls by slots, with a degree, that is a number of parts,
-// for each MoE layer. Tutel adapts it while it trains; here the simulator chooses: the best degree for all layers
-// alike, then layer by layer. Parts are tried stage by stage and in a list schedule. A forced overlap.parts leaves
-// nothing to search.
+// for each kind of MoE layers, those that cost the same. Tutel adapts it while it trains; here the simulator chooses:
+// the best degree for all layers alike, then kind by kind. Parts are tried stage by stage and in a list schedule. A
+// forced overlap.parts leaves nothing to search.
 Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // FasterMoE's smart schedule (He et al., PPoPP 2022), in the order of its published code: all-to-alls to every group of
-// ranks, the experts group by group, all-to-alls back. One number of groups for all layers.
+// ranks, the experts group by group, all-to-alls back. One number of groups for all layers. Where that order exceeds
+// the memory, the groups are in a list schedule.
 Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // Comet (Zhang et al., MLSys 2025), section 3.1, in both passes: received rows in tiles by the ranks that they come
 // from, beside the experts' first product; the experts' last product in tiles of columns, each sent back as soon as it
-// is made. The numbers of tiles are found layer by layer. Left out, and described in docs/planning.md: one kernel that
-// multiplies and sends, and adding up a token's experts before its row is sent back.
+// is made. The numbers of tiles are found for each kind of MoE layers. Left out, and described in docs/planning.md: one
+// kernel that multiplies and sends, and adding up a token's experts before its row is sent back.
 Candidate tile_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // FlowMoE (Gao et al., NeurIPS 2025): attention, gate, experts and all-to-alls of both passes in one pipeline of parts
 // of the batch. An all-to-all goes before an all-reduce; chunk_all_reduces then finds the size of the chunks, which

@@ -56,6 +56,27 @@ Kernel bind_split_peers(const KernelArgs& args) {
   };
 }
 
+Kernel bind_capacity_rows(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[0], width = args.results[0].shape()[1];
+  const std::int64_t parts = args.attributes.integer("parts"), p = args.attributes.integer("part");
+  const auto* whole = args.operands[0].as<std::int32_t>();
+  auto* part = args.results[0].as<std::int32_t>();
+  return [=]() -> Status {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int32_t* all = whole + e * width;
+      std::int32_t *mine = part + e * width, at = all[0];
+      const auto until = [&](std::int64_t source, std::int64_t of_parts) {  // rows of the source in that many parts
+        return std::int32_t(std::int64_t(all[source + 1] - all[source]) * of_parts / parts);
+      };
+      for (std::int64_t source = 0; source + 1 < width; ++source) at += until(source, p);
+      mine[0] = at;
+      for (std::int64_t source = 0; source + 1 < width; ++source)
+        mine[source + 1] = at += until(source, p + 1) - until(source, p);
+    }
+    return {};
+  };
+}
+
 Kernel bind_peer_rows(const KernelArgs& args) {
   const PeerParts peers = peer_parts(args.attributes);
   const std::int64_t experts = args.results[0].shape()[0], width = peers.ranks + 1;
@@ -115,9 +136,13 @@ Kernel bind_sum(const KernelArgs& args) {
   });
 }
 
-const CpuKernel table[] = {{"split_filled", bind_split},      {"split_capacity", bind_split_capacity},
-                           {"split_peers", bind_split_peers}, {"peer_rows", bind_peer_rows},
-                           {"join_rows", bind_join_rows},     {"sum", bind_sum}};
+const CpuKernel table[] = {{"split_filled", bind_split},
+                           {"split_capacity", bind_split_capacity},
+                           {"split_peers", bind_split_peers},
+                           {"peer_rows", bind_peer_rows},
+                           {"capacity_rows", bind_capacity_rows},
+                           {"join_rows", bind_join_rows},
+                           {"sum", bind_sum}};
 
 }  // namespace
 

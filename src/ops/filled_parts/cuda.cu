@@ -73,6 +73,38 @@ Kernel bind_split_capacity(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.experts, SplitCapacity::threads), kernel});
 }
 
+// Of the rows of an expert from each source, a share for each part, after those of the parts before.
+struct CapacityRows {
+  static constexpr int threads = 64;
+  const std::int32_t* whole;  // [E/W, width]
+  std::int32_t* part;         // [E/W, width]
+  std::int64_t experts, width, number, parts;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const std::int64_t e = block.index() * threads + block.thread();
+    if (e >= experts) return;
+    const std::int32_t* all = whole + e * width;
+    std::int32_t *mine = part + e * width, at = all[0];
+    for (std::int64_t source = 0; source + 1 < width; ++source) at += until(all, source, number);
+    mine[0] = at;
+    for (std::int64_t source = 0; source + 1 < width; ++source)
+      mine[source + 1] = at += until(all, source, number + 1) - until(all, source, number);
+  }
+
+  // The rows of the source in that many parts.
+  LANCET_DEVICE std::int32_t until(const std::int32_t* all, std::int64_t source, std::int64_t of_parts) const {
+    return std::int32_t(std::int64_t(all[source + 1] - all[source]) * of_parts / parts);
+  }
+};
+
+Kernel bind_capacity_rows(const KernelArgs& args) {
+  const CapacityRows kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
+                            args.results[0].shape()[0],          args.results[0].shape()[1],
+                            args.attributes.integer("part"),     args.attributes.integer("parts")};
+  return run_steps(args.stream, Step{divide_up(kernel.experts, CapacityRows::threads), kernel});
+}
+
 // The slots of the experts on the ranks of a part; empty ranges for the other experts.
 struct SplitPeers {
   static constexpr int threads = 128;
@@ -189,6 +221,7 @@ Kernel bind_sum(const KernelArgs& args) {
 
 const DeviceKernel table[] = {{"split_filled", bind_split},
                               {"split_capacity", bind_split_capacity},
+                              {"capacity_rows", bind_capacity_rows},
                               {"split_peers", bind_by_peers<SplitPeers>},
                               {"peer_rows", bind_by_peers<PeerRows>},
                               {"join_rows", bind_join_rows},

@@ -9,10 +9,12 @@
 //       (the all-to-alls by groups of workers of FasterMoE). With it, part 0 is the rank itself, part 1 the rest of its
 //       host of `host` ranks, and the others are tiles of the ranks of other hosts (Comet, section 3.1.2). It is on the
 //       expert stream, because it depends on the rank.
-// The rows i32[E/W,W+1] that were found for all parts at once are split in the same way:
+// The rows i32[E/W,W+1] that were found for all parts at once are split in the same way, on the expert stream, so that
+// the messages which follow need not wait for the compute stream. The parts' rows follow each other:
+//   capacity_rows(rows) {part, parts} -> rows of the part: of those from each rank, the ones that split_capacity makes
+//       that rank send in the part.
 //   peer_rows(rows) {part, parts, ranks [, host]} -> rows of the part: those that come from the ranks which send to it
-//       in the part. The parts' rows follow each other, so that of every expert the buffer begins with the rank's
-//       own rows. Also on the expert stream.
+//       in the part. With `host`, the buffer of every expert begins with the rank's own rows.
 // The others join what parts have made:
 //   join_rows(rows of each part...) -> where each expert's rows, or filled slots, begin and end, over all parts
 //   sum(part...) -> the sum of partial results, added in order in f32 and rounded once (on a GPU every 32 parts)
@@ -48,6 +50,14 @@ Inferred infer_split_peers(const OpInput& in) {
   return Types{in.operands[0]};
 }
 
+Inferred infer_capacity_rows(const OpInput& in) {
+  const TensorType& rows = in.operands[0];
+  const std::int64_t part = in.attributes.integer("part");
+  if (rows.dtype != DType::i32 || rows.shape.rank() != 2 || part < 0 || part >= in.attributes.integer("parts"))
+    return expected("rows i32[E/W,W+1] and one of their parts");
+  return Types{rows};
+}
+
 Inferred infer_peer_rows(const OpInput& in) {
   const TensorType& rows = in.operands[0];
   const PeerParts peers = peer_parts(in.attributes);
@@ -58,7 +68,7 @@ Inferred infer_peer_rows(const OpInput& in) {
   return Types{rows};
 }
 
-// What depends on the rank alone sends nothing and takes no time worth a measurement.
+// What is on the expert stream here sends nothing and takes no time worth a measurement.
 Work nothing(const OpInput&) { return {}; }
 
 Inferred infer_same(const OpInput& in, bool fits, std::string_view what) {
@@ -94,6 +104,13 @@ const OpDef table[] = {
                  {{filled_of(4)}, {{"capacity", 5}, {"tokens", 16}, {"part", 0}, {"parts", 2}, {"ranks", 4}}},
                  {{filled_of(4)},
                   {{"capacity", 5}, {"tokens", 16}, {"part", 2}, {"parts", 3}, {"ranks", 4}, {"host", 2}}}},
+     .stream = ir::Stream::expert,
+     .kind = Kind::part_helper},
+    {.name = "capacity_rows",
+     .required = 1,
+     .infer = infer_capacity_rows,
+     .work = nothing,
+     .samples = {{{i32({4, 2}, Fill::rows)}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 3}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::part_helper},
     {.name = "peer_rows",

@@ -46,8 +46,7 @@ std::vector<ir::InstructionId> members(const ir::Program& program,
 bool in_layers(const ir::Instruction& at) { return at.role == ir::Role::forward || at.role == ir::Role::dx; }
 
 bool is_expert_core(const ir::Instruction& at) {
-  const ops::Kind kind = ops::kind(at);
-  return kind == ops::Kind::counts || kind == ops::Kind::all_to_all || ops::is_over_expert_rows(at);
+  return ops::kind(at) == ops::Kind::all_to_all || ops::is_over_expert_rows(at);
 }
 
 std::vector<ColumnPair> column_pairs(const ir::Program& program) {

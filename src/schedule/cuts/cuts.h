@@ -11,7 +11,8 @@ std::vector<ir::InstructionId> members(const ir::Program& program,
 
 // True for an instruction of the layers' two passes, without weight gradients.
 bool in_layers(const ir::Instruction& at);
-// True for the experts, and for the all-to-alls and the counts around them.
+// True for the experts and the all-to-alls around them. Counts stay one message a layer: both sides of it are split
+// where they are needed, by Cut::filled and Cut::received.
 bool is_expert_core(const ir::Instruction& at);
 
 // Where experts' results leave: products that can make tiles of columns, each read by an all-to-all back and by nothing
@@ -25,7 +26,7 @@ std::vector<ColumnPair> column_pairs(const ir::Program& program);
 inline const ops::PartitionRow all_to_all_of_columns{
     {ops::last, ops::none, ops::none}, {ops::last}, ops::SplitIn::time};
 
-// The rows of the experts, their all-to-alls and counts.
+// The rows of the experts and their all-to-alls.
 AxisRows expert_rows(const ir::Program& program);
 
 // The part count of a cut that takes any.

@@ -347,6 +347,28 @@ void split_peers(ReferenceCall& c) {
   }
 }
 
+void capacity_rows(ReferenceCall& c) {
+  const auto& whole = c.operands[0];
+  const Index parts = c.attributes.integer("parts"), part = c.attributes.integer("part"), width = whole.shape()[1];
+  for (Index e = 0; e < whole.shape()[0]; ++e) {
+    // Row k of n from a source belongs to the last part p with p * n / parts <= k, rounded down; counted one by one.
+    Index before = 0;
+    std::vector<Index> mine(static_cast<std::size_t>(width), 0);
+    for (Index s = 0; s + 1 < width; ++s) {
+      const Index n = Index(whole[e * width + s + 1] - whole[e * width + s]);
+      for (Index k = 0; k < n; ++k) {
+        Index of = 0;
+        while (of + 1 < parts && (of + 1) * n / parts <= k) ++of;
+        before += of < part;
+        mine[std::size_t(s) + 1] += of == part;
+      }
+    }
+    c.results[0][e * width] = whole[e * width] + double(before);
+    for (Index s = 1; s < width; ++s)
+      c.results[0][e * width + s] = c.results[0][e * width + s - 1] + double(mine[std::size_t(s)]);
+  }
+}
+
 void peer_rows(ReferenceCall& c) {  // of one rank: all rows are its own
   for (Index i = 0; i < c.results[0].shape().elements(); ++i) c.results[0][i] = c.operands[0][i];
 }
@@ -430,6 +452,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"join_rows", join_rows},
                 {"merge_slots", merge_slots},
                 {"pad_experts", pad_experts},
+                {"capacity_rows", capacity_rows},
                 {"peer_rows", peer_rows},
                 {"place_columns", place_columns},
                 {"split_capacity", split_capacity},

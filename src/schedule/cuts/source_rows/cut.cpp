@@ -2,9 +2,6 @@
 // then the rest of its host, then tiles of the other ranks (ops/peer_parts.h). A tile is multiplied as soon as it is
 // there; what follows row by row runs tile by tile as well, up to the product whose result goes back.
 //
-// Counts stay one message a layer. Both sides of it are split where they are needed: split_peers gives the slots that a
-// rank sends in a part, peer_rows the rows that it receives.
-//
 // Comet's public code also orders the tiles of a product's kernel greedily, by the fewest ranks that are missing, since
 // a tile of the kernel may span rows of several ranks. Here a part has all rows of its ranks and no others, so that the
 // order of the parts is that order.
@@ -24,7 +21,7 @@ AxisRows source_rows(const ir::Program& program) {
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
     const ops::OpDef& op = ops::op(at.op);
-    const bool leaves = op.kind == ops::Kind::counts || (op.kind == ops::Kind::all_to_all && !op.to_experts);
+    const bool leaves = op.kind == ops::Kind::all_to_all && !op.to_experts;
     if (in_layers(at) && is_expert_core(at) && !leaves && !sent_back[i]) chosen.push_back(ir::id_of(i));
   }
   return infer_axes(program, chosen);
@@ -57,7 +54,7 @@ const Cut& source_rows_cut() {
                 .pairs = "all-to-all to the experts, then their products but for the last; both passes",
                 .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
                 .memory = "none: parts fill one buffer of full size",
-                .launches = "one of each op and message a tile; none for the own rank; counts once for all tiles",
+                .launches = "one of each op and message a tile; none for the own rank",
                 .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 0"},
       .rows = source_rows,
       .part_counts = tile_counts,
