@@ -78,7 +78,8 @@ struct CapacityRows {
   static constexpr int threads = 64;
   const std::int32_t* whole;  // [E/W, width]
   std::int32_t* part;         // [E/W, width]
-  std::int64_t experts, width, number, parts;
+  std::int64_t experts, width;
+  std::int32_t number, parts;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
@@ -92,16 +93,20 @@ struct CapacityRows {
       mine[source + 1] = at += until(all, source, number + 1) - until(all, source, number);
   }
 
-  // The rows of the source in that many parts.
-  LANCET_DEVICE std::int32_t until(const std::int32_t* all, std::int64_t source, std::int64_t of_parts) const {
-    return std::int32_t(std::int64_t(all[source + 1] - all[source]) * of_parts / parts);
+  // The rows of the source in that many parts: rows * of_parts / parts, rounded down, in 32 bits.
+  LANCET_DEVICE std::int32_t until(const std::int32_t* all, std::int64_t source, std::int32_t of_parts) const {
+    const std::int32_t rows = all[source + 1] - all[source];
+    return rows / parts * of_parts + rows % parts * of_parts / parts;
   }
 };
 
 Kernel bind_capacity_rows(const KernelArgs& args) {
-  const CapacityRows kernel{args.operands[0].as<std::int32_t>(), args.results[0].as<std::int32_t>(),
-                            args.results[0].shape()[0],          args.results[0].shape()[1],
-                            args.attributes.integer("part"),     args.attributes.integer("parts")};
+  const CapacityRows kernel{args.operands[0].as<std::int32_t>(),
+                            args.results[0].as<std::int32_t>(),
+                            args.results[0].shape()[0],
+                            args.results[0].shape()[1],
+                            std::int32_t(args.attributes.integer("part")),
+                            std::int32_t(args.attributes.integer("parts"))};
   return run_steps(args.stream, Step{divide_up(kernel.experts, CapacityRows::threads), kernel});
 }
 
