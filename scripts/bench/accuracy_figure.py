@@ -15,7 +15,7 @@ EARLIER_TIMES = {"step_ms": "step_ms", "compute_ms": "compute_ms", "all_to_all_m
 
 
 def commit_in(path):
-    """Returns the commit that a page of `bench overlap` names."""
+    """Returns the commit that a page of `bench overlap` names, whose table does not have it row by row."""
     named = re.search(r"commit ([0-9a-f]{7,40})", path.read_text()) if path.is_file() else None
     return named.group(1) if named else "unknown"
 
@@ -45,7 +45,7 @@ def earlier_runs():
             found.append({"network": "emulated", "source": name + ".csv", "label": "", "model": row["what"],
                           "hardware": f"{row['hosts']} hosts, {row['rate']}", "hosts": row["hosts"], "ranks": row["hosts"],
                           "policy": row["policy"] + parts, "status": "ok", "steps": row["steps"],
-                          "memory_gib": round(float(row["arena_mb"]) * 1e6 / 2**30, 3), "commit": commit, **times})
+                          "memory_gib": round(float(row["arena_mb"]) * 1e6 / 2**30, 3), "commit": row.get("commit") or commit, **times})
     return found
 
 
