@@ -97,6 +97,22 @@ int count_of(const ir::Plan& plan, std::string_view op) {
   return int(std::ranges::count(plan.program.instructions, op, &ir::Instruction::op));
 }
 
+// The cuts that a plan has, by the ops and attributes that only they leave in it. Pairs of micro batches leave none.
+std::set<std::string_view> cuts_of(const ir::Plan& plan) {
+  std::set<std::string_view> cuts;
+  for (const ir::Instruction& at : plan.program.instructions) {
+    if (at.op == "split_capacity") cuts.insert("capacity");
+    if (at.op == "split_peers") cuts.insert(at.attributes.has("host") ? "source_rows" : "peers");
+    if (at.op == "permute_shards") cuts.insert("ring_shards");
+    if (at.op == "attention" && at.attributes.has("parts")) cuts.insert("batch");
+    if (at.op.ends_with("_sums"))
+      cuts.insert("contracting");
+    else if (at.op.starts_with("expert_linear") && at.attributes.has("columns"))
+      cuts.insert("columns");
+  }
+  return cuts;
+}
+
 struct MixedRun {
   test::Records records;                                       // of rank 0
   std::vector<std::vector<std::vector<std::int32_t>>> routes;  // by rank, then by step and layer
@@ -215,7 +231,26 @@ TEST_CASE("lancet: cuts of a single MoE layer beat the batch in parts, and the l
   check_training(config, 4, mixed.plan);
 }
 
-TEST_CASE("auto is never slower than a single way that fits the memory") {
+TEST_CASE("plans have the cuts that the rows of their policies name, and no others") {
+  std::set<std::string_view> seen;
+  for (auto [config, ranks] : {std::pair{with_rings(test::mesh_of(1, 1, 2)), 2}, std::pair{one_layer(), 4}})
+    for (const int parts : {0, 2})
+      for (const planner::PolicyInfo& policy : planner::policies()) {
+        if (policy.name == "auto") continue;  // it has the plan of another one
+        config.overlap.policy = policy.name;
+        config.overlap.parts = parts;
+        const std::set<std::string_view> found = cuts_of(planned(config, ranks).plan);
+        for (const std::string_view cut : found) {
+          INFO(policy.name << ", overlap.parts " << parts << ", " << ranks << " ranks: " << cut);
+          CHECK(std::ranges::count(policy.cuts, cut) == 1);
+        }
+        if (policy.name != "lancet") seen.insert(found.begin(), found.end());
+      }
+  CHECK(seen == std::set<std::string_view>{"batch", "capacity", "columns", "contracting", "peers", "ring_shards",
+                                           "source_rows"});
+}
+
+TEST_CASE("auto runs the shortest of the single ways that fit the memory, all of which it compares") {
   config::Config config = GENERATE(with_rings(test::mesh_of(1, 2, 2)), one_layer());
   const int micro_batches = GENERATE(1, 2, 4);
   config.overlap.policy = "auto";
