@@ -141,9 +141,7 @@ class ContractSearch {
   }
 
   std::string describe(const std::vector<int>& tiles) const {
-    std::string numbers;
-    for (const int count : tiles) numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", count);
-    return fmt::format("{}; all-to-alls before products in {} {}", base_.how, numbers, cut_.words.parts);
+    return fmt::format("{}; all-to-alls before products {}", base_.how, schedule::describe(cut_, tiles));
   }
 
   const Cut& cut_ = cut_named("contracting");

@@ -1,8 +1,8 @@
-// Event-driven list scheduling. Whenever a job ends, each idle stream starts its ready job of the highest rank. The
-// rank of a job is the longest path in milliseconds from its start to the end of the step, less the lead of its part.
-// With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says when
-// the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here; simulate.h
-// adds them when it evaluates the order.
+// Event-driven list scheduling. Whenever a job ends, each idle stream starts its most urgent ready job. The
+// urgency of a job is the longest path in milliseconds from its start to the end of the step, less the lead of its
+// part. With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says
+// when the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here;
+// simulate.h adds them when it evaluates the order.
 #include "list_schedule.h"
 
 #include <algorithm>
@@ -38,32 +38,32 @@ class Users {
 };
 
 // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
-double path_after(std::span<const Job> jobs, std::span<const std::int32_t> users, const std::vector<double>& rank) {
+double path_after(std::span<const Job> jobs, std::span<const std::int32_t> users, const std::vector<double>& urgency) {
   double path = 0, chunks = 0, after_chunks = 0;
   for (std::int32_t user : users) {
     const Job& job = jobs[std::size_t(user)];
     if (job.stream == ir::Stream::reduce) {
       chunks += job.ms;
-      after_chunks = std::max(after_chunks, rank[std::size_t(user)] - job.ms);
+      after_chunks = std::max(after_chunks, urgency[std::size_t(user)] - job.ms);
     } else {
-      path = std::max(path, rank[std::size_t(user)]);
+      path = std::max(path, urgency[std::size_t(user)]);
     }
   }
   return std::max(path, chunks + after_chunks);
 }
 
 // The urgency of each job.
-std::vector<double> ranks_of(std::span<const Job> jobs, const Users& users, const ListOptions& options) {
-  std::vector<double> rank(jobs.size());
+std::vector<double> urgencies_of(std::span<const Job> jobs, const Users& users, const ListOptions& options) {
+  std::vector<double> urgency(jobs.size());
   double longest = 0;
   for (std::size_t i = jobs.size(); i-- > 0;) {
-    rank[i] = jobs[i].ms + path_after(jobs, users.of(i), rank);
-    longest = std::max(longest, rank[i]);
+    urgency[i] = jobs[i].ms + path_after(jobs, users.of(i), urgency);
+    longest = std::max(longest, urgency[i]);
   }
   for (std::size_t i = 0; i < jobs.size(); ++i)
     if (jobs[i].part >= 0 && !jobs[i].filler)
-      rank[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
-  return rank;
+      urgency[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
+  return urgency;
 }
 
 // The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
@@ -115,11 +115,11 @@ class LiveBlocks {
   std::int64_t bytes_ = 0, peak_bytes_ = 0;
 };
 
-// Orders jobs by their ranks, the most urgent first.
+// Orders jobs by their urgency, the most urgent first.
 struct Urgent {
-  const std::vector<double>* rank;
+  const std::vector<double>* urgency;
   bool operator()(std::int32_t a, std::int32_t b) const {
-    const double ra = (*rank)[std::size_t(a)], rb = (*rank)[std::size_t(b)];
+    const double ra = (*urgency)[std::size_t(a)], rb = (*urgency)[std::size_t(b)];
     return ra != rb ? ra > rb : a < b;
   }
 };
@@ -152,7 +152,7 @@ class Scheduler {
         options_(options),
         memory_(jobs, memory),
         users_(jobs),
-        rank_(ranks_of(jobs, users_, options)),
+        urgency_(urgencies_of(jobs, users_, options)),
         missing_(jobs.size()) {
     result_.end.resize(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -330,11 +330,11 @@ class Scheduler {
   const ListOptions& options_;
   LiveBlocks memory_;
   const Users users_;
-  const std::vector<double> rank_;  // urgency: the longest path from a job's start in ms, less the lead of its part
+  const std::vector<double> urgency_;  // the longest path from a job's start in ms, less the lead of its part
   std::vector<int> missing_;
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
-  Urgent urgent_{&rank_};
+  Urgent urgent_{&urgency_};
   std::vector<Queue> ready_{ir::stream_count, Queue(urgent_)};         // by stream
   Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
   std::array<Running, ir::stream_count> running_;

@@ -1,9 +1,6 @@
 // The baselines that split only the experts. Every MoE layer, from its first expert instruction to its last
 // all-to-all, is split and its parts are put in order; everything else takes turns. Forward and backward ranges of a
 // layer have the same number of parts.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "expert_ranges.h"
@@ -48,12 +45,8 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
   auto [order, needed] = order_of(rewritten, op_costs, spans, how, options);
   ir::Program program = permuted(std::move(rewritten.program), order);
   needed = turns(program, std::move(needed));
-  const bool alike = std::ranges::count(degrees, degrees.front()) == std::ptrdiff_t(degrees.size());
-  return as_it_is(step,
-                  fmt::format("experts and their all-to-alls in {} {}",
-                              alike ? std::to_string(degrees.front()) : fmt::format("{}", fmt::join(degrees, ", ")),
-                              cut.words.parts),
-                  std::move(program), permuted(op_costs, order), std::move(needed));
+  return as_it_is(step, "experts and their all-to-alls " + describe(cut, degrees), std::move(program),
+                  permuted(op_costs, order), std::move(needed));
 }
 
 // Where the order by stages does not fit the memory, the list schedule takes its place.

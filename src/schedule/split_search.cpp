@@ -1,6 +1,7 @@
 #include "split_search.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -69,6 +70,12 @@ std::vector<std::vector<Range>> range_choices(const Step& step, const config::Ov
   for (int parts : step.part_counts(cut_named("batch"))) choices.push_back({{0, int(step.forward_end()), parts}});
   std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
   return choices;
+}
+
+std::string describe(const Cut& cut, std::span<const int> counts) {
+  const bool alike = std::ranges::count(counts, counts.front()) == std::ptrdiff_t(counts.size());
+  if (alike && counts.front() == 1) return "whole";
+  return fmt::format("in {} {}", fmt::join(alike ? counts.first(1) : counts, ", "), cut.words.parts);
 }
 
 std::string describe(const Step& step, const std::vector<Range>& ranges) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,10 @@ std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std:
 // The choices of ranges to try: those of the dynamic programme, and the whole forward pass as one range for each number
 // of parts; with overlap.reach, instead, ranges of that reach around the MoE layers.
 std::vector<std::vector<Range>> range_choices(const Step& step, const config::Overlap& overlap);
+
+// Numbers of parts by the cut in words, for reports: "in 4 parts" if all are alike, "whole" if all are 1, "in 4, 2
+// parts" otherwise.
+std::string describe(const Cut& cut, std::span<const int> counts);
 
 // The ranges in words, for reports.
 std::string describe(const Step& step, const std::vector<Range>& ranges);

@@ -28,15 +28,13 @@ struct Tiles {
 };
 
 std::string describe(const std::vector<Tiles>& layers) {
-  const auto numbers = [&](int Tiles::*count) {
-    const bool alike = std::ranges::all_of(layers, [&](const Tiles& t) { return t.*count == layers.front().*count; });
-    std::string text;
-    for (const Tiles& tiles : layers)
-      if (text.empty() || !alike) text += (text.empty() ? "" : ", ") + std::to_string(tiles.*count);
-    return text;
-  };
-  return fmt::format("received rows in {} {}, experts' results in {} {}", numbers(&Tiles::sources),
-                     cut_named("source_rows").words.parts, numbers(&Tiles::columns), cut_named("columns").words.parts);
+  std::vector<int> sources, columns;
+  for (const Tiles& tiles : layers) {
+    sources.push_back(tiles.sources);
+    columns.push_back(tiles.columns);
+  }
+  return fmt::format("received rows {}, experts' results {}", describe(cut_named("source_rows"), sources),
+                     describe(cut_named("columns"), columns));
 }
 
 // The order of the instructions of one layer's pass. phase: how often the tiles change on the way to an instruction, or

@@ -183,7 +183,7 @@ TEST_CASE("capacity_rows: in each part a rank receives what the others send to i
       for (std::int64_t from = 0; from < ranks; ++from) bounds.push_back(bounds.back() + sent(from, to));
       std::int32_t end = 0;
       for (std::int64_t p = 0; p < parts; ++p) {
-        const ir::Attributes of_part{{"part", p}, {"parts", parts}};
+        const ir::Attributes of_part{{"part", p}, {"parts", parts}, {"ranks", ranks}};
         const auto received = values_of(checked("capacity_rows", {numbers(1, ranks + 1, bounds)}, of_part));
         CHECK(received.front() == end);
         end = received.back();
@@ -276,8 +276,9 @@ TEST_CASE("inputs that do not fit are refused") {
   CHECK_FALSE(refused("split_filled", {choices, choices, filled}, experts_of_4));
   CHECK(refused("split_capacity", {filled}, {{"part", 2}, {"parts", 2}}));
   CHECK(refused("split_capacity", {rows}, {{"part", 0}, {"parts", 2}}));
-  CHECK(refused("capacity_rows", {rows}, {{"part", 2}, {"parts", 2}}));
-  CHECK(refused("capacity_rows", {buffer}, {{"part", 0}, {"parts", 2}}));
+  CHECK(refused("capacity_rows", {rows}, {{"part", 2}, {"parts", 2}, {"ranks", 2}}));
+  CHECK(refused("capacity_rows", {rows}, {{"part", 0}, {"parts", 2}, {"ranks", 3}}));
+  CHECK_FALSE(refused("capacity_rows", {rows}, {{"part", 0}, {"parts", 2}, {"ranks", 2}}));
   CHECK(refused("join_rows", {filled, {DType::i32, {4, 3}}}, {}));
   CHECK(refused("sum", {buffer, {DType::f32, {4, 3, 1}}}, {}));
   CHECK(refused("sum", {filled, filled}, {}));

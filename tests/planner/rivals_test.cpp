@@ -160,7 +160,7 @@ TEST_CASE("comet: a forced number of tiles, where ranks and columns allow it") {
   auto step = schedule::Step::make(program, costs, {4});
   REQUIRE(step.ok());
   const auto comet = schedule::tile_experts(*step, {.parts = 4}, schedule::program_order(*step));
-  CHECK(comet.how == "received rows in 1 tiles of source ranks, experts' results in 4 tiles of columns");
+  CHECK(comet.how == "received rows whole, experts' results in 4 tiles of columns");
 }
 
 TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunks of the all-reduces") {

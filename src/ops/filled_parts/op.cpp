@@ -11,7 +11,8 @@
 //       expert stream, because it depends on the rank.
 // The rows i32[E/W,W+1] that were found for all parts at once are split in the same way, on the expert stream, so that
 // the messages which follow need not wait for the compute stream. The parts' rows follow each other:
-//   capacity_rows(rows) {part, parts} -> rows of the part: of those from each rank, the ones that split_capacity makes
+//   capacity_rows(rows) {part, parts, ranks} -> rows of the part: of those from each rank, the ones that split_capacity
+//   makes
 //       that rank send in the part.
 //   peer_rows(rows) {part, parts, ranks [, host]} -> rows of the part: those that come from the ranks which send to it
 //       in the part. With `host`, the buffer of every expert begins with the rank's own rows.
@@ -53,8 +54,10 @@ Inferred infer_split_peers(const OpInput& in) {
 Inferred infer_capacity_rows(const OpInput& in) {
   const TensorType& rows = in.operands[0];
   const std::int64_t part = in.attributes.integer("part");
-  if (rows.dtype != DType::i32 || rows.shape.rank() != 2 || part < 0 || part >= in.attributes.integer("parts"))
-    return expected("rows i32[E/W,W+1] and one of their parts");
+  const bool fits =
+      rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[1] == in.attributes.integer("ranks") + 1;
+  if (!fits || part < 0 || part >= in.attributes.integer("parts"))
+    return expected("rows i32[E/W,W+1] of W ranks and one of their parts");
   return Types{rows};
 }
 
@@ -110,7 +113,8 @@ const OpDef table[] = {
      .required = 1,
      .infer = infer_capacity_rows,
      .work = nothing,
-     .samples = {{{i32({4, 2}, Fill::rows)}, {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 3}}}},
+     .samples = {{{i32({4, 2}, Fill::rows)},
+                  {{"capacity", 5}, {"tokens", 16}, {"part", 1}, {"parts", 3}, {"ranks", 1}}}},
      .stream = ir::Stream::expert,
      .kind = Kind::part_helper},
     {.name = "peer_rows",

@@ -154,11 +154,11 @@ class RingedProgram {
   // the reader is outside of rings.
   void need_whole(TensorId id) {
     InWindows& made = in_windows_[id.index()];
-    if (!made.is_maker || made.is_joined) return;
+    if (!made.maker || made.is_joined) return;
     made.is_joined = true;
     ir::Tensor& tensor = result_.program[id];
     tensor.storage = {};
-    const Instruction& maker = *made.is_maker;
+    const Instruction& maker = *made.maker;
     result_.program.instructions.push_back({"join_windows",
                                             made.of.at(made.key),
                                             {id},
@@ -186,7 +186,7 @@ class RingedProgram {
   // Notes the windows of a tensor that the instruction has made.
   void is_made(TensorId id, Windows windows) {
     InWindows& made = in_windows_[id.index()];
-    made.is_maker = source_at_;
+    made.maker = source_at_;
     made.key = place_->key;
     made.ring = place_->ring;
     made.of[place_->key] = std::move(windows);
@@ -214,8 +214,8 @@ class RingedProgram {
 
   // The windows of a tensor of the source, by key.
   struct InWindows {
-    const Instruction* is_maker = nullptr;  // of the source; null if the tensor is made whole
-    int key = -1, ring = Ringed::outside;   // in which it was made
+    const Instruction* maker = nullptr;    // of the source; null if the tensor is made whole
+    int key = -1, ring = Ringed::outside;  // in which it was made
     bool is_joined = false;
     std::map<int, Windows> of = {};
   };

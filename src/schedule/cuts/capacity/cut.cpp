@@ -15,7 +15,7 @@ const Cut& capacity_cut() {
       .rows = expert_rows,
       .part_counts = any_count,
       .filled = {.op = "split_capacity"},
-      .received = {.op = "capacity_rows"}};
+      .received = {.op = "capacity_rows", .attribute = "ranks"}};
   return cut;
 }
 
