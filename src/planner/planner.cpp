@@ -204,6 +204,11 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
   const bool forced = overlap.parts > 1 && schedule::most_parts(wanted.whole().program) > 1;
   if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
+  if (overlap.parts > 1 && schedule::most_parts(wanted.whole().program) == 1 &&
+      !policy_table()[wanted.policy].cuts.empty()) {
+    report.why = fmt::format("{} runs sequential: nothing can be in {} parts here", overlap.policy, overlap.parts);
+    return first;
+  }
   report.why =
       fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
   if (least_gain > 0)

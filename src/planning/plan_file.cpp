@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -126,6 +127,31 @@ std::set<std::string> repeatable_content(const ir::Program& step) {
   return lines;
 }
 
+// The parts of an instruction, and the helpers that split or join them, say of how many they are: each number of them
+// is there equally often, which is once, or once for each window of a ring. The steps of a ring are all but one.
+Status check_parts(const ir::Program& program) {
+  struct Parts {
+    std::int64_t count = 0;
+    std::map<std::int64_t, int> found = {};
+  };
+  std::map<std::string, Parts> parts;
+  for (const ir::Instruction& at : program.instructions) {
+    if (!at.attributes.has("parts") || ops::is_ring_step(at)) continue;
+    const std::string line = description_of(at);
+    const std::int64_t count = at.attributes.integer("parts"), part = at.attributes.integer("part", -1);
+    Parts& of = parts.emplace(line, Parts{count}).first->second;
+    if (count != of.count || part < 0 || part >= count)
+      return config_error(
+          fmt::format("\"{}\": expected one of {} parts, found part {} of {}", line, of.count, part, count));
+    ++of.found[part];
+  }
+  for (const auto& [line, of] : parts)
+    for (std::int64_t part = 0; part < of.count; ++part)
+      if (const auto it = of.found.find(part); it == of.found.end() || it->second != of.found.begin()->second)
+        return config_error(fmt::format("\"{}\": expected part {} of {} as often as the others", line, part, of.count));
+  return {};
+}
+
 Status same_content(const ir::Program& found, const ir::Program& expected) {
   const auto theirs = content_of(found), mine = content_of(expected), repeatable = repeatable_content(expected);
   for (const std::string& line : mine)
@@ -136,7 +162,7 @@ Status same_content(const ir::Program& found, const ir::Program& expected) {
   if (const auto bytes = reduced_bytes(found); bytes != reduced_bytes(expected))
     return config_error(
         fmt::format("expected all-reduces of {} bytes in all, found {}", reduced_bytes(expected), bytes));
-  return {};
+  return check_parts(found);
 }
 
 // Of another model's step, the first named tensor or instruction that differs.

@@ -155,6 +155,15 @@ TEST_CASE("a plan for another mesh of the same ranks is refused with both meshes
             .ends_with("header: mesh: expected a plan of the mesh tensor 2, found data 2"));
 }
 
+TEST_CASE("parts that are numbered otherwise are refused with their instruction") {
+  const config::Config config = config_with(GENERATE("partition", "expert_pipeline"));
+  const PlanFile file(config);
+  const std::string twice = test::match_replaced(file.text, "part=1, parts=", "part=0, parts=");
+  CHECK(has(file.error_of(twice, config), "as often as the others"));
+  const std::string more = test::match_replaced(file.text, "part=0, parts=[0-9]+", "part=0, parts=16");
+  CHECK(has(file.error_of(more, config), "expected one of "));
+}
+
 TEST_CASE("an edit that breaks a plan is refused with the instruction") {
   const config::Config config = config_with("dw");
   const PlanFile file(config);
