@@ -16,8 +16,8 @@ from bench.interleaved import Point
 from bench.policies import Effort, applying
 
 SCALE = 16
-# By devices: more of them need more of this machine's time; so do the many messages of rings.
-DILATION = {"experts": {4: 3, 8: 6}, "step": {2: 2, 4: 6, 8: 16}}
+# By devices: more of them need more of this machine's time; so do the many messages of products split over ranks.
+DILATION = {"experts": {2: 1, 4: 3, 8: 6}, "products": {2: 3, 4: 6, 8: 16}}
 
 
 def point_of(case: Case):
@@ -46,7 +46,7 @@ HEAD = [
 
 
 def dilation_of(case):
-    return DILATION[case.share.of][case.ranks]
+    return DILATION["products" if "model.moe_layer_freq=0" in case.settings else "experts"][case.ranks]
 
 
 def words_of(case):
