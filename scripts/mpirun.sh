@@ -33,7 +33,8 @@ printf '\n' >&2
 # mpirun answers SIGINT and SIGTERM by ending the ranks a second later, but passes SIGUSR1 on to them: a training run then
 # saves and stops. The signal is sent again each second, to the ranks themselves, because mpirun loses a signal that
 # comes before they have started and dies of one that comes when they have ended. A rank ignores it from the second time
-# on.
+# on. The helpers of this script are disowned: bash 5.2 may miss the end of a child that a trap started, and would wait
+# for it for ever.
 job='' stops=0 helpers=''
 stop() {
   stops=$((stops + 1))
@@ -41,6 +42,7 @@ stop() {
   if [ "$stops" -eq 1 ]; then
     request_stop </dev/null >/dev/null 2>&1 3>&- &
     helpers+=" $!"
+    disown
   elif [ "$stops" -eq 2 ]; then  # only once: after a second SIGTERM mpirun exits before its ranks
     kill -TERM "$job" 2>/dev/null || true
   fi
@@ -57,7 +59,7 @@ request_stop() {
 # Ends mpirun if it has waited for a lock of its own for 20 seconds without a running rank: when a rank dies while another
 # connects ("PMIX ERROR: UNREACHABLE"), the mpirun of Open MPI 4.1 can lock itself up.
 end_stuck_mpirun() {
-  local looks=0 rank
+  local job=$1 looks=0 rank
   while sleep 2 && kill -0 "$job"; do
     looks=$((looks + 1))
     grep -q futex "/proc/$job/wchan" || looks=0
@@ -96,9 +98,11 @@ relay=$!
 # OPAL_OUTPUT_STDERR_FD is the descriptor of mpirun's own messages; the ranks get stderr again. mpirun runs in a session
 # of its own, so that the terminal's Ctrl-C reaches only this script, and gets SIGTERM if this script is killed.
 OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_STDERR_FD=2 "${options[@]}" "$@" <&0 &
-job=$!
-end_stuck_mpirun </dev/null >/dev/null 2>&1 &
+started=$!
+end_stuck_mpirun "$started" </dev/null >/dev/null 2>&1 &
 helpers+=" $!"
+disown
+job=$started  # from here on a signal's trap starts a child of its own
 if [ "$stops" -gt 0 ]; then
   stops=0
   stop
@@ -107,10 +111,7 @@ while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
 wait "$job" || code=$?
 # shellcheck disable=SC2086
-{
-  kill $helpers || true
-  wait $helpers || true
-} 2>/dev/null
+kill $helpers 2>/dev/null || true
 echo "exit code $code" >&3 || true
 exec 3>&-
 wait "$relay" || true
