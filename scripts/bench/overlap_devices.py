@@ -17,7 +17,7 @@ from bench.policies import Effort, applying
 
 SCALE = 16
 # By devices: more of them need more of this machine's time; so do the many messages of products split over ranks.
-DILATION = {"experts": {2: 1, 4: 3, 8: 6}, "products": {2: 3, 4: 6, 8: 16}}
+DILATION = {"experts": {2: 2, 4: 3, 8: 6}, "products": {2: 3, 4: 6, 8: 16}}
 
 
 def point_of(case: Case):
