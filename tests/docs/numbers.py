@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares the table of README.md with the results that it links: simulated steps with docs/results/fig11.csv, emulated
-ones with docs/results/overlap.csv.
+ones with docs/results/overlap.csv and overlap_devices.csv.
 
     numbers.py
 
@@ -25,29 +25,31 @@ def simulated(schedule):
     return f"{step:.0f} ms ({low:.0f}-{high:.0f})", step
 
 
-def rows_of(point):
-    return [row for row in read("overlap") if row["point"] == point]
+def rows_of(page, point):
+    return [row for row in read(page) if row["point"] == point]
 
 
-def emulated(policy, point="main"):
+def emulated(page, policy, point="main"):
     """Returns the cell of the policy's fastest step, and its milliseconds."""
-    step = min(float(row["step_ms"]) for row in rows_of(point) if row["policy"] == policy)
+    step = min(float(row["step_ms"]) for row in rows_of(page, point) if row["policy"] == policy)
     return f"{step:.0f} ms", step
 
 
 def links():
     """Returns the rate of the links: "200 Mbit/s" for 200mbit."""
-    return rows_of("main")[0]["rate"].replace("mbit", " Mbit/s")
+    return rows_of("overlap", "main")[0]["rate"].replace("mbit", " Mbit/s")
 
 
 def expected():
     """Returns (what is compared, how, the page, the other, ours) of the rows."""
-    overlap, steps = "[emulated](docs/results/overlap.md)", "[simulated](docs/results/fig11.md)"
-    return [(f"a step without overlap, 2 hosts, {links()} links", overlap, emulated("sequential"), emulated("lancet")),
-            ("the same, experts in parts as Tutel has them", overlap, emulated("expert_pipeline"), emulated("lancet")),
-            ("the same, FlowMoE's schedule", overlap, emulated("flowmoe"), emulated("lancet")),
-            ("products split over 2 hosts, collective matmul", overlap, emulated("collective_matmul", "tensor"),
-             emulated("lancet", "tensor")),
+    network, steps = "[emulated](docs/results/overlap.md)", "[simulated](docs/results/fig11.md)"
+    devices, ours = "[devices](docs/results/overlap_devices.md)", emulated("overlap_devices", "lancet")
+    return [(f"a step without overlap, 2 hosts, {links()} links", network, emulated("overlap", "sequential"),
+             emulated("overlap", "lancet")),
+            ("Tutel's schedule, 2 devices", devices, emulated("overlap_devices", "tutel"), ours),
+            ("FlowMoE's schedule, 2 devices", devices, emulated("overlap_devices", "flowmoe"), ours),
+            ("split products, 2 devices, collective matmul", devices,
+             emulated("overlap_devices", "collective_matmul", "tensor"), emulated("overlap_devices", "lancet", "tensor")),
             ("32 V100, DeepSpeed's schedule", steps, simulated("sequential"), simulated("Lancet")),
             ("the same, Tutel's schedule", steps, simulated("Tutel"), simulated("Lancet"))]
 
