@@ -42,7 +42,7 @@ stop() {
   if [ "$stops" -eq 1 ]; then
     request_stop </dev/null >/dev/null 2>&1 3>&- &
     helpers+=" $!"
-    disown
+    disown "$!" || true  # by its number: the current job may be mpirun, if this child has ended already
   elif [ "$stops" -eq 2 ]; then  # only once: after a second SIGTERM mpirun exits before its ranks
     kill -TERM "$job" 2>/dev/null || true
   fi
@@ -101,7 +101,7 @@ OPAL_OUTPUT_STDERR_FD=3 setpriv --pdeathsig TERM setsid mpirun -x OPAL_OUTPUT_ST
 started=$!
 end_stuck_mpirun "$started" </dev/null >/dev/null 2>&1 &
 helpers+=" $!"
-disown
+disown "$!" || true
 job=$started  # from here on a signal's trap starts a child of its own
 if [ "$stops" -gt 0 ]; then
   stops=0
