@@ -41,6 +41,14 @@ function(lancet_kernel_flags)
   endforeach()
 endfunction()
 
+# A program of a kit build starts on a machine that has only the C library: it brings its own libstdc++ and libgcc. The
+# plugin keeps the shared ones, as the CUDA libraries beside it do.
+function(lancet_portable target)
+  if(LANCET_KIT)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()
+
 # One folder, one op family: src/ops/<folder>/op.cpp defines `<folder>_ops()`, cpu.cpp `<folder>_cpu()`.
 # This function collects them into the two tables that the other modules read.
 function(lancet_op_tables module)
