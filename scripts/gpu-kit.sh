@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Collects the dependencies that a machine without packages and network needs (a bare GPU machine: CUDA, CMake, a
 # compiler) into one folder, from the Debian packages installed here. To build there:
-#   cmake -S . -B build -DLANCET_KIT=DIR -DLANCET_MPI=OFF -DLANCET_ONEDNN=OFF && cmake --build build
+#   cmake -S . -B build -DLANCET_KIT=DIR && cmake --build build
 #   scripts/gpu-kit.sh DIR
 set -euo pipefail
 from=$PWD

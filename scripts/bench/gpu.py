@@ -2,10 +2,10 @@
 the table's head; what there was no time for is below it, with the command that runs the rest.
 
 It builds for this GPU first, or takes the programs of --built. On machines without packages and network, --kit names a
-folder of dependencies (scripts/gpu-kit.sh), without MPI and oneDNN. The benchmarks' peer needs PyTorch 2.
+folder of dependencies (scripts/gpu-kit.sh). The benchmarks' peer needs PyTorch 2.
 
 Each part writes PART.json into --out; gpu-check.json has those of all parts, with those of earlier calls for the same
-build and device, logs.tar the logs and table.txt the table.
+build, logs.tar the logs and table.txt the table. Rows of an earlier call on another device name it.
 
 Exit codes: 0 all parts passed (the table marks figures that miss their targets), 1 something failed, 2 usage, 3 nothing
 failed, but a part had too little time or lacks something, 77 no GPU; 129, 130, 143 ended by SIGHUP, SIGINT, SIGTERM.
@@ -39,9 +39,9 @@ class Part(NamedTuple):
     body: Callable[[Check], str]
 
 
-def speed(name, needs, most, shape, **targets):
+def speed(name, most, shape, **targets):
     """A part that compares one shape with its peer, whose compiler takes a minute or more for each mode."""
-    return Part(name, needs, most, lambda check: parts.compare_speed(check, name, shape, **targets))
+    return Part(name, 60, most, lambda check: parts.compare_speed(check, name, shape, **targets))
 
 
 def overlap(network):
@@ -49,18 +49,21 @@ def overlap(network):
 
 
 PARTS = [
-    Part("probe", 5, 60, parts.probe),
+    Part("probe", 5, 120, parts.probe),
     Part("losses", 5, 60, parts.follow_the_cpu),
     Part("repeat", 5, 60, parts.repeat_exactly),
-    Part("schedules", 15, 120, parts.follow_sequential),
+    speed("dense", 400, parts.GPT2, ratio=1.1, mfu=55, outside=3),
     Part("tests", 20, 400, parts.tests),
-    speed("dense", 150, 400, parts.GPT2, ratio=1.1, mfu=58, outside=3, any_order=True),
-    speed("moe-32k", 150, 500, parts.MOE_32K, ratio=1.1),
-    overlap("p3dn-v100"),
+    speed("moe-32k", 500, parts.MOE_32K, ratio=1.1),
     overlap("p4de-a100"),
+    Part("ranks", 10, 60, parts.ranks),
+    Part("ncu", 15, 90, parts.counters),
+    Part("schedules", 15, 120, parts.follow_sequential),
+    Part("sass", 10, 60, parts.machine_code),
+    overlap("p3dn-v100"),
     Part("trace", 10, 60, parts.trace),
-    speed("moe-4k", 150, 500, parts.MOE_4K, modes="default,reduce-overhead"),
-    speed("moe-large", 150, 500, parts.LARGE_MOE, modes="default,reduce-overhead"),
+    speed("moe-4k", 500, parts.MOE_4K, modes="default,reduce-overhead"),
+    speed("moe-large", 500, parts.LARGE_MOE, modes="default,reduce-overhead"),
     Part("memcheck", 30, 300, lambda check: parts.sanitize(check, "memcheck")),
     Part("racecheck", 30, 300, lambda check: parts.sanitize(check, "racecheck")),
 ]
@@ -75,7 +78,7 @@ def build_options(kit):
     if f"compute_{capability}" in gpu_machine.output_of(["nvcc", "--list-gpu-arch"]).split():
         options.append(f"-DCMAKE_CUDA_ARCHITECTURES={capability}-real")  # for this GPU alone
     if kit:
-        options += [f"-DLANCET_KIT={kit}", "-DLANCET_MPI=OFF", "-DLANCET_ONEDNN=OFF"]
+        options.append(f"-DLANCET_KIT={kit}")
     return options
 
 
@@ -113,11 +116,12 @@ def open_results(options):
     """Makes the folder of results, whose earlier results must be whole and, in a dry run, dry."""
     if not options.out:
         options.out = Path(tempfile.mkdtemp())
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        tempfile.NamedTemporaryFile(dir=options.out).close()
-    except OSError as error:
-        raise Failed(f"cannot write into {options.out}: {error.strerror}") from None
+    for place in filter(None, (options.out, options.copy)):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            tempfile.NamedTemporaryFile(dir=place).close()
+        except OSError as error:
+            raise Failed(f"cannot write into {place}: {error.strerror}") from None
     logs = options.out / "logs.tar"
     try:
         if logs.exists():
@@ -142,23 +146,26 @@ def find_libraries(check):
     options, facts = check.options, check.facts
     if options.dry:
         return
-    libraries = gpu_machine.Libraries(options.plugin, gpu_machine.pythons(options.peer))
+    libraries = gpu_machine.Libraries(options.plugin, gpu_machine.pythons(options.python))
     libraries.require_all()
     check.environment = libraries.environment()
+    with check.folder("start"):
+        check.run("lancet", [options.lancet, "--version"], 30)
     facts["libraries"] = libraries.facts()
     facts["missing"] += libraries.missing
-    if not parts.sanitizer():
+    if not parts.find_tool("compute-sanitizer"):
         facts["missing"].append("compute-sanitizer: memcheck and racecheck do not run")
 
 
-def shown(figure, dry):
+def shown(figure, dry, other_device):
     if dry:
         return f"WORKS: {figure['name']}"
     value, target = figure["value"], figure["target"]
     goal = "" if target is None else f"{figure['target_is']} {target:g}"
     verdict = {None: "", True: "reached", False: "MISSED"}[figure["reached"]]
     number = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3f}" if abs(value) >= 1 else f"{value:.3g}"
-    return f"{figure['name']:<58} {number:>12}  {goal:<16} {verdict:<8} {figure['unit']}"
+    return f"{figure['name']:<58} {number:>12}  {goal:<16} {verdict:<8} {figure['unit']}" + (
+        f", on {other_device}" if other_device else "")
 
 
 def machine_lines(facts):
@@ -179,7 +186,8 @@ def table(check):
     lines += [f"MISSING: {what}" for what in facts["missing"]]
     lines += machine_lines(facts)
     names = [part.name for part in PARTS if part.name in check.results]
-    lines += [shown(figure, facts["dry"]) for name in names for figure in check.results[name]["figures"]]
+    lines += [shown(figure, facts["dry"], check.other_device(check.results[name]))
+              for name in names for figure in check.results[name]["figures"]]
     return "\n".join([*lines, *filter(None, (status_line(check, name) for name in names))])
 
 
@@ -189,7 +197,8 @@ def status_line(check, name):
     record = check.called.get(name, result)
     if record["status"] == "ran" and not record["note"] and not check.facts["dry"]:
         return None
-    when = " (earlier call)" if name not in check.called else ""
+    other = check.other_device(record)
+    when = f" (earlier call{f', on {other}' if other else ''})" if name not in check.called else ""
     kept = "" if record is result else "; the result of an earlier call is kept"
     return f"{record['status'].upper()}: {name}{when}{': ' if record['note'] else ''}{record['note']}{kept}"
 
@@ -202,19 +211,28 @@ def rest(check):
 
 def command_for(check, names):
     options = check.options
-    given = {"--out": options.out, "--built": options.built, "--kit": options.kit, "--python": options.python,
+    given = {"--out": options.out, "--copy": options.copy, "--built": options.built, "--kit": options.kit, "--python": options.python,
              "--seconds": options.seconds if options.seconds != SECONDS else None, "--only": ",".join(names)}
     words = [str(word) for option, value in given.items() if value for word in (option, value)]
     return "python3 scripts/bench gpu " + shlex.join(["--dry", *words] if options.dry else words)
 
 
-def report(check):
-    """Writes and prints the table, if a part of it is of this call, and the command for the rest."""
-    lines = [table(check)] if check.called else []
+def keep_table(check):
+    """Writes the table and the command for the rest, and returns both."""
+    lines = [table(check)]
     if names := rest(check):
         lines.append(f"the rest: {command_for(check, names)}")
+    text = "\n".join(lines) + "\n"
+    (check.out / "table.txt").write_text(text)
+    check.copy(text)
+    return lines
+
+
+def report(check):
+    """Prints the table, if a part of it is of this call, and the command for the rest."""
+    names = rest(check)
+    lines = keep_table(check) if check.called else [f"the rest: {command_for(check, names)}"] if names else []
     if check.called:
-        (check.out / "table.txt").write_text("\n".join(lines) + "\n")
         print(lines[0], flush=True)
     if names:
         run.log(lines[-1])
@@ -252,6 +270,10 @@ def python_path(text):
 
 def add_arguments(parser):
     parser.add_argument("--out", type=folder, help="folder of the results; default: a new folder")
+    parser.add_argument("--copy", type=folder, metavar="DIR",
+                        help="copy what was found into DIR after each part: gpu-check.json, table.txt, sass.gz, and the "
+                             "whole of --out as visit.tar.gz")
+    parser.add_argument("--rest", action="store_true", help="leave out the parts that an earlier call has a result of")
     parser.add_argument("--only", type=part_names, metavar="PART,...", default=[part.name for part in PARTS],
                         help="the parts to run: " + ", ".join(part.name for part in PARTS))
     programs = parser.add_mutually_exclusive_group()
@@ -278,9 +300,13 @@ def run_parts(check):
     for what in facts["missing"]:
         run.log(f"MISSING: {what}")
     run.log(f"parts, into {options.out}")
+    if options.rest:
+        done = [name for name, record in check.results.items() if record["status"] == "ran"]
+        options.only = [name for name in options.only if name not in done]
     for part in PARTS:
         if part.name in options.only:
             check.part(part.name, 2 if options.dry else part.needs, part.most, lambda: part.body(check))
+            keep_table(check)
 
 
 def main(options):
@@ -292,12 +318,12 @@ def main(options):
         if not facts["device"] and not options.dry:
             print("no GPU: nvidia-smi names none", file=sys.stderr)
             return 77
-        options.peer, without = gpu_machine.peer_python(options.python, options.dry)
+        if options.python:  # a wrong one is a wrong call; others are looked for when a part needs one, since it takes long
+            gpu_machine.peer_python(options.python, options.dry)
         open_results(options)
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    facts["missing"] += [without] if without else []
     for line in machine_lines(facts):
         run.log(line)
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:

@@ -1,5 +1,6 @@
 """Runs the parts of `bench gpu` with a time limit each. Every part that ends leaves its results in PART.json, at once,
-so that they survive whatever happens to the next one; gpu-check.json has those of all parts, logs.tar the logs."""
+so that they survive whatever happens to the next one; gpu-check.json has those of all parts, logs.tar the logs. --copy
+names a folder that gets few and small files, for machines from which only such files come back."""
 import contextlib
 import ctypes
 import json
@@ -16,6 +17,7 @@ from bench import gpu_machine, run
 from bench.run import Failed
 
 KEPT_LOG_BYTES = 4 << 20
+CODE = "sass.gz"  # the plugin's machine code: large and compressed, so it is a file of its own wherever results go
 STATUSES = ("not run", "postponed", "late", "failed", "ran")  # worst first
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
@@ -61,9 +63,9 @@ class Check:
     def __init__(self, options, scratch, facts):
         self.options, self.out, self.scratch, self.facts = options, options.out, scratch, facts
         self.device = "cpu" if options.dry else "cuda"
-        self.environment, self.figures = {}, []
+        self.environment, self.figures, self.peer_python = {}, [], None
         self.called = {}  # records by part, of this call
-        self.results = {}  # the best records by part, with those of earlier calls for the same build and device
+        self.results = {}  # the best records by part, with those of earlier calls for the same build
 
     def read_earlier(self, names):
         """Reads the results of earlier calls, and passes over files that no call has written."""
@@ -71,9 +73,24 @@ class Check:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 record = json.loads((self.out / f"{name}.json").read_text())
                 if all(record[key] == self.facts[key] for key in ("dry", "build")) and \
-                        STATUSES.index(record["status"]) >= STATUSES.index("late") and \
-                        record["device"].get("name") == self.facts["device"].get("name"):
+                        STATUSES.index(record["status"]) >= STATUSES.index("late"):
                     self.results[name] = record
+
+    def other_device(self, record):
+        """Returns the name of the device that an earlier call's result is of, if it is not the one that is here."""
+        name = record["device"].get("name", "no GPU")
+        return name if name != self.facts["device"].get("name", "no GPU") else None
+
+    def peer(self):
+        """Returns the Python of the peer, which is looked for once."""
+        if self.peer_python is None:
+            python, without = gpu_machine.peer_python(self.options.python, self.options.dry)
+            self.peer_python = python or ""
+            if without:
+                self.facts["missing"].append(without)
+        if not self.peer_python:
+            raise Missing("no Python with PyTorch")
+        return self.peer_python
 
     def left(self):
         return self.options.end - time.monotonic()
@@ -119,9 +136,24 @@ class Check:
             return  # an earlier call has the better result
         self.results[name] = record
         write_json(self.out / f"{name}.json", record)
-        own = [{key: value for key, value in result.items() if key not in self.facts}
+        own = [{key: value for key, value in result.items()
+                if key not in self.facts or key == "device" and self.other_device(result)}
                for result in self.results.values()]
         write_json(self.out / "gpu-check.json", {**self.facts, "parts": own})
+
+    def copy(self, table):
+        """Copies what the calls have found into the folder of --copy: the figures, the table, the machine code, and an
+        archive of all the rest, from which a call on another machine goes on."""
+        to = self.options.copy
+        if not to:
+            return
+        (to / "table.txt").write_text(table)
+        for name in ("gpu-check.json", CODE):
+            if (self.out / name).exists():
+                shutil.copy(self.out / name, to / name)
+        with tarfile.open(to / "visit.tar.gz.tmp", "w:gz", compresslevel=1) as archive:
+            archive.add(self.out, ".", filter=lambda info: None if info.name == f"./{CODE}" else info)
+        (to / "visit.tar.gz.tmp").replace(to / "visit.tar.gz")
 
     def run(self, name, command, seconds=None, **environment):
         """Runs a command and returns its output, which is also written to NAME.log. seconds: time limit; default: the

@@ -22,6 +22,13 @@ call.restype = ctypes.c_size_t
 returned = call(ctypes.byref(version))
 print(version.value or returned)
 """
+LOAD = """
+import ctypes, os, sys
+try:
+    ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
+except OSError as error:
+    sys.exit(str(error))
+"""
 # A program that is no Python prints something else.
 ASK_TORCH = "import torch; print('PyTorch', 'with' if torch.cuda.is_available() else 'without', 'a GPU')"
 NO_PEER = "so the speeds have no peer"
@@ -92,7 +99,8 @@ def peer_python(given, dry):
 
 class Libraries:
     """The libraries that the plugin needs on this machine. paths: where each is, None if it is not there; folders:
-    those to add to the search path of the program; missing: what the head of the table must say."""
+    those to add to the search path of the program; places: those that may have them besides the system's; missing: what
+    the head of the table must say."""
 
     def __init__(self, plugin, pythons):
         self.plugin, self.folders, self.missing = plugin, [], []
@@ -104,11 +112,24 @@ class Libraries:
                 self.missing.append(instead)
 
     def require_all(self):
-        """Fails where the plugin does not load for want of a library."""
+        """Fails where the plugin does not load: for want of a library, or of a symbol that an older one lacks. Where
+        the system's libraries are such older ones, those of the toolkit and the wheels go before them."""
         gone = [file for file, path in self.paths.items() if not path]
         if gone:
             raise Failed(f"{self.plugin} does not load: found no {', '.join(gone)} in the toolkit, the system and "
                          "Python's wheels")
+        if self.load_error():
+            self.folders = [place for place in self.places if place.is_dir()]
+            self.paths = self.resolve()
+        if error := self.load_error():
+            raise Failed(f"{self.plugin} does not load: {error}")
+
+    def load_error(self):
+        """Returns what the loader says of the plugin, with all its symbols bound; empty if it loads."""
+        done = subprocess.run([sys.executable, "-c", LOAD, self.plugin], capture_output=True, text=True,
+                              env={**os.environ, **self.environment()})
+        lines = done.stderr.strip().splitlines()
+        return "" if done.returncode == 0 else lines[-1] if lines else f"the loader ended with {done.returncode}"
 
     def environment(self):
         old = os.environ.get("LD_LIBRARY_PATH")
@@ -121,13 +142,13 @@ class Libraries:
 
     def search(self, pythons):
         """Adds folders to the search path for the libraries that the system's loader does not find."""
+        cuda = next((file.rpartition(".")[2] for file in self.paths if file.startswith("libcudart.so")), "")
+        self.places = toolkit_folders() + wheel_folders(pythons, cuda)
         if all(self.paths.values()):
             return
-        cuda = next((file.rpartition(".")[2] for file in self.paths if file.startswith("libcudart.so")), "")
-        places = toolkit_folders() + wheel_folders(pythons, cuda)
         # cuDNN loads the compiler of kernels itself, so the plugin does not name it.
         for file in [*(file for file, path in self.paths.items() if not path), f"libnvrtc.so.{cuda}"]:
-            place = next((place for place in places if (place / file).exists()), None)
+            place = next((place for place in self.places if (place / file).exists()), None)
             if place and place not in self.folders:
                 self.folders.append(place)
         self.paths = self.resolve()

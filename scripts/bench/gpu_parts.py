@@ -1,22 +1,26 @@
 """The parts of `bench gpu`: the trainer compared with its peer, on a declared network, on the GPU and the CPU, and
-with every schedule; the tests of the plugin, alone and under compute-sanitizer."""
+with every schedule; the tests of the plugin, alone and under compute-sanitizer; its kernels under a profiler."""
 import filecmp
+import gzip
 import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench import run
-from bench.gpu_check import Late, Missing
+from bench.gpu_check import CODE, Late, Missing
 from bench.policies import without
 from bench.run import Failed
 
 PEER = Path(__file__).resolve().with_name("gpu_peer.py")
 TINY = {"model.n_layer": 2, "model.n_head": 2, "model.n_embd": 32, "model.n_positions": 16, "model.vocab_size": 300,
         "model.moe_layer_freq": 2, "train.seq_len": 16, "train.micro_batch_size": 4}
+# The width of a narrow model, so that products have many tiles, and eight experts.
+SMALL_MOE = {**TINY, "model.n_head": 4, "model.n_embd": 256, "model.experts_per_rank": 8}
 # 32,768 tokens a step, so that products fill the chip and launches do not count.
 GPT2 = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.n_positions": 1024,
         "model.vocab_size": 50257, "model.moe_layer_freq": 0, "train.seq_len": 1024, "train.micro_batch_size": 32}
@@ -24,6 +28,8 @@ MOE_32K = {**GPT2, "model.moe_layer_freq": 2, "model.experts_per_rank": 8}
 # 4,096 tokens a step: launches, and products that do not fill the chip, count as well.
 MOE_4K = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
           "train.seq_len": 512, "train.micro_batch_size": 8}
+# One layer of each kind at full width: every kernel of MOE_32K, few launches.
+TWO_LAYERS = {**MOE_32K, "model.n_layer": 2}
 LARGE_MOE = {**MOE_4K, "model.n_layer": 24, "model.n_head": 16, "model.n_embd": 1024, "train.micro_batch_size": 4}
 # No checkpoint at the end: it would be 1.5 GB, and no part reads it.
 COMMON = {"data.synthetic": True, "train.optimizer": "adamw", "train.lr": 6e-4, "train.weight_decay": 0.1,
@@ -70,14 +76,14 @@ def peer_words(shape):
 
 
 def train_peer(check, name, shape, modes):
-    """Trains the peer, which compiles its model first: that takes most of the part's time, and no build runs beside."""
+    """Trains the peer, with and without deterministic algorithms, and returns its RESULT. It compiles its model first,
+    which takes most of its time."""
     dry = check.options.dry
-    if not check.options.peer:
-        raise Missing("no Python with PyTorch")
+    python = check.peer()
     words = ["--device", "cpu", "--steps", 3, "--warmup", 1] if dry else ["--device", "cuda", "--modes", modes]
     shape = TINY if dry else shape
     libraries = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}  # PyTorch finds its own
-    text = check.run(f"{name}-peer", [check.options.peer, PEER, *peer_words(shape), *words], **libraries)
+    text = check.run(f"{name}-peer", [python, PEER, *peer_words(shape), *words], **libraries)
     return run.result_line(text, f"{name}-peer")
 
 
@@ -96,55 +102,92 @@ def outside_kernels(records):
     return statistics.median(1 - record["compute_ms"] / record["step_ms"] for record in records[8::8])
 
 
-def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default", any_order=False):
-    """Measures one shape and its peer. ratio, mfu, outside: targets; modes: of torch.compile, of which the fastest
-    counts; any_order: measures train.deterministic=false as well."""
+MOST_LOST = 12  # rows of the table of floors that are figures; the log has all
+
+
+def floors(check, name, config):
+    """Times every op of a step and records those that lose most beside their floors (`lancet bench ops`)."""
+    text = check.run(f"{name}-floors", [check.options.lancet, "bench", "ops", config, "--steps", 3, "--json"])
+    found = json.loads(text[text.index("{"):])
+    for row in sorted(found["rows"], key=lambda row: -(row["lost_ms"] or 0))[:MOST_LOST]:
+        if row["lost_ms"] is not None:
+            check.figure(f"{name} lost: {row['op']}, {row['role']}", row["lost_ms"],
+                         unit=f"ms of {row['ms']:.2f} in {row['calls']} calls; floor {row['floor_ms']:.2f}")
+
+
+def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
+    """Measures one shape and its peer, with attention that is deterministic in both and in neither. ratio, mfu, outside:
+    targets; modes: of torch.compile, of which the fastest counts."""
     steps = 9 if check.options.dry else 26
-    records, _, _ = train(check, name, shape, steps, profile=True)
-    tokens = settled(records, "tokens_per_s")
-    check.figure(f"{name} tokens/s", tokens)
-    check.figure(f"{name} MFU", settled(records, "mfu"), mfu, unit="% of the measured product ceiling")
-    check.figure(f"{name} step outside kernels", 100 * max(0.0, outside_kernels(records)), outside, at_least=False,
-                 unit="% of a timed step")
-    if any_order:
-        others, _, _ = train(check, f"{name}-any-order", shape, steps, profile=True, train__deterministic=False)
-        check.figure(f"{name} with train.deterministic=false", settled(others, "tokens_per_s") / tokens,
-                     unit="tokens/s over those of the default")
-    try:
-        peer = train_peer(check, name, shape, modes)
-    except Late:
-        raise
-    except Failed as error:
-        return f"no peer: {error}"
-    check.figure(f"{name} peer tokens/s", peer["tokens_per_s"], unit=f"PyTorch {peer['torch']}, {peer['mode']}")
-    compiled = peer["mode"] != "eager"
-    check.figure(f"{name} over its peer", tokens / peer["tokens_per_s"], ratio if compiled else None,
-                 unit="tokens/s over tokens/s")
+    found = {}
+    for order in ("deterministic", "any order"):
+        settings = {} if order == "deterministic" else {"train__deterministic": False}
+        label = name + ("" if order == "deterministic" else "-any-order")
+        records, run_dir, _ = train(check, label, shape, steps, profile=order == "deterministic", **settings)
+        found[order] = settled(records, "tokens_per_s")
+        check.figure(f"{name} tokens/s, {order}", found[order])
+        check.figure(f"{name} MFU, {order}", settled(records, "mfu"), mfu if order == "any order" else None,
+                     unit="% of the measured product ceiling")
+        check.figure(f"{name} step outside kernels, {order}", 100 * max(0.0, outside_kernels(records)), outside,
+                     at_least=False, unit="% of a timed step")
+        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    notes = []
+    for step in (compare_with_peer, floors_of_shape):
+        try:
+            notes.append(step(check, name, shape, found, ratio, modes))
+        except Late:
+            raise
+        except Failed as error:
+            notes.append(str(error))
+    return "; ".join(filter(None, notes))
+
+
+def compare_with_peer(check, name, shape, found, ratio, modes):
+    peer = train_peer(check, name, shape, modes)
+    compiled = True
+    for order, result in (("any order", peer), ("deterministic", peer["deterministic"])):
+        if "tokens_per_s" not in result:
+            return f"the peer has no deterministic form: {result['error']}"
+        check.figure(f"{name} peer tokens/s, {order}", result["tokens_per_s"],
+                     unit=f"PyTorch {peer['torch']}, {result['mode']}")
+        compiled = compiled and result["mode"] != "eager"
+        check.figure(f"{name} over its peer, {order}", found[order] / result["tokens_per_s"],
+                     ratio if result["mode"] != "eager" else None, unit="tokens/s over tokens/s")
     return "" if compiled else f"PyTorch {peer['torch']} compiles no model: no target against its plain form"
 
 
+def floors_of_shape(check, name, shape, found, ratio, modes):
+    floors(check, name, config_of(check, f"{name}-floors", shape, 4))
+
+
 def follow_the_cpu(check):
-    for dtype, bound in (("fp32", 1e-4), ("bf16", 1e-2)):
-        losses = []
-        for device in ("cpu", check.device):
-            records, _, _ = train(check, f"losses-{dtype}-{device}{len(losses)}", TINY, 20, device, train__dtype=dtype)
-            losses.append([record["loss"] for record in records])
-        off = max(abs(a - b) / abs(a) for a, b in zip(*losses))
-        check.figure(f"20 losses against the CPU's, {dtype}", off, bound, at_least=False, unit="relative")
-    check.require(2)
+    count = 0
+    for width, shape in (("narrow", TINY), ("256 wide, 8 experts", SMALL_MOE)):
+        for dtype, bound in (("fp32", 1e-4), ("bf16", 1e-2)):
+            losses = []
+            for device in ("cpu", check.device):
+                count += 1
+                records, _, _ = train(check, f"losses-{count}-{dtype}-{device}", shape, 20, device, train__dtype=dtype,
+                                      overlap__profile=str(check.work / f"costs-{device}.json"))
+                losses.append([record["loss"] for record in records])
+            off = max(abs(a - b) / abs(a) for a, b in zip(*losses))
+            check.figure(f"20 losses against the CPU's, {dtype}, {width}", off, bound, at_least=False, unit="relative")
+    check.require(4)
 
 
 def repeat_exactly(check):
+    """Trains twice in bf16, and compares all that the runs leave."""
     folders, losses = [], []
     for turn in "ab":
-        records, run_dir, _ = train(check, f"repeat-{turn}", TINY, 6, train__save_interval=6, overlap__policy="lancet")
+        records, run_dir, _ = train(check, f"repeat-{turn}", SMALL_MOE, 20, train__save_interval=20,
+                                    overlap__policy="lancet")
         losses.append([(record["loss"], record["grad_norm"]) for record in records])
-        folders.append(run_dir / "checkpoints/step-000006")
+        folders.append(run_dir / "checkpoints/step-000020")
     files = sorted(path.name for path in folders[0].glob("*.safetensors"))
     if not files:
         raise Failed(f"expected a checkpoint in {folders[0]}, found none")
     same = losses[0] == losses[1] and all(filecmp.cmp(folders[0] / f, folders[1] / f, shallow=False) for f in files)
-    check.figure("two runs bit-equal", int(same), 1, unit="losses, norms, weights and optimizer")
+    check.figure("two runs of 20 bf16 steps bit-equal", int(same), 1, unit="losses, norms, weights and optimizer")
     check.require(1)
 
 
@@ -259,23 +302,35 @@ def by_reason(found):
                      for reason, names in cases_of.items())
 
 
+CASES_AT_ONCE = 4  # most of a case's time is the start of its process
+
+
 def run_cases(check, names):
     """Runs test cases, each in a process of its own: some start further ones, and a fault on the GPU ends all that its
-    process does there. A name that selects none is a failure (-w NoTests). Returns the failed and the skipped ones, in
-    pairs with their reasons."""
-    failed, skipped = [], []
-    for number, name in enumerate(names, 1):
+    process does there. Several run at once; what fails beside others runs again alone, and that counts. A name that
+    selects none is a failure (-w NoTests). Returns the failed, the skipped and the late ones, in pairs with their
+    reasons."""
+    failed, skipped, late = [], [], []
+
+    def run_case(number, name, turn):
+        log = f"case-{number}{turn}"
         try:
-            text = check.run(f"case-{number}", [test_program(check), "-w", "NoTests", selection(name)])
-        except Late:
-            raise
+            text = check.run(log, [test_program(check), "-w", "NoTests", selection(name)])
+        except Late as error:
+            return late, str(error)
         except Failed as error:
-            log = (check.work / f"case-{number}.log").read_text(errors="replace")
-            failed.append((name, why_failed(log) or str(error)))
-            continue
-        if found := re.search(r"SKIPPED: (.*)", text):
-            skipped.append((name, found.group(1)))
-    return failed, skipped
+            return failed, why_failed((check.work / f"{log}.log").read_text(errors="replace")) or str(error)
+        reason = re.search(r"SKIPPED: (.*)", text)
+        return (skipped, reason.group(1)) if reason else (None, "")
+
+    with ThreadPoolExecutor(CASES_AT_ONCE) as pool:
+        outcomes = list(pool.map(run_case, range(1, len(names) + 1), names, [""] * len(names)))
+    for number, (name, (where, reason)) in enumerate(zip(names, outcomes), 1):
+        if where is failed:
+            where, reason = run_case(number, name, "-alone")
+        if where is not None:
+            where.append((name, reason))
+    return failed, skipped, late
 
 
 def require_device(check):
@@ -283,40 +338,101 @@ def require_device(check):
         raise Missing("dry: no device code runs")
 
 
-def run_tests(check, start, what):
-    require_device(check)
-    names = cases(check, start)
-    failed, skipped = run_cases(check, names)
-    passed = len(names) - len(failed) - len(skipped)
+def run_tests(check, names, what):
+    failed, skipped, late = run_cases(check, names)
+    passed = len(names) - len(failed) - len(skipped) - len(late)
     check.figure(f"{what} passed", passed, unit=f"of {len(names)}, {len(skipped)} skipped")
     if failed:
         raise Failed(by_reason(failed))
+    if late:
+        raise Late(by_reason(late))
     if not passed:
         raise Failed(f"all skipped: {by_reason(skipped)}")
     return f"skipped: {by_reason(skipped)}" if skipped else ""
 
 
+def find_tool(name):
+    """Returns the path of a tool of the CUDA toolkit, or None."""
+    return shutil.which(name, path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+
+
+def tool(name):
+    found = find_tool(name)
+    if not found:
+        raise Missing(f"expected {name} on the PATH or in /usr/local/cuda/bin, found none")
+    return found
+
+
+PROBE, RANKS = "probe: ", "two ranks train "  # how the names of these parts' cases begin
+
+
 def probe(check):
-    return run_tests(check, "probe: ", "probes")
+    """Where a probe fails, it runs once more with all that tells why: under memcheck, with the libraries' logs."""
+    require_device(check)
+    names = cases(check, PROBE)
+    try:
+        return run_tests(check, names, "probes")
+    except Failed:
+        logs = {"CUBLASLT_LOG_LEVEL": "5", "CUBLASLT_LOG_FILE": str(check.work / "cublaslt.log"),
+                "CUDNN_LOGLEVEL_DBG": "2", "CUDNN_LOGDEST_DBG": str(check.work / "cudnn.log"),
+                "CUDA_LOG_FILE": str(check.work / "cuda.log")}
+        memcheck = [tool("compute-sanitizer"), "--tool", "memcheck"] if find_tool("compute-sanitizer") else []
+        for number, name in enumerate(names, 1):
+            try:
+                check.run(f"why-{number}", [*memcheck, test_program(check), "-w", "NoTests", selection(name)], **logs)
+            except Failed as error:
+                run.log(f"probe, with the libraries' logs: {error}")
+        raise
 
 
 def tests(check):
-    return run_tests(check, "", "tests on the GPU")
-
-
-def sanitizer():
-    return shutil.which("compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
-
-
-def sanitize(check, tool):
-    """Checks every op on its samples. Other test cases are left out: one provokes a failed allocation, which is an
-    error, and streams that wait for each other are made so slow that they exceed their deadlines."""
     require_device(check)
-    if not sanitizer():
-        raise Missing("expected compute-sanitizer on the PATH or in /usr/local/cuda/bin, found none")
-    text = check.run(tool, [sanitizer(), "--tool", tool, "--error-exitcode", "86", test_program(check), "-w", "NoTests",
-                            "kernels on a GPU*"])
+    return run_tests(check, [name for name in cases(check) if not name.startswith((PROBE, RANKS))], "tests on the GPU")
+
+
+def ranks(check):
+    """Trains two ranks as threads of one process on this GPU. All kernels are loaded before any stream waits."""
+    require_device(check)
+    check.environment = {**check.environment, "CUDA_MODULE_LOADING": "EAGER"}
+    try:
+        return run_tests(check, cases(check, RANKS), "trainings of two ranks on this GPU")
+    finally:
+        del check.environment["CUDA_MODULE_LOADING"]
+
+
+def sanitize(check, checker):
+    """Checks every op of the tree's own kernels on its samples. Other test cases are left out: one provokes a failed
+    allocation, which is an error, and streams that wait for each other are made so slow that they exceed their
+    deadlines. Kernels of libraries are not checked: that takes minutes."""
+    require_device(check)
+    text = check.run(checker, [tool("compute-sanitizer"), "--tool", checker, "--kernel-name", "kns=run_kernel",
+                               "--error-exitcode", "86", test_program(check), "-w", "NoTests", "kernels on a GPU*"])
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
     if not summaries:
-        raise Failed(f"{tool}: expected a summary in its output, found none")
+        raise Failed(f"{checker}: expected a summary in its output, found none")
     return summaries[-1]
+
+
+def counters(check):
+    """Runs the first step of two layers under ncu: how near each of the tree's own kernels is to the rates of the
+    chip. The log has the whole table."""
+    require_device(check)
+    config = config_of(check, "ncu", TWO_LAYERS, 1)
+    text = check.run("ncu", [tool("ncu"), "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy",
+                             "--kernel-name", "regex:run_kernel", "--launch-count", "90", check.options.lancet, "train",
+                             config, "--run-dir", check.work / "run"])
+    kernels = len(re.findall(r"^ +Duration ", text, re.MULTILINE))
+    check.figure("kernels under ncu", kernels, unit="launches of one step of two layers")
+    if not kernels:
+        raise Missing("ncu profiled no kernel, see its log")
+
+
+def machine_code(check):
+    """Keeps the plugin's machine code, for reading elsewhere."""
+    require_device(check)
+    sass = check.work / "sass"
+    with open(sass, "wb") as file:
+        subprocess.run([tool("cuobjdump"), "--dump-sass", check.options.plugin], stdout=file, check=True, timeout=60)
+    with open(sass, "rb") as file, gzip.open(check.out / CODE, "wb", compresslevel=6) as packed:
+        shutil.copyfileobj(file, packed)
+    sass.unlink()

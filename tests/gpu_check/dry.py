@@ -21,7 +21,7 @@ from bench import gpu  # noqa: E402
 
 PARTS = [part.name for part in gpu.PARTS]
 DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-p3dn-v100", "moe-large", "racecheck")]
-DEVICE_PARTS = ("probe", "tests", "memcheck")  # those of DRY_PARTS that run nothing without a GPU
+DEVICE_PARTS = ("probe", "tests", "ranks", "ncu", "sass", "memcheck")  # those of DRY_PARTS that run nothing without a GPU
 
 
 def usage(scratch):
@@ -76,17 +76,23 @@ def earlier_files(scratch):
            done.stderr)
 
 
-FIGURES = ["20 losses against the CPU's, fp32", "20 losses against the CPU's, bf16", "two runs bit-equal",
+LOSSES = [f"20 losses against the CPU's, {dtype}, {width}" for width in ("narrow", "256 wide, 8 experts")
+          for dtype in ("fp32", "bf16")]
+ORDERS = ("any order", "deterministic")
+FIGURES = [*LOSSES, "two runs of 20 bf16 steps bit-equal",
            "schedules with the gradients of sequential", "losses of schedules against those of sequential",
            "two runs of policy lancet bit-equal",
-           *(f"{model} {what}" for model in ("dense", "moe-32k")
+           *(f"{model} {what}, {order}" for model in ("dense", "moe-32k") for order in ORDERS
              for what in ("tokens/s", "MFU", "step outside kernels")),
-           "dense with train.deterministic=false",
            *(f"lancet, mirrored 4 ranks of p4de-a100: {what}"
              for what in ("step over max(compute, network)", "|predicted / measured - 1|"))]
-PEER = ["dense peer tokens/s", "dense over its peer", "moe-32k peer tokens/s", "moe-32k over its peer"]
-TARGETS = {"dense MFU": 58, "dense over its peer": 1.1, "dense step outside kernels": 3, "moe-32k MFU": None,
-           "moe-32k over its peer": 1.1, "lancet, mirrored 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
+PEER = [f"{model} {what}, {order}" for model in ("dense", "moe-32k") for order in ORDERS
+        for what in ("peer tokens/s", "over its peer")]
+TARGETS = {"dense MFU, any order": 55, "dense MFU, deterministic": None,
+           **{f"dense {what}, {order}": target for order in ORDERS
+              for what, target in (("over its peer", 1.1), ("step outside kernels", 3))},
+           "moe-32k MFU, any order": None, **{f"moe-32k over its peer, {order}": 1.1 for order in ORDERS},
+           "lancet, mirrored 4 ranks of p4de-a100: step over max(compute, network)": 1.1,
            "lancet, mirrored 4 ranks of p4de-a100: |predicted / measured - 1|": 3}
 
 
@@ -95,7 +101,7 @@ def documented_targets():
     _, _, section = (ROOT / "docs/gpu.md").read_text().partition("\n## Targets\n")
     rows = dict(re.findall(r"^\| `([\w*-]+)`[^|]* \| (.*) \|$", section, re.MULTILINE))
     for part, name in (("dense", "dense "), ("moe-32k", "moe-32k "), ("overlap-*", "lancet, mirrored ")):
-        expected = sorted(target for figure, target in TARGETS.items() if target and figure.startswith(name))
+        expected = sorted({target for figure, target in TARGETS.items() if target and figure.startswith(name)})
         same(sorted(map(float, re.findall(r"\d+(?:\.\d+)?", rows[part]))), expected, f"docs/gpu.md about {part}")
 
 
@@ -111,7 +117,8 @@ def documented_limits():
 # A Python whose PyTorch trains at 10 tokens/s.
 PEER_DOUBLE = """#!/bin/sh
 test "$1" != -c || exec echo 'PyTorch without a GPU'
-echo 'RESULT {"tokens_per_s": 10, "torch": "of the test", "mode": "default"}'
+echo 'RESULT {"tokens_per_s": 10, "torch": "of the test", "mode": "default",' \
+  '"deterministic": {"tokens_per_s": 5, "mode": "default"}}'
 """
 
 
@@ -131,15 +138,18 @@ def dry(folder):
         expect(math.isfinite(figures[name]["value"]) and figures[name]["value"] >= 0, f"{name}: {figures[name]}")
         expect(figures[name]["reached"] is None, f"a dry run reaches nothing: {figures[name]}")
         expect(f"WORKS: {name}\n" in done.stdout, f"no line of {name} in the table")
-    for dtype in ("fp32", "bf16"):  # the CPU compared with itself
-        same(figures[f"20 losses against the CPU's, {dtype}"]["value"], 0, "the same device compared with itself")
-    same(figures["two runs bit-equal"]["value"], 1, "two runs")
+    for name in LOSSES:
+        same(figures[name]["value"], 0, "the same device compared with itself")
+    same(figures["two runs of 20 bf16 steps bit-equal"]["value"], 1, "two runs")
     same(figures["schedules with the gradients of sequential"]["value"], 9, f"schedules\n{details}")
     expect(figures["losses of schedules against those of sequential"]["value"] < 1e-6, "losses of schedules differ")
     same(figures["two runs of policy lancet bit-equal"]["value"], 1, "two runs of lancet")
     for name, target in TARGETS.items():
         same(figures[name]["target"], target, f"the target of {name}")
-    same(figures["dense over its peer"]["value"], figures["dense tokens/s"]["value"] / 10, "the ratio to the peer")
+    for order, peer in zip(ORDERS, (10, 5)):
+        same(figures[f"dense over its peer, {order}"]["value"], figures[f"dense tokens/s, {order}"]["value"] / peer,
+             "the ratio to the peer")
+    expect(sum(name.startswith("dense lost: ") for name in figures) >= 8, f"the rows of the floors\n{details}")
     for record in result["parts"]:
         status = "not run" if record["part"] in DEVICE_PARTS else "ran"
         same(record["status"], status, f"the status of {record['part']}\n{details}")
@@ -180,12 +190,13 @@ def earlier_results(folder):
 
 def uncompiled_peer(folder):
     """PyTorch that compiles nothing is no measure of the target."""
-    double = write(folder.parent / "peer", PEER_DOUBLE.replace('"default"', '"eager"'))
+    double = write(folder.parent / "peer", PEER_DOUBLE.replace('"default"', '"eager"', 1))
     done = check("--dry", "--only", "dense", "--out", folder, "--python", os.path.relpath(double))
     same(done.returncode, 0, done.stderr)
     (record,) = read(folder / "gpu-check.json")["parts"]
     same(record["note"], "PyTorch of the test compiles no model: no target against its plain form", "the note")
-    same([figure["target"] for figure in record["figures"] if figure["name"] == "dense over its peer"], [None],
+    same([figure["target"] for figure in record["figures"] if figure["name"].startswith("dense over its peer")],
+         [None, 1.1],
          "the target against PyTorch that is not compiled")
 
 

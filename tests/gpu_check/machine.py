@@ -6,7 +6,6 @@ too long, libraries are missing, signals end the check.
 """
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +24,8 @@ REST = "the rest: python3 scripts/bench gpu"
 TEST_CUDA = """#!/bin/sh
 test "$1 $2" != '-w NoTests' || shift 2
 case $1 in
---list-test-names-only) printf 'probe: one\\nprobe: two, with a comma\\nthree\\n'; exit 3 ;;
-'probe: two\\, with a comma')
+--list-test-names-only) printf 'probe: one\\nprobe: two, with a comma\\nthree\\nfour, with a comma\\nfive\\n'; exit 5 ;;
+*'\\, with a comma')
   printf 'x.cpp:1: FAILED:\\nexplicitly with message:\\n  the streams\\n  hang\\n\\n=====\\n'; exit 1 ;;
 three) echo 'SKIPPED: too few GPUs' ;;
 esac
@@ -36,16 +35,22 @@ test "$1" != --list-test-names-only || exec printf 'probe: one\\nprobe: two\\n'
 echo 'SKIPPED: device: expected an NVIDIA driver, found none'
 """
 FAILING = "#!/bin/sh\necho 'error: a disk of the test is full' >&2\nexit 1\n"
+STARTS = "#!/bin/sh\ntest \"$1\" != --version || exit 0\n"  # the head of a program that fails later
 
 
-def machine(scratch, lancet=FAILING, test_cuda=TEST_CUDA):
+def library(path, *words, source=""):
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-Wl,--no-as-needed", *words, "-o", path],
+                   input=source, text=True, check=True)
+
+
+def machine(scratch, lancet=FAILING.replace("#!/bin/sh\n", STARTS), test_cuda=TEST_CUDA):
     """Writes the doubles. Returns the folder for --built and a PATH that names a GPU."""
     built = scratch / "built"
     built.mkdir()
     write(scratch / "nvidia-smi", "#!/bin/sh\necho 'GPU of the test, 1.2'\n")
     write(built / "lancet", lancet)
     write(built / "test_cuda", test_cuda)
-    shutil.copy(PROGRAM, built / "liblancet_cuda.so")  # a file with libraries, none of them cuDNN or NCCL
+    library(built / "liblancet_cuda.so")  # neither cuDNN nor NCCL is among its libraries
     return built, f"{scratch}:{os.environ['PATH']}"
 
 
@@ -60,21 +65,21 @@ def failures(scratch):
     records = {name: read(out / f"{name}.json") for name in ("probe", "losses", "tests")}
     same({name: record["status"] for name, record in records.items()},
          {"probe": "failed", "losses": "failed", "tests": "failed"}, f"statuses\n{details}")
-    same(records["losses"]["note"], "losses-fp32-cpu0 ended with 1: error: a disk of the test is full", "why it failed")
-    for name in ("probe", "tests"):
-        same(records[name]["note"], "the streams hang (probe: two, with a comma)", f"why {name} failed")
+    same(records["losses"]["note"], "losses-1-fp32-cpu ended with 1: error: a disk of the test is full", "why it failed")
+    for name, case in (("probe", "probe: two"), ("tests", "four")):
+        same(records[name]["note"], f"the streams hang ({case}, with a comma)", f"why {name} failed")
     for name, unit in (("probes passed", "of 2, 0 skipped"), ("tests on the GPU passed", "of 3, 1 skipped")):
         same((figures[name]["value"], figures[name]["unit"]), (1, unit), name)
     same(records["probe"]["device"], {"name": "GPU of the test", "driver_version": "1.2"}, "the device")
     missing = ["cuDNN: not found at the build, so attention runs on the tree's own kernels",
                "NCCL: not found at the build, so messages go through the host's memory"]
     head = [f"MISSING: {line}" for line in missing]
-    if not gpu_parts.sanitizer():
+    if not gpu_parts.find_tool("compute-sanitizer"):
         head.append("MISSING: compute-sanitizer: memcheck and racecheck do not run")
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("MISSING: PyTorch: ")]
+    lines = done.stdout.splitlines()
     same(lines[:len(head)], head, "the head of the table")
     expect(lines[len(head)].startswith("device GPU of the test, driver 1.2, "), f"the line of the device: {lines}")
-    expect("FAILED: losses: losses-fp32-cpu0 ended with 1" in done.stdout, f"no line of the failed part\n{details}")
+    expect("FAILED: losses: losses-1-fp32-cpu ended with 1" in done.stdout, f"no line of the failed part\n{details}")
 
 
 def no_driver(scratch):
@@ -87,18 +92,26 @@ def no_driver(scratch):
 
 
 def no_library(scratch):
-    """A plugin that does not load ends the check before its parts."""
+    """A plugin that does not load, or a program that does not start, ends the check before its parts."""
     built, path = machine(scratch)
-    for name, words in (("libgone.so", ()), ("plugin.so", (scratch / "libgone.so",))):
-        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-Wl,--no-as-needed",
-                        f"-Wl,-soname,{name}", *words, "-o", scratch / name], input="", text=True, check=True)
+    plugin = built / "liblancet_cuda.so"
+    library(scratch / "libgone.so", "-Wl,-soname,libgone.so")
+    library(plugin, scratch / "libgone.so")
     (scratch / "libgone.so").unlink()
-    (scratch / "plugin.so").replace(built / "liblancet_cuda.so")
     done = check("--built", built, "--out", scratch / "out", "--only", "probe", PATH=path)
     same((done.returncode, done.stdout, done.stderr.splitlines()[-1]),
-         (1, "", f"error: {built}/liblancet_cuda.so does not load: found no libgone.so in the toolkit, the system and "
-                 "Python's wheels"), "a plugin without its library")
+         (1, "", f"error: {plugin} does not load: found no libgone.so in the toolkit, the system and Python's wheels"),
+         "a plugin without its library")
     same(list((scratch / "out").iterdir()), [], "the results")
+    library(plugin, source="void gone(); void call() { gone(); }")
+    done = check("--built", built, "--out", scratch / "out", "--only", "probe", PATH=path)
+    same((done.returncode, done.stdout, done.stderr.splitlines()[-1]),
+         (1, "", f"error: {plugin} does not load: {plugin}: undefined symbol: gone"), "a plugin without a symbol")
+    library(plugin)
+    write(built / "lancet", FAILING)
+    done = check("--built", built, "--out", scratch / "out", "--only", "probe", PATH=path)
+    same((done.returncode, done.stdout, done.stderr.splitlines()[-1]),
+         (1, "", "error: lancet ended with 1: error: a disk of the test is full"), "a program that does not start")
 
 
 def long_build(scratch):
@@ -138,7 +151,7 @@ def no_signal_ignored():
 def signals(scratch):
     """A signal ends the running program; all but SIGKILL lead to the command for the rest and an empty folder /tmp."""
     pid_file, temporary = scratch / "pid", scratch / "tmp"
-    built, path = machine(scratch, lancet=f"#!/bin/sh\necho $$ >{pid_file}.new; mv {pid_file}.new {pid_file}\n"
+    built, path = machine(scratch, lancet=f"{STARTS}echo $$ >{pid_file}.new; mv {pid_file}.new {pid_file}\n"
                                           "exec sleep 100\n")
     temporary.mkdir()
     words = command("--built", built, "--out", scratch / "out", "--only", "losses,repeat")

@@ -12,3 +12,6 @@ lancet_script_test(emulate_cluster)
 lancet_script_test(slurm)
 set_tests_properties(scripts_slurm PROPERTIES PROCESSORS 2)  # two ranks train for up to 40 s, until Slurm's signal
 lancet_script_test(quickstart)
+lancet_script_test(kit)
+add_test(NAME scripts_kit_build COMMAND ${CMAKE_CURRENT_LIST_DIR}/kit_test.py $<TARGET_FILE:lancet> --build)
+set_tests_properties(scripts_kit_build PROPERTIES TIMEOUT 5400 LABELS long)
