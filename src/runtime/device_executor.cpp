@@ -4,11 +4,12 @@
 // says how far it may be ahead of its device stream. All executors of a device share its device streams.
 //
 // The runs up to the one after which every instruction has run execute one instruction at a time, because a kernel's
-// first call may load code, allocate or connect and so wait for the whole device; it would never return while a device
-// stream waits for a flag. Then, with all device streams idle, each section of the compute stream (device_stream.h) is
-// recorded, to be launched as a graph from the next run on. In a run that leaves instructions out, sections that have
-// some are not launched as graphs. Each host thread ends a step by waiting for its device stream; step_failure.h says
-// how errors end it.
+// first call may load a library's code, allocate or connect and so wait for the whole device; it would never return
+// while a device stream waits for a flag. What an instruction does not do in its first call has to be safe in a later
+// one: the module's own kernels are loaded before, and all_to_all_counts has sent to all ranks of its group. Then, with
+// all device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph
+// from the next run on. In a run that leaves instructions out, sections that have some are not launched as graphs. Each
+// host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
 #include "device_executor.h"
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 
 #include "fake_runtime.h"
 #include "lancet/backend/cuda/device.h"
+#include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/backend/flag_wait.h"
 #include "lancet/backend/paced_stream.h"
 #include "log_capture.h"
@@ -14,6 +15,10 @@ using namespace lancet;
 using test::fake_runtime;
 
 namespace {
+
+const char kernels[2] = {};
+[[maybe_unused]] const bool listed[] = {backend::cuda::list_kernel(&kernels[0]),
+                                        backend::cuda::list_kernel(&kernels[1])};
 
 Error count_error() {
   const auto count = backend::cuda::count_devices();
@@ -95,6 +100,11 @@ TEST_CASE_METHOD(Fresh, "a GPU whose architecture the build lacks is refused") {
         "device: expected a GPU that code for the architectures 80, 90 runs on (CMAKE_CUDA_ARCHITECTURES of this "
         "build), found Tesla V100-SXM2-32GB of 7.0");
   CHECK(fake_runtime().cleared > 0);  // the error must not show up in the next call
+}
+
+TEST_CASE_METHOD(Fresh, "all listed kernels are loaded when a GPU is opened") {
+  opened();
+  CHECK(fake_runtime().loaded == std::vector<const void*>{&kernels[0], &kernels[1]});
 }
 
 TEST_CASE_METHOD(Fresh, "a driver that cannot join streams is refused") {

@@ -92,6 +92,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *result = fake_runtime().has_flag_calls ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  fake_runtime().loaded.push_back(kernel);
+  return fake_runtime().code_error;
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = fake_runtime().free, *total = fake_runtime().total;
   return cudaSuccess;
@@ -171,5 +175,4 @@ Status delay_from(const unsigned long long*, double, cudaStream_t) { return {}; 
 Status scale(float*, std::size_t, float, cudaStream_t) { return {}; }
 Status copy_all(std::span<const Copy>, int, cudaStream_t) { return {}; }
 std::size_t copy_commands(std::size_t) { return 1; }
-cudaError_t has_code() { return test::fake_runtime().code_error; }
 }  // namespace lancet::backend::cuda

@@ -24,7 +24,8 @@ struct FakeRuntime {
   int devices = 1;
   int device = 0;  // the calling thread's
   cudaError_t count_error = cudaSuccess;
-  cudaError_t code_error = cudaSuccess;  // of the query for code for the GPU
+  cudaError_t code_error = cudaSuccess;  // the result of cudaFuncGetAttributes
+  std::vector<const void*> loaded;       // the kernels of its calls
   bool has_flag_calls = true;
   std::size_t free = 1'000'000, total = 2'000'000;
   std::string name = "NVIDIA Test";

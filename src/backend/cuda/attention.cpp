@@ -24,8 +24,8 @@ namespace lancet::backend::cuda {
 #if defined(LANCET_HAVE_CUDNN)
 namespace {
 
-// Limit of a plan's workspace. The deterministic backward pass needs batch * heads * sequence^2 * 2 bytes: 805 MB for 32
-// sequences of 1,024 tokens and 12 heads.
+// Limit of a plan's workspace. The deterministic backward pass needs batch * heads * sequence^2 * 2 bytes: 805 MB for
+// 32 sequences of 1,024 tokens and 12 heads.
 constexpr std::int64_t most_workspace = std::int64_t{1} << 30;
 
 struct Plan {

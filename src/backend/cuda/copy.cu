@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "copy_table.h"
+#include "lancet/backend/cuda/kernel_list.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -14,6 +15,8 @@ __global__ void __launch_bounds__(threads) run_copies(const __grid_constant__ Co
   for (int number = int(blockIdx.y); number < table.count; number += int(gridDim.y))
     table.run(number, std::size_t(blockIdx.x) * blockDim.x + threadIdx.x, std::size_t(gridDim.x) * blockDim.x);
 }
+
+[[maybe_unused]] const bool listed = list_kernel(reinterpret_cast<const void*>(run_copies));
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "delay.h"
+#include "lancet/backend/cuda/kernel_list.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -27,6 +28,10 @@ __global__ void multiply(float* values, std::size_t count, float factor) {
     values[i] *= factor;
 }
 
+[[maybe_unused]] const bool listed[] = {list_kernel(reinterpret_cast<const void*>(wait_for)),
+                                        list_kernel(reinterpret_cast<const void*>(write_time)),
+                                        list_kernel(reinterpret_cast<const void*>(multiply))};
+
 }  // namespace
 
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream) {
@@ -50,11 +55,6 @@ Status mark(unsigned long long* mark, cudaStream_t stream) {
 Status delay_from(const unsigned long long* mark, double milliseconds, cudaStream_t stream) {
   wait_for<<<1, 1, 0, stream>>>(mark, static_cast<unsigned long long>(std::max(milliseconds, 0.0) * 1e6));
   return launched("delay");
-}
-
-cudaError_t has_code() {
-  cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, wait_for);
 }
 
 }  // namespace lancet::backend::cuda

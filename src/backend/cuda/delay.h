@@ -11,6 +11,5 @@ Status delay(double milliseconds, cudaStream_t stream);  // keeps the stream bus
 Status mark(unsigned long long* mark, cudaStream_t stream);
 Status delay_from(const unsigned long long* mark, double milliseconds, cudaStream_t stream);
 Status scale(float* values, std::size_t count, float factor, cudaStream_t stream);
-cudaError_t has_code();  // success if the plugin holds machine code, or PTX, that the current device runs
 
 }  // namespace lancet::backend::cuda

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "check.h"
-#include "delay.h"
+#include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/base/log.h"
 #include "stream.h"
 
@@ -61,7 +61,7 @@ class CudaDevice final : public Device {
     device->index_ = index;
     LANCET_TRY(check(cudaSetDevice(index), "cudaSetDevice"));
     LANCET_TRY(check(cudaGetDeviceProperties(&device->properties_, index), "cudaGetDeviceProperties"));
-    LANCET_TRY(device->check_architecture());
+    for (const void* kernel : listed_kernels()) LANCET_TRY(device->load(kernel));
     device->traits_ = traits_of(device->properties_);
     LANCET_ASSIGN(device->flags_, FlagCalls::find());
     // CUDA returns the least urgent priority first; a smaller number is more urgent.
@@ -126,8 +126,10 @@ class CudaDevice final : public Device {
   void end_range() override { nvtxRangePop(); }
 
  private:
-  Status check_architecture() const {
-    const cudaError_t error = has_code();
+  // Loads a kernel, of which the query for its attributes is a documented way.
+  Status load(const void* kernel) const {
+    cudaFuncAttributes attributes{};
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
       cudaGetLastError();
       return config_error(

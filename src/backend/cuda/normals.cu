@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "check.h"
+#include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/base/rounding.h"
 
 namespace lancet::backend::cuda {
@@ -18,6 +19,9 @@ __global__ void write_normals(T* values, std::size_t count, std::uint32_t seed) 
     values[i] = from_f32<T>(radius * cospif(float(b >> 8) * 0x1p-23f));
   }
 }
+
+[[maybe_unused]] const bool listed[] = {list_kernel(reinterpret_cast<const void*>(write_normals<bf16>)),
+                                        list_kernel(reinterpret_cast<const void*>(write_normals<float>))};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
 
@@ -100,10 +101,15 @@ __global__ void __launch_bounds__(F::threads, blocks_bound<F>()) run_kernel(cons
   }
 }
 
+// Initialized for each kernel whose launch is compiled, which lists it to be loaded before the first launch. Static, as
+// is grant_shared(): nvcc makes a kernel of its own from the same template in each source file.
+template <class BlockType, class F>
+static const bool listed = backend::cuda::list_kernel(reinterpret_cast<const void*>(run_kernel<BlockType, F>));
+
 // CUDA grants a kernel more than 48 KB of shared memory only on request. The request is made once a thread, since a
 // thread works on one device.
 template <class BlockType, class F>
-Status grant_shared(std::size_t bytes) {
+static Status grant_shared(std::size_t bytes) {
   thread_local std::size_t granted = 48 * 1024 - collective_scratch_bytes;
   if (bytes <= granted) return {};
   const auto error = cudaFuncSetAttribute(reinterpret_cast<const void*>(run_kernel<BlockType, F>),
@@ -118,6 +124,7 @@ template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
   if (blocks > 0x7fffffff)
     return internal_error("a launch of " + std::to_string(blocks) + " blocks, at most 2^31 - 1 fit");
+  static_cast<void>(&listed<BlockType, F>);
   const auto* function = reinterpret_cast<const void*>(run_kernel<BlockType, F>);
   LANCET_TRY((grant_shared<BlockType, F>(shared)));
   cudaLaunchAttribute in_clusters{};

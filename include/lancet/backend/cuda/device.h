@@ -10,8 +10,8 @@ namespace lancet::backend::cuda {
 // errors: no driver, a driver too old for this build, no GPU, CUDA_LAUNCH_BLOCKING in the environment.
 Result<int> count_devices();
 
-// Opens device `index` and makes it the calling thread's device. Config errors: the module has no code for its
-// architecture; its driver cannot join streams by flags.
+// Opens device `index`, makes it the calling thread's device and loads the kernels of kernel_list.h there. Config
+// errors: the module has no code for its architecture; its driver cannot join streams by flags.
 Result<std::unique_ptr<Device>> open_device(int index);
 
 }  // namespace lancet::backend::cuda
