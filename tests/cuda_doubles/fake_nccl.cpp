@@ -6,7 +6,9 @@
 
 using lancet::test::fake_nccl;
 
-struct ncclComm {};
+struct ncclComm {
+  bool finalized = false;
+};
 
 namespace lancet::test {
 FakeNccl& fake_nccl() {
@@ -28,8 +30,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, nc
   fake_nccl().blocking = config->blocking != 0;
   return ncclInProgress;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
-  *state = fake_nccl().connects ? fake_nccl().state.load() : ncclInProgress;
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  const bool waits = !fake_nccl().connects || (comm->finalized && !fake_nccl().finalizes);
+  *state = waits ? ncclInProgress : fake_nccl().state.load();
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  comm->finalized = true;
+  ++fake_nccl().finalized;
+  return ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm->finalized) return ncclInvalidUsage;
+  delete comm;
+  ++fake_nccl().destroyed;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {

@@ -10,7 +10,8 @@ namespace lancet::test {
 struct FakeNccl {
   std::atomic<bool> connects{true};              // false: some ranks never come
   std::atomic<ncclResult_t> state{ncclSuccess};  // of queued work
-  std::atomic<int> aborted{0}, sends{0}, receives{0}, sums{0};
+  std::atomic<bool> finalizes{true};             // false: some ranks never finalize
+  std::atomic<int> finalized{0}, destroyed{0}, aborted{0}, sends{0}, receives{0}, sums{0};
   std::atomic<int> max_ctas{0}, min_ctas{0};
   std::atomic<bool> blocking{true};
   std::atomic<int> connected{0};

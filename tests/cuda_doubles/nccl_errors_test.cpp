@@ -18,7 +18,8 @@ constexpr auto soon = std::chrono::seconds(1);
 struct FreshNccl {
   FreshNccl() {
     auto& nccl = fake_nccl();
-    nccl.connects = true, nccl.state = ncclSuccess;
+    nccl.connects = true, nccl.finalizes = true, nccl.state = ncclSuccess;
+    nccl.finalized = 0, nccl.destroyed = 0;
     nccl.aborted = 0, nccl.sends = 0, nccl.receives = 0, nccl.sums = 0, nccl.connected = 0;
     nccl.no_memory_on = -1, nccl.not_opened_on = -1, nccl.opened = 0, nccl.stopped = 0;
     test::fake_runtime() = {};
@@ -66,6 +67,26 @@ TEST_CASE_METHOD(FreshNccl, "all ranks report a failed connection with the ranks
           "by NCCL_SOCKET_IFNAME=eth9 timed out after 1 s");
   }
   CHECK(fake_nccl().aborted == 2);
+  CHECK(fake_nccl().finalized == 0);
+}
+
+TEST_CASE_METHOD(FreshNccl, "a healthy communicator ends when all ranks have finalized theirs") {
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&, backend::Stream&) { return Status(); }))
+    CHECK(status.ok());
+  CHECK(fake_nccl().finalized == 2);
+  CHECK(fake_nccl().destroyed == 2);
+  CHECK(fake_nccl().aborted == 0);
+}
+
+TEST_CASE_METHOD(FreshNccl, "a communicator whose peers never finalize theirs is aborted after the timeout") {
+  fake_nccl().finalizes = false;
+  const auto start = std::chrono::steady_clock::now();
+  for (const Status& status : on_two_ranks([](comm::DeviceCommunicator&, backend::Stream&) { return Status(); }))
+    CHECK(status.ok());
+  CHECK(std::chrono::steady_clock::now() - start >= soon);
+  CHECK(fake_nccl().finalized == 2);
+  CHECK(fake_nccl().destroyed == 0);
+  CHECK(fake_nccl().aborted == 2);
 }
 
 TEST_CASE_METHOD(FreshNccl, "a connection that breaks while calls are queued is an error") {
@@ -81,6 +102,8 @@ TEST_CASE_METHOD(FreshNccl, "a connection that breaks while calls are queued is 
     CHECK(status.error().message.find("NCCL: ") == 0);
     CHECK(status.error().message.find(" failed: remote process exited; as NCCL says it") != std::string::npos);
   }
+  CHECK(fake_nccl().aborted == 2);
+  CHECK(fake_nccl().finalized == 0);
 }
 
 TEST_CASE_METHOD(FreshNccl, "an aborted communicator fails every call, also a waiting one of another thread") {
@@ -158,7 +181,8 @@ TEST_CASE_METHOD(FreshNccl, "a refused window on one rank disables windows on al
   check_without(ask_for_windows(), 0, "NCCL: a window failed: remote process exited; as NCCL says it");
   CHECK(fake_nccl().opened == 2);
   CHECK(fake_nccl().connected == 4);
-  CHECK(fake_nccl().aborted == 4);  // two before the second connection, two when the communicators end
+  CHECK(fake_nccl().aborted == 2);  // before the second connection
+  CHECK(fake_nccl().destroyed == 2);
 }
 
 TEST_CASE_METHOD(FreshNccl, "a communicator ends after the kernels in its windows, or after a timeout") {
@@ -175,6 +199,7 @@ TEST_CASE_METHOD(FreshNccl, "a communicator ends after the kernels in its window
   test::fake_runtime().event_state = cudaErrorNotReady;
   for (const Status& status : on_two_ranks(abort_after_kernel)) CHECK(status.ok());
   CHECK(test::event_queries() > 1);
-  CHECK(fake_nccl().aborted == 4);
+  CHECK(fake_nccl().aborted == 2);
+  CHECK(fake_nccl().destroyed == 2);
   CHECK(test::stream_queries() == 0);  // the stream of the pushes may be gone
 }

@@ -4,6 +4,10 @@
 // The ranks agree over the host communicator on every result that must be the same everywhere (the connection, the
 // window), so that either all ranks have it or none. A failed window registration leaves the NCCL communicator
 // unusable; it is then aborted and made again.
+//
+// A healthy communicator is finalized when it ends, since its proxy may still be sending what a peer waits for. One
+// that has failed is aborted, and so is one whose peers do not finalize theirs in time: a broken peer must not block
+// the end of the process.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nccl.h>
@@ -28,6 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds most_for_pushes(500);  // far longer than a push lasts
+constexpr std::chrono::milliseconds most_for_end(3000);    // healthy ranks end at nearly the same time
 
 // The network interface that the environment sets for NCCL, for errors.
 std::string interfaces() {
@@ -67,7 +72,12 @@ class EndOfPushes {
 class Nccl final : public DeviceCommunicator {
  public:
   explicit Nccl(const DeviceStream& stream) : stream_(stream) {}
-  ~Nccl() override { drop(); }  // a broken peer must not block the end of the process
+  ~Nccl() override {
+    if (connected_ && finalized())
+      ncclCommDestroy(comm_);
+    else
+      drop();
+  }
 
   // Collective.
   Status connect() {
@@ -77,7 +87,9 @@ class Nccl final : public DeviceCommunicator {
     // Sent even after a failure: the other ranks wait for it, and agree() reports the failure to them.
     LANCET_TRY(stream_.host->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
     if (made.ok()) made = start(id);
-    return agree(made);
+    LANCET_TRY(agree(made));
+    connected_ = true;
+    return {};
   }
 
   int rank() const override { return stream_.host->rank(); }
@@ -173,6 +185,15 @@ class Nccl final : public DeviceCommunicator {
     const std::lock_guard lock(mutex_);
     if (comm_) ncclCommAbort(comm_);
     comm_ = nullptr;
+    connected_ = false;
+  }
+
+  // Waits until the work of all ranks has ended; false if the communicator has failed, or a rank does not respond.
+  bool finalized() {
+    const auto found = state();
+    if (!found.ok() || *found != ncclSuccess) return false;
+    const Status begun = with_comm([&] { return check(ncclCommFinalize(comm_), "ncclCommFinalize"); });
+    return begun.ok() && queued("the end", std::min(stream_.timeout, most_for_end)).ok();
   }
 
   Status start(const ncclUniqueId& id) {
@@ -277,6 +298,7 @@ class Nccl final : public DeviceCommunicator {
 
   const DeviceStream stream_;
   ncclComm_t comm_ = nullptr;
+  bool connected_ = false;  // all ranks are
   std::mutex mutex_;
   std::string why_;
   std::unique_ptr<NcclWindow> lsa_;
