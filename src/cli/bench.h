@@ -8,6 +8,7 @@ namespace lancet::cli {
 // outside a build tree or without git.
 std::string commit();
 
+void add_bench_ops(CLI::App& bench, Selection& selection);
 void add_bench_network(CLI::App& bench, Selection& selection);
 void add_bench_checkpoint(CLI::App& bench, Selection& selection);
 void add_bench_sweep(CLI::App& bench, Selection& selection);

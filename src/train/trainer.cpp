@@ -125,6 +125,7 @@ class TrainerImpl final : public Trainer {
     return record;
   }
 
+  void time_next_step() override { time_step_ = true; }
   bool is_open() const override { return open_; }
   Status settle() override {
     if (!open_) return {};
@@ -287,9 +288,10 @@ class TrainerImpl final : public Trainer {
     record.lr = learning_rate(config_.train, step);
     set_schedule(step, record.lr);
     tally_.clear();
+    const bool timed = std::exchange(time_step_, false) || step + 1 == config_.log.trace;
     for (int run = 0; run < runs_a_step(); ++run) {
       LANCET_TRY(fill(data_.batches(), training_order_, step_, step, run * micro_batches_a_run()));
-      const bool traced = run + 1 == runs_a_step() && step + 1 == config_.log.trace;
+      const bool traced = timed && run + 1 == runs_a_step();
       if (traced) step_.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
       LANCET_TRY(step_.executor->run(which(run)));
@@ -475,6 +477,7 @@ class TrainerImpl final : public Trainer {
   std::optional<std::string> trace_;  // of the last step, if it was planned again after it
   bool open_ = false;                 // the last step has left its end to the next one
   double norm_before_ = 0;
+  bool time_step_ = false;  // the next step times its instructions
 };
 
 }  // namespace

@@ -10,10 +10,14 @@ namespace lancet::profiler {
 // since noise only slows a product down.
 double measure_product_peak(DType dtype, int threads);
 
-// FLOP/s of an accelerator on products of 8192^3. Errors: no kernel or no memory for it.
-Result<double> measure_product_peak(runtime::Accelerator& accelerator, DType dtype);
+// FLOP/s of an accelerator on products of size^3. Errors: no kernel or no memory for it.
+Result<double> measure_product_peak(runtime::Accelerator& accelerator, DType dtype, std::int64_t size = 8192);
 
 // Bytes per second, read and written, of a sum over arrays far larger than the caches.
 double measure_memory_bandwidth(int threads);
+
+// The same of a device: a copy of this many bytes, fewer if less than four times as many are free, from its memory to
+// its memory. Errors: the device's.
+Result<double> measure_memory_bandwidth(backend::Device& device, std::int64_t bytes);
 
 }  // namespace lancet::profiler

@@ -57,6 +57,8 @@ class Trainer {
   enum class Border : std::uint8_t { closed, open };
   virtual Result<run::StepRecord> step(std::int64_t step, Border border) = 0;
   Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
+  // Requests that the last run of the next step times every instruction (runtime::Executor::time_next_run).
+  virtual void time_next_step() = 0;
   // True if the last step has left something (run::StepRecord::is_norm_known: whether also its norm).
   virtual bool is_open() const = 0;
   // Completes the last step; nothing if it is complete. Evaluation and generation do it themselves; store() is to be
