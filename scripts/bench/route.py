@@ -7,7 +7,6 @@ measured bandwidth.
 """
 import json
 import os
-import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -26,17 +25,18 @@ FORWARD, BACKWARD = ("top_k", "slots", "dispatch", "combine"), ("combine_dx", "d
 
 class Ops(NamedTuple):
     ms: dict  # by op, of a step
-    bytes: dict  # by op that is no product, of a step
+    bytes: dict  # by op, of a step
     bandwidth: float  # bytes per ms
 
 
 def parse(text):
-    """Reads what `lancet bench ops` prints."""
-    found = Ops({}, {}, float(re.search(r"([\d.]+) GB/s \(", text)[1]) * 1e6)
-    for op, ms, rates in re.findall(r"^(\w+) +\w+ +compute +\d+ +([\d.]+) +[\d.]+%(.*)$", text, re.MULTILINE):
-        found.ms[op] = found.ms.get(op, 0) + float(ms)
-        if rates.startswith(" " * 10):  # no rate of a product, but one of bytes
-            found.bytes[op] = found.bytes.get(op, 0) + float(ms) * float(rates.split()[0]) * 1e6
+    """Reads what `lancet bench ops --json` prints."""
+    document = json.loads(text)
+    found = Ops({}, {}, document["ceilings"]["gb_per_s"] * 1e6)
+    for row in document["rows"]:
+        if row["stream"] == "compute":
+            found.ms[row["op"]] = found.ms.get(row["op"], 0) + row["ms"]
+            found.bytes[row["op"]] = found.bytes.get(row["op"], 0) + row["mbyte"] * 1e6
     return found
 
 
@@ -47,7 +47,7 @@ def measure(lancet, side):
         config = Path(folder) / "config.json"
         config.write_text(json.dumps({"model": model, "data": {"synthetic": True}, "train": TRAIN,
                                       "threads": os.cpu_count(), "device": "cpu"}))
-        return parse(run.call([lancet, "bench", "ops", config, "--steps", 20]).out)
+        return parse(run.call([lancet, "bench", "ops", config, "--steps", 20, "--json"]).out)
 
 
 def total(ops, names):

@@ -323,14 +323,4 @@ TEST_CASE("help lists the main commands and options") {
   CHECK(lancet("data train-tokenizer --help").lines_with("UTF-8 text files") == 1);
 }
 
-TEST_CASE("bench ops names the ops and their share of the time") {
-  const TemporaryFolder folder;
-  const auto outcome = lancet("bench ops --steps 2 " + folder.write("small.json", test::small_config_text));
-  INFO(outcome.output);
-  CHECK(outcome.code == 0);
-  CHECK(outcome.lines_with("ceilings, 1 thread") == 1);
-  for (const char* op : {"linear_dw", "expert_linear ", "dispatch ", "adamw", "cross_entropy_train"})
-    CHECK(outcome.lines_with(op) >= 1);
-}
-
 }  // namespace lancet

@@ -37,7 +37,15 @@ std::byte* device_address(void* memory) {
 
 class HostEvent final : public Event {
  public:
-  std::atomic<Clock::rep> at{0};
+  explicit HostEvent(std::atomic<std::int64_t>* events) : events_(events) {}
+  void record() {
+    at_.store(events_ ? 1'000'000 * ++*events_ : Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  }
+  std::int64_t at() const { return at_.load(); }  // nanoseconds
+
+ private:
+  std::atomic<std::int64_t>* const events_;
+  std::atomic<std::int64_t> at_{0};
 };
 
 class HostGraph final : public Graph {
@@ -183,7 +191,7 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
   }
   Status record(Event& event) override {
     return enqueue([&event]() -> Status {
-      static_cast<HostEvent&>(event).at.store(Clock::now().time_since_epoch().count());
+      static_cast<HostEvent&>(event).record();
       return {};
     });
   }
@@ -292,10 +300,11 @@ class HostQueue final : public Device {
     if (options_.one_queue) shared_ = worker;
     return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(std::move(worker), options_.records));
   }
-  Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<HostEvent>()); }
+  Result<std::unique_ptr<Event>> make_event() override {
+    return std::unique_ptr<Event>(std::make_unique<HostEvent>(options_.events));
+  }
   Result<double> milliseconds(Event& from, Event& to) override {
-    const auto at = [](Event& event) { return static_cast<HostEvent&>(event).at.load(); };
-    return std::chrono::duration<double, std::milli>(Clock::duration(at(to) - at(from))).count();
+    return double(static_cast<HostEvent&>(to).at() - static_cast<HostEvent&>(from).at()) * 1e-6;
   }
 
  private:

@@ -22,6 +22,7 @@ struct HostQueueOptions {
   std::string identity = {};                     // Device::identity(); empty: unique to the device
   std::atomic<int>* host_allocations = nullptr;  // counts calls of allocate_host
   std::atomic<int>* streams = nullptr;           // counts calls of make_stream
+  std::atomic<std::int64_t>* events = nullptr;   // counts recorded events, which are then one millisecond apart
   std::size_t most_queued = 0;                   // pieces of work that a stream's queue holds; 0: no limit
   bool records = true;                           // false: no capture succeeds
   int dropped_copy = 0;                          // number of a copy that is not made, counted from 1; 0: none
