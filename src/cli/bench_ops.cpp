@@ -52,7 +52,8 @@ Result<Ceilings> measure_ceilings(const OpOptions& options, DType dtype, int thr
 
 double lost_ms(const OpRow& row) { return row.ms - *row.floor_ms; }
 
-// The sum of the rows that have a floor.
+// The sum of the rows that have a floor. One that is above its row's time counts as that time, so that it hides no time
+// that other rows lose.
 OpRow total_of(const std::vector<OpRow>& rows) {
   OpRow total{"total", "", "compute", 0, 0, 0, 0, 0.0};
   for (const OpRow& row : rows) {
@@ -61,7 +62,7 @@ OpRow total_of(const std::vector<OpRow>& rows) {
     total.flops += row.flops;
     total.bytes += row.bytes;
     total.ms += row.ms;
-    *total.floor_ms += *row.floor_ms;
+    *total.floor_ms += std::min(*row.floor_ms, row.ms);
   }
   return total;
 }
@@ -97,8 +98,9 @@ std::string text_of(const OpTimes& times, int steps, DType dtype, bool accelerat
   for (const OpRow& row : times.rows) text += line_of(row, times, true);
   text += line_of(total_of(times.rows), times, false);
   return text +
-         "floor: the longer of the op's FLOPs and its bytes at these ceilings. lost: ms - floor, of one row's sums.\n"
-         "c: the row's bytes pass faster than the ceiling of bytes, so a cache holds some: its floor is too high.\n";
+         "floor: the longer of the row's FLOPs and its bytes at these ceilings; at most ms in the total. lost: ms - "
+         "floor.\n"
+         "c: the row's bytes pass faster than the ceiling, since a cache holds some of them: its floor is too high.\n";
 }
 
 nlohmann::ordered_json json_of(const OpRow& row) {
