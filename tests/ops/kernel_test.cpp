@@ -107,6 +107,12 @@ TEST_CASE("the comparison notices planted faults") {
   CHECK(compare(got, expected, before, 1).has_value());
   got.as<float>()[2] = -2.00002f;
   CHECK(compare(got, expected, before, 1).has_value());
+  double largest = 0;  // the tolerance of -2 is 6 * 2^-23 * (2 + the root of 2.5)
+  got.as<float>()[0] = 1 + 0x1p-23f;
+  CHECK(compare(got, expected, before, 1, {}, &largest).has_value());
+  CHECK(largest == Approx((double(2.00002f) - 2) / (6 * 0x1p-23 * (2 + std::sqrt(2.5)))).epsilon(1e-9));
+  CHECK(compare(before, expected, before, 1, {}, &largest).has_value());
+  CHECK(std::isinf(largest));
   CHECK(got.intact());
   got.data()[got.size()] = std::byte{0};
   CHECK_FALSE(got.intact());

@@ -247,7 +247,8 @@ ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> oper
 }
 
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
-                                   const std::vector<GuardedTensor>& operands, const ReferenceCall& expected) {
+                                   const std::vector<GuardedTensor>& operands, const ReferenceCall& expected,
+                                   double* largest) {
   std::vector<std::string> faults = outcome.faults;
   auto add = [&](const char* what, std::size_t which, const std::optional<std::string>& fault) {
     if (fault) faults.push_back(fmt::format("{} {}: {}", what, which, *fault));
@@ -258,12 +259,13 @@ std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
         storage < 0 ? GuardedTensor(outcome.results[r].type()) : operands[std::size_t(storage)];
     add("result", r,
         compare(outcome.results[r], expected.results[r], before, expected.length,
-                r < expected.terms.size() ? expected.terms[r] : std::vector<double>{}));
+                r < expected.terms.size() ? expected.terms[r] : std::vector<double>{}, largest));
   }
   for (int i : op.writes) {
     const auto at = std::size_t(i);
     if (at < operands.size())
-      add("operand", at, compare(outcome.operands[at], expected.operands[at], operands[at], expected.length));
+      add("operand", at,
+          compare(outcome.operands[at], expected.operands[at], operands[at], expected.length, {}, largest));
   }
   return faults;
 }
@@ -276,17 +278,18 @@ ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTenso
 }
 
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length, const std::vector<double>& terms) {
+                                   double length, const std::vector<double>& terms, double* largest) {
   double squares = 0, counted = 0;
   for (double x : reference.values)
     if (!std::isnan(x)) squares += x * x, counted += 1;
   const double norm = std::sqrt(squares / std::max(counted, 1.0));
   const std::size_t size = element_size(got.type());
+  std::optional<std::string> fault;
   for (std::int64_t i = 0; i < std::int64_t(reference.values.size()); ++i) {
     const double expected = reference[i], found = element(got, i);
     if (std::isnan(expected)) {
-      if (std::memcmp(got.data() + std::size_t(i) * size, before.data() + std::size_t(i) * size, size) != 0)
-        return fmt::format("element {} of {} was written, to {}", i, ir::to_string(got.type()), found);
+      if (!fault && std::memcmp(got.data() + std::size_t(i) * size, before.data() + std::size_t(i) * size, size) != 0)
+        fault = fmt::format("element {} of {} was written, to {}", i, ir::to_string(got.type()), found);
       continue;
     }
     const DType dtype = got.type().dtype;
@@ -295,11 +298,14 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
     // A sum of `length` terms in f32 has a rounding error of about the root of its length, in units of the terms' size.
     double tolerance = exact ? 0 : (4 + 2 * std::sqrt(length)) * 0x1p-23 * scale;
     if (dtype == DType::bf16) tolerance += 0x1p-8 * scale;
-    if (!(std::abs(found - expected) <= tolerance))
-      return fmt::format("element {} of {}: expected {}, found {} (tolerance {:.3g})", i, ir::to_string(got.type()),
-                         expected, found, tolerance);
+    const double error = std::abs(found - expected);
+    if (largest && error != 0)
+      *largest = std::max(*largest, std::isnan(error) ? std::numeric_limits<double>::infinity() : error / tolerance);
+    if (!fault && !(error <= tolerance))
+      fault = fmt::format("element {} of {}: expected {}, found {} (tolerance {:.3g})", i, ir::to_string(got.type()),
+                          expected, found, tolerance);
   }
-  return std::nullopt;
+  return fault;
 }
 
 // ---- samples
