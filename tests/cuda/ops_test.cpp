@@ -182,8 +182,10 @@ TEST_CASE("products and attention of a real model's width on a GPU") {
   }
 }
 
-// cuBLASLt proposes other algorithms for other numbers of rows.
-TEST_CASE("products in parts have the bits of the whole on a GPU") {
+// An algorithm of cuBLASLt may split a product among its blocks by the number of rows (split-K, stream-K), so that a
+// part has other bits than the same rows of the whole. Which parts do is printed; what is checked is that they agree as
+// two results do that are each within the tolerance.
+TEST_CASE("products in parts agree with the whole on a GPU") {
   const auto accelerator = open_gpu();
   if (!accelerator) return;
   Gpu gpu(*accelerator);
@@ -198,6 +200,9 @@ TEST_CASE("products in parts have the bits of the whole on a GPU") {
         const ops::Sample sample{operands, {}};
         const auto whole = make_operands(sample, SampleRoute(sample, seed), seed);
         const Outcome expected = gpu.run(op, whole, {});
+        CHECK(expected.faults.empty());
+        int count = 0, equal = 0;
+        double largest = 0;
         for (const std::int64_t parts : {2, 4})
           for (std::int64_t part = 0; part < parts; ++part) {
             INFO(name_of_op << " of " << 4 * rows << " rows in " << name(t) << ", part " << part << " of " << parts);
@@ -205,9 +210,22 @@ TEST_CASE("products in parts have the bits of the whole on a GPU") {
             auto own = whole;
             own[0] = slice(whole[0], 0, begin, end);
             const Outcome found = gpu.run(op, own, {{"part", part}, {"parts", parts}});
-            for (std::size_t r = 0; r < expected.results.size(); ++r)
-              CHECK(found.results[r].same_bytes(slice(expected.results[r], 0, begin, end)));
+            CHECK(found.faults.empty());
+            bool same = true;
+            for (std::size_t r = 0; r < expected.results.size(); ++r) {
+              const GuardedTensor of_whole = slice(expected.results[r], 0, begin, end);
+              same = same && found.results[r].same_bytes(of_whole);
+              double ratio = 0;
+              compare(found.results[r], to_double(of_whole), GuardedTensor(of_whole.type()),
+                      double(whole[0].shape().back()), {}, &ratio);
+              CHECK(ratio <= 2);
+              largest = std::max(largest, ratio);
+            }
+            ++count, equal += same;
           }
+        std::cout << fmt::format("{} of {} rows in {}: {} of {} parts have the whole's bits; ", name_of_op, 4 * rows,
+                                 name(t), equal, count)
+                  << fmt::format("at most {:.2g} of the tolerance apart\n", largest);
       }
     }
 }
