@@ -24,7 +24,9 @@
 namespace lancet {
 namespace {
 
-constexpr double loss_tolerance = 1e-4, norm_tolerance = 1e-3;  // relative
+// Relative. A combine() of one rank that is wrong by a hundredth moves a loss by 1.6e-4 and a norm by 9e-4 within four
+// steps; one that is wrong by 1e-5, more than f32 rounds, moves them by 1e-7 and 3e-7.
+constexpr double loss_tolerance = 1e-4, norm_tolerance = 5e-4;
 
 using Accelerators = std::array<runtime::Accelerator*, 2>;                // of the ranks; null: they train on the CPU
 using Progress = std::function<void(int rank, const std::string& what)>;  // what a rank does now
