@@ -1,6 +1,7 @@
 #include "launch_kernels.h"
 
 #include "ops/device/launch.h"
+#include "ops/device/run_instructions.h"
 #include "ops/expert_linear/ordered_tiles.h"
 
 namespace lancet::test {
@@ -111,6 +112,10 @@ int most_arriving_blocks() {
 
 Status run_push(backend::Stream& stream, std::int64_t blocks, const Arrival& arrival) {
   return ops::device::launch(stream, blocks, Push{arrival});
+}
+
+Status run_instructions(backend::Stream& stream, Instructions* io) {
+  return ops::device::launch(stream, 1, RunInstructions{io});
 }
 
 Status run_in_clusters(backend::Stream& stream, std::int64_t blocks, std::int32_t* ranks) {

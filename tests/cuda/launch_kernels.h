@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "lancet/backend/device.h"
+#include "ops/references/instructions.h"
 
 namespace lancet::test {
 
@@ -16,6 +17,9 @@ Status run_meeting(backend::Stream& stream, std::int64_t blocks, std::uint32_t* 
 // Every block waits for *word until *stop, in page-locked host memory, is not 0; then stopped[b] = 1.
 Status run_until_stopped(backend::Stream& stream, std::int64_t blocks, std::uint32_t* word, std::uint32_t* stop,
                          std::int32_t* stopped);
+
+// Runs the device instructions on *io, in device memory.
+Status run_instructions(backend::Stream& stream, Instructions* io);
 
 // Rows that one stream's kernel writes and announces to a kernel of another stream, which multiplies them meanwhile.
 // rows: a multiple of 8. All arrays are in device memory but `stop`, which is in page-locked host memory.

@@ -1,7 +1,8 @@
-// Launches that the host cannot try: clusters, blocks that wait for each other, and tensor maps, on a GPU.
+// What the host cannot try: clusters, blocks that wait for each other, instructions and tensor maps, on a GPU.
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lancet/backend/cuda/tensor_map.h"
 #include "launch_kernels.h"
@@ -31,6 +32,26 @@ class Words {
 bool has_clusters(const backend::Device& device) { return std::stoi(device.architecture().substr(3)) >= 90; }
 
 }  // namespace
+
+// tests/ops/device/instructions_test.cpp runs them on the host.
+TEST_CASE("device instructions on a GPU have the values that PTX states") {
+  const auto gpu = test::open_gpu();
+  if (!gpu) return;
+  backend::Device& device = gpu->device();
+  done(device.bind_thread());
+  const auto stream = made(device.make_stream(false));
+  std::byte* const memory = made(device.allocate(sizeof(test::Instructions)));
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto given = std::make_unique<test::Instructions>(test::instruction_operands(seed));
+    const auto found = std::make_unique<test::Instructions>();
+    done(stream->copy(memory, given.get(), sizeof *given));
+    done(test::run_instructions(*stream, reinterpret_cast<test::Instructions*>(memory)));
+    done(stream->copy(found.get(), memory, sizeof *found));
+    done(stream->synchronize());
+    CHECK(test::instruction_faults(*given, *found) == std::vector<std::string>{});
+  }
+  device.free(memory);
+}
 
 TEST_CASE("blocks of a cluster on a GPU") {
   const auto gpu = test::open_gpu();
