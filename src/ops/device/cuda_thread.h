@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/backend/device.h"
@@ -73,6 +74,17 @@ class Thread {
   void* shared_;
   std::uint64_t* collective_scratch_;
 };
+
+// Writes 8 or 16 bytes of global memory by one instruction; `to` is aligned to that. The compiler splits a plain store
+// of a struct in four or eight where it moves the address to the middle of the struct, as it does in loops.
+template <class T>
+LANCET_DEVICE void store_at_once(T* to, const T& value) {
+  using Words = std::conditional_t<sizeof(T) == sizeof(uint4), uint4, uint2>;
+  static_assert(sizeof(T) == sizeof(Words));
+  Words words;
+  memcpy(&words, &value, sizeof words);
+  __stwb(reinterpret_cast<Words*>(to), words);
+}
 
 // The blocks_per_sm of a kernel, or as many as the threads of a multiprocessor allow, which are fewer on some
 // architectures (CUDA C++ Programming Guide, compute capabilities); the compiler warns of a bound that cannot hold.

@@ -49,10 +49,7 @@ LANCET_DEVICE Pack<T> load(const T* p, Part part, bool wide) {
 }
 template <class T>
 LANCET_DEVICE void store(T* p, const Pack<T>& pack, Part part, bool wide) {
-  if (wide && part.whole<T>()) {
-    *reinterpret_cast<Pack<T>*>(p) = pack;
-    return;
-  }
+  if (wide && part.whole<T>()) return store_at_once(reinterpret_cast<Pack<T>*>(p), pack);
 #pragma unroll
   for (int i = 0; i < Pack<T>::size; ++i)
     if (i >= part.first && i < part.last) p[i] = pack.v[i];

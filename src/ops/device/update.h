@@ -90,10 +90,7 @@ struct Update {
       half.v[i] = exact ? nearest.v[0] : round_stochastically(w.v[i], bits(first + start + i));
       half.v[i + 1] = exact ? nearest.v[1] : round_stochastically(w.v[i + 1], bits(first + start + i + 1));
     }
-    if (wide && part.whole<float>()) {
-      *reinterpret_cast<Half*>(p) = half;
-      return;
-    }
+    if (wide && part.whole<float>()) return store_at_once(reinterpret_cast<Half*>(p), half);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (i < part.last) p[i] = half.v[i];

@@ -63,6 +63,12 @@ class Thread {
   int thread_;
 };
 
+template <class T>
+void store_at_once(T* to, const T& value) {
+  LANCET_CHECK(reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0, "a store of {} bytes, not aligned", sizeof(T));
+  *to = value;
+}
+
 // A stream of emulated ranks keeps the launch for them (RankStream: for Ranks::run()); others run it at once.
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
