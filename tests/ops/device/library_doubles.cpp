@@ -1,5 +1,5 @@
 // Doubles of CUDA's libraries on the host: products by the CPU's kernels, and no attention, so that the project's own
-// kernels are tested.
+// kernels are tested; or, for tests of what is launched, products and attentions that only say that they were called.
 #include "library_doubles.h"
 
 #include <algorithm>
@@ -18,6 +18,10 @@ std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfuse
   static std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)> call;
   return call;
 }
+std::function<void()>& on_library_call() {
+  static std::function<void()> call;
+  return call;
+}
 }  // namespace lancet::test
 
 namespace lancet::backend::cuda {
@@ -34,11 +38,18 @@ cpu::MatmulDesc of_cpu(const MatmulDesc& desc) {
   return c;
 }
 
+Status called() {
+  test::on_library_call()();
+  return {};
+}
+
 class Double : public Matmul {
  public:
-  explicit Double(const MatmulDesc& desc) : desc_(desc), matmul_(cpu::make_matmul(of_cpu(desc))) {}
+  explicit Double(const MatmulDesc& desc)
+      : desc_(desc), matmul_(test::on_library_call() ? nullptr : cpu::make_matmul(of_cpu(desc))) {}
 
   Status run(Stream&, const MatmulOperands& operands, std::byte* workspace) override {
+    if (!matmul_) return called();
     std::fill_n(workspace, matmul_workspace_bytes, std::byte{0x5a});  // cuBLASLt's workspace
     matmul_->run(operands.a, operands.b, operands.bias, operands.c);
     if (desc_.activation != Activation::none)
@@ -67,6 +78,12 @@ class Double : public Matmul {
   std::unique_ptr<cpu::Matmul> matmul_;
 };
 
+class CalledAttention : public Attention {
+ public:
+  std::size_t workspace_bytes() const override { return 0; }
+  Status run(Stream&, const AttentionTensors&, std::byte*) override { return called(); }
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Matmul>> make_matmul(const MatmulDesc& desc, const MatmulOperands&, Stream&) {
@@ -83,6 +100,9 @@ std::unique_ptr<Matmul> make_fused_matmul(const MatmulDesc& desc, const MatmulOp
   return std::make_unique<Double>(desc);
 }
 
-Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) { return internal_error("no engine"); }
+Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) {
+  if (!test::on_library_call()) return internal_error("no engine");
+  return std::unique_ptr<Attention>(new CalledAttention());
+}
 
 }  // namespace lancet::backend::cuda

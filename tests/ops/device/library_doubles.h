@@ -12,4 +12,7 @@ std::vector<backend::cuda::MatmulDesc>& products();  // that this thread has mad
 // Called with every product that has an epilogue and with the other way to its result.
 std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfused&)>& on_fused();
 
+// While it is set, the libraries compute nothing and call it instead; there is an attention for every shape of bf16.
+std::function<void()>& on_library_call();
+
 }  // namespace lancet::test

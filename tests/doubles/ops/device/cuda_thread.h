@@ -1,6 +1,8 @@
 // A thread of a block that emulated.h runs on the host. In the tests this header takes the place of
 // src/ops/device/cuda_thread.h.
 #pragma once
+#include <typeinfo>
+
 #include "emulated.h"
 
 #define LANCET_DEVICE inline
@@ -69,13 +71,14 @@ void store_at_once(T* to, const T& value) {
   *to = value;
 }
 
-// A stream of emulated ranks keeps the launch for them (RankStream: for Ranks::run()); others run it at once.
+// A stream with a place for launches keeps them there (RankStream: for Ranks::run()); others run them at once.
 template <class BlockType, class F>
 Status launch_blocks(backend::Stream& stream, std::int64_t blocks, const F& kernel, std::size_t shared) {
-  emulated::Launch launch{blocks, F::threads, shared, cluster<F>(), [kernel](emulated::Team& team, int thread) {
-                            BlockType block(team, thread);
-                            kernel(block);
-                          }};
+  const auto body = [kernel](emulated::Team& team, int thread) {
+    BlockType block(team, thread);
+    kernel(block);
+  };
+  emulated::Launch launch{blocks, F::threads, shared, cluster<F>(), body, sizeof(F), typeid(F).name()};
   if (auto* launches = static_cast<emulated::Launches*>(stream.native()))
     launches->add(std::move(launch));
   else

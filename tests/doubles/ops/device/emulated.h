@@ -34,6 +34,8 @@ struct Launch {
   std::size_t shared;
   int cluster;  // number of consecutive blocks that begin together
   Team::Body body;
+  std::size_t parameter_bytes;  // of the kernel, which a launch on a GPU copies
+  const char* kernel;           // its type, as the compiler names it
 };
 
 // Where a stream's native() puts launches.
