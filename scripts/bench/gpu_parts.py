@@ -108,7 +108,7 @@ MOST_LOST = 12  # rows of the table of floors that are figures; the log has all
 def floors(check, name, config):
     """Times every op of a step and records those that lose most beside their floors (`lancet bench ops`)."""
     text = check.run(f"{name}-floors", [check.options.lancet, "bench", "ops", config, "--steps", 3, "--json"])
-    found = json.loads(text[text.index("{"):])
+    found, _ = json.JSONDecoder().raw_decode(text[text.index("\n{") + 1:])
     for row in sorted(found["rows"], key=lambda row: -(row["lost_ms"] or 0))[:MOST_LOST]:
         if row["lost_ms"] is not None:
             check.figure(f"{name} lost: {row['op']}, {row['role']}", row["lost_ms"],
@@ -363,7 +363,7 @@ def tool(name):
     return found
 
 
-PROBE, RANKS = "probe: ", "two ranks train "  # how the names of these parts' cases begin
+PROBE, RANKS = "probe: ", "two ranks train on one GPU"  # how the names of these parts' cases begin
 
 
 def probe(check):
