@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One visit to a GPU machine that is there for minutes: what only a GPU can tell, the most telling first.
 #   scripts/gpu-visit.sh 1      values, then dense speed beside PyTorch: within 280 s
-#   scripts/gpu-visit.sh 2      tests, MoE speed, overlap, two ranks on the GPU, counters, schedules: within 420 s
+#   scripts/gpu-visit.sh 2      further values, then MoE speed, overlap, counters, machine code: within 420 s
 #   scripts/gpu-visit.sh        both, within 570 s
 # The programs are in built/ (docs/gpu.md says how they are made), the results in runs/visit. A part that has a result
 # for these programs is left out, so a further call goes on, also on another machine: unpack visit.tar.gz into
@@ -36,10 +36,12 @@ trap 'exit 143' TERM HUP
 trap 'exit 130' INT
 
 worst=0
-# parts NAMES: runs parts of `bench gpu` within the time that is left, each within a limit of its own
+# parts NAMES [SECONDS]: runs parts of `bench gpu`, each within a limit of its own, all within the time that is left, or
+# SECONDS of it
 parts() {
   local left=$((seconds - SECONDS)) code=0
   [ "$left" -gt 0 ] || left=1
+  [ "$left" -lt "${2:-$left}" ] || left=${2:-$left}
   python3 scripts/bench gpu --built "$built" --out "$visit" ${OUT:+--copy "$OUT"} --rest --seconds "$left" --only "$1" &
   wait $! || code=$?
   # 1, a failure, is worse than 3, a part that is missing; anything else ends the visit: usage, no GPU, a signal.
@@ -50,14 +52,15 @@ parts() {
     *) exit "$code" ;;
   esac
 }
-# compile_peer NAME OPTIONS: fills the cache of PyTorch's compiler, beside parts that take no times
+# compile_peer NAME OPTIONS: fills the cache of PyTorch's compiler, which takes a minute or two, beside parts that take
+# no times
 compile_peer() {
   python3 scripts/bench/gpu_peer.py "${@:2}" --steps 1 --warmup 1 >"$visit/compile-$1.txt" 2>&1 &
   peer=$!
 }
 # Waits for it, but leaves it if it takes too long: the part itself compiles then.
 peer_compiled() {
-  local most=$((SECONDS + 90))
+  local most=$((SECONDS + 60))
   while kill -0 "$peer" 2>/dev/null && [ "$SECONDS" -lt "$most" ]; do sleep 1; done
   kill "$peer" 2>/dev/null
   peer=
@@ -67,13 +70,14 @@ if [ "${1:-1}" = 1 ]; then
   parts probe
   compile_peer dense --batch 32
   parts losses,repeat
+  parts tests 80
   peer_compiled
   parts dense
 fi
 if [ "${1:-2}" = 2 ]; then
   compile_peer moe-32k --batch 32 --moe-every 2 --experts 8
-  parts tests
+  parts tests,ranks,schedules
   peer_compiled
-  parts moe-32k,overlap-p4de-a100,ranks,ncu,schedules,sass
+  parts moe-32k,overlap-p4de-a100,ncu,sass
 fi
 exit "$worst"
