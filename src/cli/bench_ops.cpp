@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -155,9 +156,8 @@ void add_floors(std::vector<OpRow>& rows, const Ceilings& ceilings) {
     row.floor_ms = 1e3 * std::max(row.flops / ceilings.flops, row.bytes / ceilings.bandwidth);
     row.cached = row.bytes > ceilings.bandwidth * row.ms * 1e-3;
   }
-  std::ranges::stable_sort(rows, [](const OpRow& a, const OpRow& b) {
-    if (!a.floor_ms || !b.floor_ms) return a.floor_ms.has_value() > b.floor_ms.has_value();
-    return lost_ms(a) > lost_ms(b);
+  std::ranges::stable_sort(rows, std::greater(), [](const OpRow& row) {
+    return std::pair(row.floor_ms.has_value(), row.ms - row.floor_ms.value_or(0));
   });
 }
 

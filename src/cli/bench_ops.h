@@ -29,7 +29,8 @@ struct Ceilings {
 };
 
 // Sets the floors of the ops on the compute stream, max(flops / ceilings.flops, bytes / ceilings.bandwidth), and
-// `cached`. Sorts the rows by the time that is lost, ms - floor_ms, largest first; those without a floor are last.
+// `cached`. Sorts the rows by the time that is lost, ms - floor_ms, largest first, and then those without a floor by
+// ms.
 void add_floors(std::vector<OpRow>& rows, const Ceilings& ceilings);
 
 struct OpTimes {

@@ -5,7 +5,7 @@
 
 #include "cli/support.h"
 #include "host_accelerator.h"
-#include "train/support.h"
+#include "lancet/config/config.h"
 
 namespace lancet {
 namespace {
@@ -43,8 +43,8 @@ TEST_CASE("floors of made-up rows, sorted by the time that is lost") {
 TEST_CASE("ops on a device: each between two events, and the device's ceilings") {
   std::atomic<std::int64_t> events = 0;
   test::HostAccelerator accelerator({.events = &events});
-  auto config = test::small_config();
-  config.overlap.policy = "sequential";
+  const std::vector<std::string> changes{"overlap.policy=sequential"};
+  const auto config = config::parse(test::small_config_text, "small.json", changes).value();
   const auto self = comm::make_self();
   const auto times = cli::measure_ops(
       config, {.steps = 2, .accelerator = &accelerator, .product_size = 64, .copied_bytes = 1 << 20}, *self);
