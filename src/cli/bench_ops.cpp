@@ -84,16 +84,16 @@ std::string line_of(const OpRow& row, const OpTimes& times, bool rated) {
   return text + "\n";
 }
 
-std::string text_of(const OpTimes& times, int steps, DType dtype, bool accelerator) {
+std::string text_of(const OpTimes& times, const OpOptions& options, DType dtype) {
+  const bool device = options.accelerator != nullptr;
   std::string text =
       fmt::format("ceilings, {}: {:.1f} GFLOP/s ({}, {}^3 product), {:.1f} GB/s ({})\n", times.device,
-                  times.ceilings.flops * 1e-9, name(dtype), accelerator ? 8192 : 1024, times.ceilings.bandwidth * 1e-9,
-                  accelerator ? "a large copy, read and written" : "x += y over 128 MB");
+                  times.ceilings.flops * 1e-9, name(dtype), device ? options.product_size : 1024,
+                  times.ceilings.bandwidth * 1e-9, device ? "a large copy, read and written" : "x += y over 128 MB");
   text += fmt::format(
-      "rates of experts count the rows that they get if no token is dropped; median of {} steps of "
-      "{:.1f} ms{}\n",
-      steps, times.step_ms,
-      accelerator ? fmt::format("; ops: of {} more steps, each op between two events", steps) : "");
+      "rates of experts count the rows that they get if no token is dropped; median of {} steps of {:.1f} ms{}\n",
+      options.steps, times.step_ms,
+      device ? fmt::format("; ops: of {} more steps, each op between two events", options.steps) : "");
   text += fmt::format("{:<24} {:<9} {:<7} {:>6} {:>10} {:>7} {:>10} {:>8} {:>10} {:>7} {:>10}\n", "op", "role",
                       "stream", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "floor ms", "of ms", "lost ms");
   for (const OpRow& row : times.rows) text += line_of(row, times, true);
@@ -144,8 +144,7 @@ Status bench_ops(config::Config config, OpOptions options, bool json, comm::Comm
   options.accelerator = accelerator.get();
   LANCET_ASSIGN(const OpTimes times, measure_ops(std::move(config), options, world));
   if (world.rank() != 0) return {};
-  return print(json ? json_of(times, options.steps, dtype)
-                    : text_of(times, options.steps, dtype, options.accelerator != nullptr));
+  return print(json ? json_of(times, options.steps, dtype) : text_of(times, options, dtype));
 }
 
 }  // namespace
