@@ -45,11 +45,16 @@ struct WarpWindow {
     for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
       if (row < rows && there) *reinterpret_cast<Piece*>(outside + std::int64_t(row) * width) = *piece(row, warp_lane);
   }
-  LANCET_DEVICE void read(int i, int warp_lane) const {
-#pragma unroll 2  // more would need registers that the sums use
-    for (int row = 16 * i + warp_lane / 8; row < 16 * (i + 1); row += 4)
-      if (row < rows && there)
-        *piece(row, warp_lane) = *reinterpret_cast<const Piece*>(outside + std::int64_t(row) * width);
+  // Copies the whole window into shared memory.
+  template <class Block>
+  LANCET_DEVICE void read(Block& block, int warp_lane) const {
+    Copies copies;
+#pragma unroll 1  // more would need registers that the sums use
+    for (int row = warp_lane / 8; row < TileShape::warp_rows; row += 4)
+      copies.start(shared_address(piece(row, warp_lane)), outside + std::int64_t(row) * width, row < rows && there);
+    copies.end_group();
+    copies.template wait<0>();
+    block.sync_warp();
   }
 };
 
@@ -69,12 +74,9 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
                             first_row, first_column, warp_lane);
   const float* bias = forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.all_columns : nullptr;
+  if constexpr (with_gelu && !forward) argument.read(block, warp_lane);
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i) {
-    if constexpr (with_gelu && !forward) {
-      argument.read(i, warp_lane);
-      block.sync_warp();
-    }
 #pragma unroll
     for (int j = 0; j < S::fragments_across; ++j) {
       const int column = first_column + 8 * j + 2 * t;
