@@ -58,9 +58,11 @@ struct ArrivingProduct {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     using namespace ops::device;
-    OrderedTiles<TileOrder::arrival> tiles(int(block.index()), int(block.count()), 0);
+    const OrderedTiles<TileOrder::arrival> tiles{0};
     GroupedTile tile;
-    while (tiles.take<ExpertProduct::forward, tile_rows, Arrival::columns>(operands, tile)) {
+    for (int index = int(block.index());
+         tiles.find<ExpertProduct::forward, tile_rows, Arrival::columns>(block, operands, index, tile);
+         index += int(block.count())) {
       const std::int64_t first = tile.first_row + tile.row;
       bool missing = false;
       if (block.thread() < tile_rows / Arrival::rows_per_signal)

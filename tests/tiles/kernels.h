@@ -68,9 +68,10 @@ struct ArrivingProduct {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     using namespace ops::device;
-    OrderedTiles<TileOrder::arrival> tiles(int(block.index()), int(block.count()), peers.rank);
+    const OrderedTiles<TileOrder::arrival> tiles{peers.rank};
     GroupedTile tile;
-    while (tiles.take<ExpertProduct::forward, 8, 4>(p, tile)) {
+    for (int index = int(block.index()); tiles.find<ExpertProduct::forward, 8, 4>(block, p, index, tile);
+         index += int(block.count())) {
       const std::int64_t first = tile.first_row + tile.row, end = std::min(first + 8, tile.first_row + tile.rows);
       bool missing = false;
       const std::int64_t last = (end - 1) / rows_per_signal;

@@ -38,6 +38,7 @@ class Thread {
   LANCET_DEVICE T shuffle_up(T v, int distance) {
     return __shfl_up_sync(~0u, v, unsigned(distance));
   }
+  LANCET_DEVICE int warp_count(bool v) { return __popc(__ballot_sync(~0u, v)); }  // threads of the warp that give true
 
   // On shared or device memory. Integers only, so that the order of threads does not matter.
   LANCET_DEVICE int atomic_add(std::int32_t* at, std::int32_t v) { return atomicAdd(at, v); }

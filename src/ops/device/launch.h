@@ -73,9 +73,9 @@ struct Larger {
 };
 
 // A kernel's view of its block. It inherits index(), count(), thread(), sync(), sync_warp(), shuffle(), shuffle_xor(),
-// shuffle_up(), atomics, words and shared_memory() from the thread (Thread). All threads of a warp must call a shuffle
-// or a function with "warp" in its name that takes a value; all threads of the block must call sync(), reduce(), sum(),
-// max() and exclusive_scan().
+// shuffle_up(), warp_count(), atomics, words and shared_memory() from the thread (Thread). All threads of a warp must
+// call a shuffle or a function with "warp" in its name that takes a value; all threads of the block must call sync(),
+// reduce(), sum(), max() and exclusive_scan().
 template <int Threads>
 class Block : public Thread {
  public:

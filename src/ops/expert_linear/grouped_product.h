@@ -19,34 +19,31 @@ template <ExpertProduct product, Epilogue epilogue = Epilogue::round>
 struct GroupedTensorProduct {
   static constexpr int threads = TileShape::threads;
   static constexpr int blocks_per_sm = 2;  // one multiplies while the other waits or stores
-  template <class Tiles>
-  struct SharedWith {
+  struct Shared {
     std::byte ring[TileShape::shared_bytes + 112];  // a block's shared memory is aligned to 16 bytes, the ring to 128
     // The current tile is in shared memory, because the sums use all registers.
-    Tiles tiles;
     GroupedTile tile;
     bool more;
   };
-  using Shared = SharedWith<GroupedTiles>;
   GroupedOperands<bf16> p;
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    multiply(block, GroupedTiles(int(block.index()), int(block.count())));
+    multiply(block, GroupedTiles());
   }
 
-  // Computes the block's tiles in this order. The block has SharedWith<Tiles> as its shared memory.
+  // Computes the block's tiles of this list.
   template <class Block, class Tiles>
   LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = TileShape;
-    auto& kept = block.template shared<SharedWith<Tiles>>();
+    auto& kept = block.template shared<Shared>();
     std::byte* shared = kept.ring + (128 - shared_address(kept.ring) % 128) % 128;
-    if (block.thread() == 0) kept.tiles = tiles;
-    while (true) {
-      if (block.thread() == 0) kept.more = kept.tiles.template take<product, S::rows, S::columns>(p, kept.tile);
+    for (int index = int(block.index());; index += int(block.count())) {
+      // All threads of the warp write the same values: a tile that one of them copies there costs more registers.
+      if (block.warp() == 0) kept.more = tiles.template find<product, S::rows, S::columns>(block, p, index, kept.tile);
       block.sync();
       if (!kept.more) return;
-      const GroupedTile tile = kept.tile;
+      const GroupedTile& tile = kept.tile;
       TileSums sums;
       if constexpr (product == ExpertProduct::dw) {
         const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
@@ -87,15 +84,16 @@ struct GroupedPlainProduct {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    multiply(block, GroupedTiles(int(block.index()), int(block.count())));
+    multiply(block, GroupedTiles());
   }
 
-  // Computes the block's tiles in this order.
+  // Computes the block's tiles of this list.
   template <class Block, class Tiles>
-  LANCET_DEVICE void multiply(Block& block, Tiles tiles) const {
+  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = PlainShape;
     GroupedTile tile;
-    while (tiles.template take<product, S::rows, S::columns>(p, tile)) {
+    for (int index = int(block.index()); tiles.template find<product, S::rows, S::columns>(block, p, index, tile);
+         index += int(block.count())) {
       PlainSums sums;
       if constexpr (product == ExpertProduct::dw) {
         plain_product<T>(block, block.shared_memory(),

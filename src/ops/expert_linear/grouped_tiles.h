@@ -60,35 +60,47 @@ LANCET_DEVICE void place_tile(int index, int down, int across, int tile_rows, in
   tile.column = inside / height * tile_columns;
 }
 
-// The tiles of a block: every `step`th tile in the list of all experts' tiles, beginning with `next`.
-class GroupedTiles {
- public:
-  LANCET_DEVICE GroupedTiles(int next, int step) : next_(next), step_(step) {}
-
-  // Sets `tile` to the next one; false if there are no more.
-  template <ExpertProduct product, int tile_rows, int tile_columns, class T>
-  LANCET_DEVICE bool take(const GroupedOperands<T>& p, GroupedTile& tile) {
-    const int across = (p.width + tile_columns - 1) / tile_columns;
-    for (; expert_ < p.experts; ++expert_) {
-      const std::int32_t* range = p.filled + std::int64_t(expert_) * (p.sources + 1);
-      const int begin = range[0], end = range[p.sources], rows = end > begin ? end - begin : 0;
-      const int down = ((product == ExpertProduct::dw ? p.height : rows) + tile_rows - 1) / tile_rows;
-      if (next_ - before_ < down * across) {
-        place_tile(next_ - before_, down, across, tile_rows, tile_columns, tile);
-        tile.expert = expert_;
-        tile.first_row = expert_ * p.buffer_rows + begin;
-        tile.rows = rows;
-        next_ += step_;
-        return true;
-      }
-      before_ += down * across;
+// Finds the group that tile `index` of a list belongs to, and makes `index` the tile's among those of its group; false
+// if the list ends before it. The list has the tiles of groups 0, 1, ... one after the other, tiles_of(g) of group g.
+// All threads of a warp call it with the same arguments. Each counts the tiles of one of 32 groups, so that the loads
+// of their counts do not wait for each other.
+template <class Block, class TilesOf>
+LANCET_DEVICE bool find_group(Block& block, int groups, const TilesOf& tiles_of, int& index, int& group) {
+  for (int first = 0; first < groups; first += warp_size) {
+    const int mine = first + block.warp_lane(), tiles = mine < groups ? tiles_of(mine) : 0;
+    const int up_to = block.warp_scan(tiles), below = block.warp_count(up_to <= index);
+    if (below < warp_size) {
+      group = first + below;
+      index -= block.shuffle(up_to - tiles, below);
+      return true;
     }
-    return false;
+    index -= block.shuffle(up_to, warp_size - 1);
   }
+  return false;
+}
 
- private:
-  int next_, step_;
-  int expert_ = 0, before_ = 0;  // before_: number of tiles of the experts before expert_
+// The list of all experts' tiles, expert after expert.
+struct GroupedTiles {
+  // Sets `tile` to number `index` of the list; false if the list is shorter. All threads of a warp call it; `tile` may
+  // be the same for all of them, in shared memory.
+  template <ExpertProduct product, int tile_rows, int tile_columns, class Block, class T>
+  LANCET_DEVICE bool find(Block& block, const GroupedOperands<T>& p, int index, GroupedTile& tile) const {
+    const int across = (p.width + tile_columns - 1) / tile_columns;
+    const auto begin = [&](int expert) { return p.filled[std::int64_t(expert) * (p.sources + 1)]; };
+    const auto rows = [&](int expert) {
+      const int count = p.filled[std::int64_t(expert) * (p.sources + 1) + p.sources] - begin(expert);
+      return count > 0 ? count : 0;
+    };
+    const auto down = [&](int expert) {
+      return ((product == ExpertProduct::dw ? p.height : rows(expert)) + tile_rows - 1) / tile_rows;
+    };
+    const auto tiles_of = [&](int expert) { return down(expert) * across; };
+    if (!find_group(block, p.experts, tiles_of, index, tile.expert)) return false;
+    place_tile(index, down(tile.expert), across, tile_rows, tile_columns, tile);
+    tile.first_row = tile.expert * p.buffer_rows + begin(tile.expert);
+    tile.rows = rows(tile.expert);
+    return true;
+  }
 };
 
 }  // namespace lancet::ops::device

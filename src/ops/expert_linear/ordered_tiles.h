@@ -19,35 +19,41 @@ enum class TileOrder {
   farthest  // tiles of the farthest ranks first: for rows that are sent back
 };
 
-// The tiles of a block: every `step`th tile of all experts, beginning with `next`, in the order for rank `rank` of the
-// sources. Not for dw, whose tiles are no ranges of rows.
+// The list of all experts' tiles in the order for rank `rank` of the sources. Not for dw, whose tiles are no ranges of
+// rows.
 template <TileOrder order>
-class OrderedTiles {
- public:
-  LANCET_DEVICE OrderedTiles(int next, int step, int rank) : next_(next), step_(step), rank_(rank) {}
+struct OrderedTiles {
+  int rank;
 
-  // As GroupedTiles::take().
-  template <ExpertProduct product, int tile_rows, int tile_columns, class T>
-  LANCET_DEVICE bool take(const GroupedOperands<T>& p, GroupedTile& tile) {
+  // As GroupedTiles::find().
+  template <ExpertProduct product, int tile_rows, int tile_columns, class Block, class T>
+  LANCET_DEVICE bool find(Block& block, const GroupedOperands<T>& p, int index, GroupedTile& tile) const {
     static_assert(product != ExpertProduct::dw);
     const int across = (p.width + tile_columns - 1) / tile_columns;
-    for (; group_ < p.sources * p.experts; ++group_) {
-      const int turn = group_ / p.experts, expert = group_ % p.experts;
-      const int distance = order == TileOrder::arrival ? turn : p.sources - 1 - turn;
-      const Rows rows{p.filled + std::int64_t(expert) * (p.sources + 1), p.sources, rank_, tile_rows};
-      const int before = distance == 0 ? 0 : rows.complete(distance - 1), down = rows.complete(distance) - before;
-      if (next_ - before_ < down * across) {
-        place_tile(next_ - before_, down, across, tile_rows, tile_columns, tile);
-        tile.row = rows.in_order(before + tile.row / tile_rows) * tile_rows;
-        tile.expert = expert;
-        tile.first_row = expert * p.buffer_rows + rows.filled[0];
-        tile.rows = rows.count();
-        next_ += step_;
-        return true;
-      }
-      before_ += down * across;
-    }
-    return false;
+    // A group is an expert's tiles of a distance: those that the tiles of smaller distances leave.
+    const auto distance_of = [&](int group) {
+      return order == TileOrder::arrival ? group / p.experts : p.sources - 1 - group / p.experts;
+    };
+    const auto rows_of = [&](int group) {
+      return Rows{p.filled + std::int64_t(group % p.experts) * (p.sources + 1), p.sources, rank, tile_rows};
+    };
+    const auto before = [&](int group) {
+      const int distance = distance_of(group);
+      return distance == 0 ? 0 : rows_of(group).complete(distance - 1);
+    };
+    const auto down = [&](int group) { return rows_of(group).complete(distance_of(group)) - before(group); };
+    const auto tiles_of = [&](int group) { return down(group) * across; };
+    int group = 0;
+    if (!find_group(block, p.sources * p.experts, tiles_of, index, group)) return false;
+    GroupedTile place;
+    place_tile(index, down(group), across, tile_rows, tile_columns, place);
+    const Rows rows = rows_of(group);
+    tile.row = rows.in_order(before(group) + place.row / tile_rows) * tile_rows;
+    tile.column = place.column;
+    tile.expert = group % p.experts;
+    tile.first_row = tile.expert * p.buffer_rows + rows.filled[0];
+    tile.rows = rows.count();
+    return true;
   }
 
  private:
@@ -74,9 +80,6 @@ class OrderedTiles {
       return tile < tiles() ? tile : tile - tiles();
     }
   };
-
-  int next_, step_, rank_;
-  int group_ = 0, before_ = 0;  // before_: number of tiles of the groups (distance, expert) before group_
 };
 
 }  // namespace lancet::ops::device

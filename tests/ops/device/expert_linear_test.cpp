@@ -12,6 +12,7 @@
 #include "emulated_kernels.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/column_tiles.h"
+#include "list_tiles.h"
 #include "ops/expert_linear/grouped_product.h"
 
 using namespace lancet;
@@ -185,6 +186,19 @@ void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int6
   check_against_cpu({"expert_linear_dw", {dy, x, rows, dw, db}, {dw, db}, ranges.buffer});
 }
 
+// Of every three experts, one has no rows; each expert's rows begin within the buffer.
+Ranges random_ranges(int experts, int sources, std::int64_t buffer, std::mt19937& random) {
+  Ranges ranges{buffer, sources, {}};
+  for (int e = 0; e < experts; ++e) {
+    ranges.bounds.push_back(std::int32_t(random() % 4));
+    for (int s = 0; s < sources; ++s) {
+      const auto most = unsigned(buffer - 3) / unsigned(sources);
+      ranges.bounds.push_back(ranges.bounds.back() + (e % 3 == 1 ? 0 : std::int32_t(random() % (most + 1))));
+    }
+  }
+  return ranges;
+}
+
 const Ranges uneven{150, 2, {0, 3, 150, 5, 5, 5, 17, 20, 84, 0, 1, 1}};  // full, empty, from within, one row
 
 }  // namespace
@@ -202,6 +216,14 @@ TEST_CASE("expert products on tensor cores without filled rows") {
   check_products(DType::bf16, {40, 1, {0, 0, 7, 7}}, 40, 24);
 }
 
+TEST_CASE("expert products of one expert and of more than a warp has threads") {
+  std::mt19937 random(11);
+  for (const int experts : {1, 33, 70}) {
+    check_products(DType::bf16, random_ranges(experts, 2, 24, random), 16, 24);
+    check_products(DType::f32, random_ranges(experts, 1, 24, random), 9, 10);
+  }
+}
+
 TEST_CASE("expert products of f32 and of unaligned rows") {
   check_products(DType::f32, uneven, 67, 33);
   check_products(DType::bf16, uneven, 67, 33);
@@ -215,24 +237,54 @@ TEST_CASE("blocks cover every tile of every expert exactly once") {
   p.filled = filled.data();
   p.experts = 4, p.sources = 1, p.buffer_rows = 3000, p.width = 700, p.height = 130;
   for (int blocks : {1, 7, 64, 500}) {
+    const auto taken = list_tiles<ExpertProduct::forward, 128, 128>(GroupedTiles(), p, blocks);
+    const auto taken_gradients = list_tiles<ExpertProduct::dw, 128, 128>(GroupedTiles(), p, blocks);
     std::set<std::tuple<int, int, int>> tiles, gradients;
-    int taken = 0, taken_gradients = 0;
-    for (int block = 0; block < blocks; ++block) {
-      GroupedTile tile;
-      for (GroupedTiles all(block, blocks); all.take<ExpertProduct::forward, 128, 128>(p, tile); ++taken) {
-        CHECK(tile.first_row == tile.expert * 3000 + filled[std::size_t(2 * tile.expert)]);
-        tiles.insert({tile.expert, tile.row, tile.column});
-      }
-      for (GroupedTiles all(block, blocks); all.take<ExpertProduct::dw, 128, 128>(p, tile); ++taken_gradients)
-        gradients.insert({tile.expert, tile.row, tile.column});
+    for (const GroupedTile& tile : taken) {
+      CHECK(tile.first_row == tile.expert * 3000 + filled[std::size_t(2 * tile.expert)]);
+      CHECK(tile.rows == (tile.expert == 1 ? 2500 : 1));
+      tiles.insert({tile.expert, tile.row, tile.column});
     }
-    CHECK(taken == 21 * 6);
+    for (const GroupedTile& tile : taken_gradients) gradients.insert({tile.expert, tile.row, tile.column});
+    CHECK(taken.size() == 21 * 6);
     CHECK(tiles.size() == 21 * 6);
     CHECK(tiles.contains({1, 19 * 128, 5 * 128}));
     CHECK(tiles.contains({2, 0, 5 * 128}));
-    CHECK(taken_gradients == 4 * 2 * 6);  // also of experts without rows: zeros
+    CHECK(taken_gradients.size() == 4 * 2 * 6);  // also of experts without rows: zeros
     CHECK(gradients.size() == 4 * 2 * 6);
     CHECK(gradients.contains({3, 128, 640}));
+  }
+}
+
+TEST_CASE("the list of tiles goes from expert to expert, whatever their number") {
+  using ops::device::ExpertProduct, ops::device::GroupedTile, ops::device::GroupedTiles;
+  std::mt19937 random(5);
+  for (const int experts : {1, 2, 31, 32, 33, 64, 70}) {
+    for (const int sources : {1, 3}) {
+      INFO(experts << " experts, " << sources << " sources");
+      const Ranges ranges = random_ranges(experts, sources, 60, random);
+      ops::device::GroupedOperands<float> p{};
+      p.filled = ranges.bounds.data();
+      p.experts = experts, p.sources = sources, p.buffer_rows = ranges.buffer, p.width = 17;
+      const auto list = list_tiles<ExpertProduct::forward, 8, 16>(GroupedTiles(), p, 1);
+      std::size_t next = 0;
+      for (int e = 0; e < experts; ++e) {
+        const std::int32_t* range = p.filled + e * (sources + 1);
+        const int rows = range[sources] - range[0], count = (rows + 7) / 8 * 2;
+        std::set<std::pair<int, int>> of_expert;
+        REQUIRE(list.size() >= next + std::size_t(count));
+        for (int i = 0; i < count; ++i) {
+          const GroupedTile& tile = list[next++];
+          REQUIRE(tile.expert == e);
+          REQUIRE(tile.first_row == e * ranges.buffer + range[0]);
+          REQUIRE(tile.rows == rows);
+          REQUIRE((tile.row % 8 == 0 && tile.row < rows && (tile.column == 0 || tile.column == 16)));
+          of_expert.insert({tile.row, tile.column});
+        }
+        REQUIRE(of_expert.size() == std::size_t(count));
+      }
+      CHECK(next == list.size());
+    }
   }
 }
 

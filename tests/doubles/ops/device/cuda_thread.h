@@ -1,6 +1,7 @@
 // A thread of a block that emulated.h runs on the host. In the tests this header takes the place of
 // src/ops/device/cuda_thread.h.
 #pragma once
+#include <numeric>
 #include <typeinfo>
 
 #include "emulated.h"
@@ -31,6 +32,10 @@ class Thread {
   template <class T>
   T shuffle_up(T v, int distance) {
     return team_->shuffle(thread_, v, thread_ % 32 >= distance ? thread_ % 32 - distance : thread_ % 32);
+  }
+  int warp_count(bool v) {
+    const std::uint64_t* given = gather(v ? 1 : 0);
+    return int(std::accumulate(given, given + 32, std::uint64_t{0}));
   }
 
   // The words that the 32 threads of the warp give. It exists only here, to emulate single GPU instructions on a warp.
