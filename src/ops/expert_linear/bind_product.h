@@ -5,24 +5,27 @@
 
 namespace lancet::ops::device {
 
-template <class F>
-Kernel run_product(const KernelArgs& args, std::int64_t most_rows, std::int64_t tile_rows, std::int64_t tile_columns,
-                   const F& kernel) {
-  const std::int64_t tiles =
-      kernel.p.experts * divide_up(most_rows, tile_rows) * divide_up(kernel.p.width, tile_columns);
-  return run_steps(args.stream, Step{blocks_of_tiles(tiles, args.device->traits()), kernel});
-}
-
 template <ExpertProduct kind, Epilogue epilogue, class T>
-Kernel bind_product(const KernelArgs& args, const GroupedOperands<T>& p) {
+Kernel bind_product(const KernelArgs& args, GroupedOperands<T> p) {
+  const backend::DeviceTraits& device = args.device->traits();
   const std::int64_t rows = kind == ExpertProduct::dw ? p.height : p.buffer_rows;
+  const auto tiles = [&]<class Shape>(Shape) {
+    return p.experts * divide_up(rows, Shape::rows) * divide_up(p.width, Shape::columns);
+  };
   if constexpr (std::is_same_v<T, bf16>) {
     const bool whole = p.width % 8 == 0 && p.all_columns % 8 == 0 && p.other_depth % 8 == 0 &&
                        (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
-    if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument))
-      return run_product(args, rows, TileShape::rows, TileShape::columns, GroupedTensorProduct<kind, epilogue>{p});
+    if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument)) {
+      std::int64_t blocks = blocks_of_tiles(tiles(TileShape()), device);
+      if constexpr (kind == ExpertProduct::dw) {
+        p.quartered = quartered_tiles(tiles(TileShape()), device);
+        blocks = tiles(TileShape()) + 3 * p.quartered;
+      }
+      return run_steps(args.stream, Step{blocks, GroupedTensorProduct<kind, epilogue>{p}});
+    }
   }
-  return run_product(args, rows, PlainShape::rows, PlainShape::columns, GroupedPlainProduct<T, kind, epilogue>{p});
+  return run_steps(args.stream,
+                   Step{blocks_of_tiles(tiles(PlainShape()), device), GroupedPlainProduct<T, kind, epilogue>{p}});
 }
 
 // The fields that all products share: a and b are the first two operands, c is the first result, `filled` the rows.

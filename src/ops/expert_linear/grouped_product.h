@@ -3,8 +3,8 @@
 //
 // The kernel reads the ranges of filled rows itself, so that the host need not know them. (cublasGemmGroupedBatchedEx
 // takes extents from the host.) Block b of n computes the tiles b, b + n, ... of the list that the ranges make. One
-// block computes a tile over all of k, so results are the same in every run, and whatever the order of the tiles
-// (ordered_tiles.h): multiply() takes them from any list of the same tiles.
+// block computes a tile over all of k, so results are the same in every run, whatever the order of the tiles
+// (ordered_tiles.h: multiply() takes them from any list of the same tiles) and however large they are.
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
@@ -29,47 +29,70 @@ struct GroupedTensorProduct {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    multiply(block, GroupedTiles());
+    if constexpr (product == ExpertProduct::dw)
+      gradient(block);
+    else
+      multiply(block, GroupedTiles());
   }
 
-  // Computes the block's tiles of this list.
+  // Forward, dx: computes the block's tiles of this list.
   template <class Block, class Tiles>
   LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = TileShape;
     auto& kept = block.template shared<Shared>();
-    std::byte* shared = kept.ring + (128 - shared_address(kept.ring) % 128) % 128;
+    std::byte* shared = aligned_ring(block);
     for (int index = int(block.index());; index += int(block.count())) {
       // All threads of the warp write the same values: a tile that one of them copies there costs more registers.
       if (block.warp() == 0) kept.more = tiles.template find<product, S::rows, S::columns>(block, p, index, kept.tile);
       block.sync();
       if (!kept.more) return;
       const GroupedTile& tile = kept.tile;
-      TileSums sums;
-      if constexpr (product == ExpertProduct::dw) {
-        const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
-        const bool row_sums = tile.column + warp_column(block.thread()) == 0;
-        tile_product<Along::rows, Along::rows, true>(block, shared, {a + tile.row, p.height, p.height - tile.row},
-                                                     {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums,
-                                                     row_sums);
-        detail::store_gradient(block, p, kept.tile, sums, row_sums);
+      constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
+      const int all_depth = p.depth + p.other_depth;
+      const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
+      const std::int64_t stride_b = along_b == Along::k ? all_depth : p.all_columns;
+      TileSums<S> sums;
+      tile_product<Along::k, along_b, false>(
+          block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
+          {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column}, p.depth,
+          sums, false);
+      if constexpr (epilogue == Epilogue::sums) {
+        detail::store_sums<product>(block, p, kept.tile, sums);
         block.sync();  // before kept.tile is overwritten
       } else {
-        constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
-        const int all_depth = p.depth + p.other_depth;
-        const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
-        const std::int64_t stride_b = along_b == Along::k ? all_depth : p.all_columns;
-        tile_product<Along::k, along_b, false>(
-            block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
-            {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column},
-            p.depth, sums, false);
-        if constexpr (epilogue == Epilogue::sums) {
-          detail::store_sums<product>(block, p, kept.tile, sums);
-          block.sync();  // before kept.tile is overwritten
-        } else {
-          detail::store_rounded<product, epilogue == Epilogue::gelu>(block, shared, p, kept.tile, sums);
-        }
+        detail::store_rounded<product, epilogue == Epilogue::gelu>(block, shared, p, kept.tile, sums);
       }
     }
+  }
+
+ private:
+  template <class Block>
+  LANCET_DEVICE std::byte* aligned_ring(Block& block) const {
+    std::byte* ring = block.template shared<Shared>().ring;
+    return ring + (128 - shared_address(ring) % 128) % 128;
+  }
+
+  // dw: the block computes one tile, or a quarter of one. In a loop over tiles the two shapes would need more
+  // registers.
+  template <class Block>
+  LANCET_DEVICE void gradient(Block& block) const {
+    GroupedTile tile;
+    const int index = int(block.index());
+    if (!GroupedTiles().find<product, TileShape::rows, TileShape::columns>(block, p, index, tile)) return;
+    if (!tile.quarter)
+      gradient<TileShape>(block, tile);
+    else if (tile.row < p.height && tile.column < p.width)
+      gradient<QuarterShape>(block, tile);
+  }
+  template <class Shape, class Block>
+  LANCET_DEVICE void gradient(Block& block, const GroupedTile& tile) const {
+    const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
+    const bool row_sums = tile.column + warp_column<Shape>(block.thread()) == 0;
+    TileSums<Shape> sums;
+    tile_product<Along::rows, Along::rows, true>(
+        block, aligned_ring(block), {a + tile.row, p.height, p.height - tile.row},
+        {b + tile.column, p.width, p.width - tile.column}, tile.rows, sums, row_sums);
+    detail::store_gradient(block, p, tile, sums, row_sums);
   }
 };
 

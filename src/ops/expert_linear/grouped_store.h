@@ -62,13 +62,14 @@ struct WarpWindow {
 // of it as the result; dx multiplies the sums by GELU's slope at the argument.
 template <ExpertProduct product, bool with_gelu, class Block>
 LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperands<bf16>& p, GroupedTile tile,
-                                 const TileSums& sums) {
+                                 const TileSums<TileShape>& sums) {
   using S = TileShape;
   constexpr bool forward = product == ExpertProduct::forward;
   constexpr int window_size = S::warp_rows * S::warp_columns, warps = S::threads / warp_size;
   static_assert(2 * warps * window_size * int(sizeof(bf16)) <= S::shared_bytes);
   const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
-  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
+  const int first_row = tile.row + warp_row<S>(block.thread()),
+            first_column = tile.column + warp_column<S>(block.thread());
   bf16* stage = static_cast<bf16*>(shared) + block.warp() * window_size;
   const WarpWindow result(stage, static_cast<bf16*>(p.c), tile, p.width, first_row, first_column, warp_lane);
   const WarpWindow argument(stage + warps * window_size, with_gelu ? p.argument : result.outside, tile, p.width,
@@ -105,12 +106,13 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   block.sync();  // the next tile's slices overwrite the stage
 }
 
-// Stores the thread's pairs of a row of a warp's 64x64 in f32, or adds them: row 8 * half of fragment row i. column: of
+// Stores the thread's pairs of a row of a warp's sums in f32, or adds them: row 8 * half of fragment row i. column: of
 // its first pair. c: the row; bias: its summands by column, or null.
-LANCET_DEVICE void store_pairs(float* c, const TileSums& sums, int i, int half, int column, int width, bool accumulate,
-                               const float* bias) {
+template <class Shape>
+LANCET_DEVICE void store_pairs(float* c, const TileSums<Shape>& sums, int i, int half, int column, int width,
+                               bool accumulate, const float* bias) {
 #pragma unroll
-  for (int j = 0; j < TileShape::fragments_across; ++j, column += 8) {
+  for (int j = 0; j < Shape::fragments_across; ++j, column += 8) {
     if (column >= width) continue;
     FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
     FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
@@ -122,10 +124,12 @@ LANCET_DEVICE void store_pairs(float* c, const TileSums& sums, int i, int half, 
 
 // Stores a warp's 64x64 in f32, with the bias if there is one, or adds it.
 template <ExpertProduct product, class Block>
-LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums) {
+LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile,
+                              const TileSums<TileShape>& sums) {
   using S = TileShape;
   const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
-  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
+  const int first_row = tile.row + warp_row<S>(block.thread()),
+            first_column = tile.column + warp_column<S>(block.thread());
   const float* bias =
       product == ExpertProduct::forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.all_columns : nullptr;
 #pragma unroll
@@ -139,13 +143,13 @@ LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, Grou
     }
 }
 
-// Stores a warp's 64x64 of dw in f32, or adds it; with row_sums also the bias gradient of the warp's rows.
-template <class Block>
-LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile, const TileSums& sums,
-                                  bool row_sums) {
-  using S = TileShape;
+// Stores a warp's sums of dw in f32, or adds it; with row_sums also the bias gradient of the warp's rows.
+template <class S, class Block>
+LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile,
+                                  const TileSums<S>& sums, bool row_sums) {
   const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
-  const int first_row = tile.row + warp_row(block.thread()), first_column = tile.column + warp_column(block.thread());
+  const int first_row = tile.row + warp_row<S>(block.thread()),
+            first_column = tile.column + warp_column<S>(block.thread());
 #pragma unroll
   for (int i = 0; i < S::fragments_down; ++i)
 #pragma unroll

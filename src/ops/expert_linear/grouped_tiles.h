@@ -32,6 +32,7 @@ struct GroupedOperands {
   int all_columns;  // forward, dx: of b and bias, of which c has `width`; b and bias begin at the first of them
   int other_depth;  // forward, dx: how much deeper b is; b begins at the depth at which a does
   bool accumulate;  // add onto dw and db, or sums
+  int quartered;    // dw: of the last tiles, each of which takes four places in the list, a quarter each
   T* argument;      // of GELU, shaped like c: forward with GELU writes it, dx reads it
 };
 
@@ -40,6 +41,7 @@ struct GroupedTile {
   int expert, row, column;
   std::int64_t first_row;
   int rows;
+  bool quarter;  // dw: of a tile, from this row and column on
 };
 
 // The number of blocks for at most `most_tiles` tiles: one per tile, so that the GPU balances tiles as blocks end, and
@@ -49,6 +51,15 @@ struct GroupedTile {
 // more.
 inline std::int64_t blocks_of_tiles(std::int64_t most_tiles, const backend::DeviceTraits& device) {
   return std::min<std::int64_t>(most_tiles, 31 * 2 * device.multiprocessors);
+}
+
+// How many of the last of dw's tiles are computed as four quarters: those beyond full rounds of one tile a
+// multiprocessor, if all their quarters run at once (two blocks a multiprocessor). Two experts of 768 x 3072 have 288
+// tiles, so on 132 multiprocessors the last 24 would take a round of their own, of more than half of the time that the
+// other 264 take. Each element is still one sum in the order of the rows: no bit depends on it.
+inline int quartered_tiles(std::int64_t tiles, const backend::DeviceTraits& device) {
+  const std::int64_t last = tiles % device.multiprocessors;
+  return 4 * last <= 2 * device.multiprocessors ? int(last) : 0;
 }
 
 // Sets the row and column of tile `index` of `down` x `across`. Numbers tiles column by column within bands of eight
@@ -91,12 +102,23 @@ struct GroupedTiles {
       const int count = p.filled[std::int64_t(expert) * (p.sources + 1) + p.sources] - begin(expert);
       return count > 0 ? count : 0;
     };
-    const auto down = [&](int expert) {
-      return ((product == ExpertProduct::dw ? p.height : rows(expert)) + tile_rows - 1) / tile_rows;
-    };
-    const auto tiles_of = [&](int expert) { return down(expert) * across; };
-    if (!find_group(block, p.experts, tiles_of, index, tile.expert)) return false;
-    place_tile(index, down(tile.expert), across, tile_rows, tile_columns, tile);
+    if constexpr (product == ExpertProduct::dw) {  // all experts have as many tiles
+      const int down = (p.height + tile_rows - 1) / tile_rows, of_expert = down * across;
+      const int quarter = index - (p.experts * of_expert - p.quartered);
+      if (quarter >= 0) index -= quarter - quarter / 4;
+      if (index >= p.experts * of_expert) return false;
+      GroupedTile place;
+      place_tile(index % of_expert, down, across, tile_rows, tile_columns, place);
+      tile.expert = index / of_expert;
+      tile.quarter = quarter >= 0;
+      tile.row = place.row + (quarter >= 0 ? quarter % 4 / 2 * (tile_rows / 2) : 0);
+      tile.column = place.column + (quarter >= 0 ? quarter % 2 * (tile_columns / 2) : 0);
+    } else {
+      const auto down = [&](int expert) { return (rows(expert) + tile_rows - 1) / tile_rows; };
+      const auto tiles_of = [&](int expert) { return down(expert) * across; };
+      if (!find_group(block, p.experts, tiles_of, index, tile.expert)) return false;
+      place_tile(index, down(tile.expert), across, tile_rows, tile_columns, tile);
+    }
     tile.first_row = tile.expert * p.buffer_rows + begin(tile.expert);
     tile.rows = rows(tile.expert);
     return true;

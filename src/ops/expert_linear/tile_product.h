@@ -1,5 +1,5 @@
 // A tile of a product of bf16 matrices with f32 sums on tensor cores: C = A B^T, 128x128 per block of four warps, each
-// of which holds 64x64 sums in registers.
+// of which holds 64x64 sums in registers; or a quarter of that, 64x64 per block and 32x32 per warp.
 //
 // Two pipelines hide the latency of memory. (1) A and B are cut in slices of 32 along k. Asynchronous copies fill a
 // ring of four slices in shared memory (SliceReader), three slices ahead; one barrier per slice says that the next
@@ -17,28 +17,30 @@ namespace lancet::ops::device {
 
 enum class Along { k, rows };  // the direction that is contiguous in memory
 
-struct TileShape {
-  static constexpr int rows = 128, columns = 128, depth = 32, stages = 4;
-  static constexpr int warp_rows = 64, warp_columns = 64;
+template <int edge>
+struct SquareTile {
+  static constexpr int rows = edge, columns = edge, depth = 32, stages = 4;
+  static constexpr int warp_rows = edge / 2, warp_columns = edge / 2;
   static constexpr int warps_down = rows / warp_rows, warps_across = columns / warp_columns;
   static constexpr int threads = warps_down * warps_across * warp_size;
   static constexpr int fragments_down = warp_rows / 16, fragments_across = warp_columns / 8;
   static constexpr int operand_bytes = rows * depth * 2;
   static constexpr int stage_bytes = 2 * operand_bytes;
   static constexpr int shared_bytes = stages * stage_bytes;
-  static_assert(rows == columns && depth % 16 == 0);
 };
+using TileShape = SquareTile<128>;
+using QuarterShape = SquareTile<64>;
 
 // The layout of one operand's slice in shared memory, in chunks of 16 bytes. The chunks of a row are permuted by the
 // row's number, so that copies, and the eight rows that ldmatrix reads at once, are free of bank conflicts.
-template <Along along>
+template <Along along, class Shape>
 struct Slice {
-  static constexpr int rows = along == Along::k ? TileShape::rows : TileShape::depth;    // as stored
-  static constexpr int length = along == Along::k ? TileShape::depth : TileShape::rows;  // elements of a stored row
-  static constexpr int chunks = length / 8;                                              // chunks of a stored row
-  static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;                   // a line: all 32 banks
+  static constexpr int rows = along == Along::k ? Shape::rows : Shape::depth;    // as stored
+  static constexpr int length = along == Along::k ? Shape::depth : Shape::rows;  // elements of a stored row
+  static constexpr int chunks = length / 8;                                      // chunks of a stored row
+  static constexpr int rows_per_line = length >= 64 ? 1 : 64 / length;           // a line: all 32 banks
   static constexpr int permuted = chunks < 8 ? chunks : 8;
-  static constexpr int copies = rows * chunks / TileShape::threads;  // per thread
+  static constexpr int copies = rows * chunks / Shape::threads;  // per thread
   static constexpr int row_bytes = 2 * length;
 
   // The offset of a chunk, in bytes.
@@ -56,16 +58,16 @@ struct TileOperand {
 };
 
 // Copies a thread's chunks of one operand from global memory, slice by slice.
-template <Along along>
+template <Along along, class Shape>
 class SliceReader {
  public:
-  using S = Slice<along>;
+  using S = Slice<along, Shape>;
   LANCET_DEVICE SliceReader(const TileOperand& operand, int thread) {
     const int row = thread / S::chunks, chunk = thread % S::chunks;
     to_ = S::at(row, chunk);
     from_ = operand.data + row * operand.stride + chunk * 8;
     next_chunk_ = rows_apart * operand.stride;
-    next_slice_ = along == Along::k ? TileShape::depth : TileShape::depth * operand.stride;
+    next_slice_ = along == Along::k ? Shape::depth : Shape::depth * operand.stride;
     rows_ = operand.rows - (along == Along::k ? row : chunk * 8);
     inner_ = along == Along::k ? chunk * 8 : row;
   }
@@ -82,7 +84,7 @@ class SliceReader {
   }
 
  private:
-  static constexpr int rows_apart = TileShape::threads / S::chunks;            // rows between two chunks of a thread
+  static constexpr int rows_apart = Shape::threads / S::chunks;                // rows between two chunks of a thread
   static_assert(rows_apart % (8 * S::rows_per_line) == 0 || rows_apart == 8);  // the permutation repeats
   int to_;     // offset of the thread's first chunk in a slice, in bytes
   int rows_;   // number of the operand's rows from the thread's first on
@@ -95,11 +97,11 @@ class SliceReader {
 // fragments of B, 8 columns by 16 along k each; fragments are 16 rows apart. The step to the next fragment, or to the
 // next 16 along k, is the same for all threads despite the permutation: an XOR of address bits plus a constant. This
 // requires that slices begin at multiples of 128 bytes.
-template <Along along, bool of_a>
+template <Along along, bool of_a, class Shape>
 class FragmentReader {
  public:
-  using S = Slice<along>;
-  // first: the warp's first row in the slice, a multiple of 64.
+  using S = Slice<along, Shape>;
+  // first: the warp's first row in the slice, a multiple of its number of rows.
   LANCET_DEVICE FragmentReader(int first, int thread) {
     // (low, high) orders the four matrices along the rows first, (mixed, middle) along the other direction first.
     const int low = thread % 16, high = thread / 16;
@@ -119,51 +121,56 @@ class FragmentReader {
   }
 
  private:
-  static_assert(TileShape::depth == 32 && TileShape::warp_rows == 64 && TileShape::warp_columns == 64);
+  static_assert(Shape::depth == 32 && (Shape::warp_rows == 64 || Shape::warp_rows == 32));
   int at_;
 };
 
 // A thread's sums of the tile, in the layout of C's fragments (tensor_core.h).
+template <class Shape>
 struct TileSums {
-  float c[TileShape::fragments_down][TileShape::fragments_across][4];
-  float row_sums[TileShape::fragments_down][4];  // sums of A over k, if requested: a C fragment with equal columns
+  float c[Shape::fragments_down][Shape::fragments_across][4];
+  float row_sums[Shape::fragments_down][4];  // sums of A over k, if requested: a C fragment with equal columns
 };
 
-// The row and column of the tile at which the 64x64 sums of the thread's warp begin.
-LANCET_DEVICE int warp_row(int thread) { return thread / warp_size / TileShape::warps_across * TileShape::warp_rows; }
+// The row and column of the tile at which the sums of the thread's warp begin.
+template <class Shape>
+LANCET_DEVICE int warp_row(int thread) {
+  return thread / warp_size / Shape::warps_across * Shape::warp_rows;
+}
+template <class Shape>
 LANCET_DEVICE int warp_column(int thread) {
-  return thread / warp_size % TileShape::warps_across * TileShape::warp_columns;
+  return thread / warp_size % Shape::warps_across * Shape::warp_columns;
 }
 
+template <class Shape>
 struct Fragments {
-  std::uint32_t a[TileShape::fragments_down][4];
-  std::uint32_t b[TileShape::fragments_across / 2][4];
+  std::uint32_t a[Shape::fragments_down][4];
+  std::uint32_t b[Shape::fragments_across / 2][4];
 };
 
-template <bool with_row_sums, class Block>
-LANCET_DEVICE void multiply_step(Block& block, TileSums& sums, const Fragments& f, bool row_sums) {
+template <bool with_row_sums, class Shape, class Block>
+LANCET_DEVICE void multiply_step(Block& block, TileSums<Shape>& sums, const Fragments<Shape>& f, bool row_sums) {
 #pragma unroll
-  for (int i = 0; i < TileShape::fragments_down; ++i)
+  for (int i = 0; i < Shape::fragments_down; ++i)
 #pragma unroll
-    for (int n = 0; n < TileShape::fragments_across; ++n) {
-      const int j = i % 2 ? TileShape::fragments_across - 1 - n : n;  // back and forth, to reuse registers
+    for (int n = 0; n < Shape::fragments_across; ++n) {
+      const int j = i % 2 ? Shape::fragments_across - 1 - n : n;  // back and forth, to reuse registers
       multiply(block, sums.c[i][j], f.a[i], f.b[j / 2] + j % 2 * 2);
     }
   if constexpr (with_row_sums)
     if (row_sums) {
       const std::uint32_t ones[2] = {0x3f803f80u, 0x3f803f80u};
 #pragma unroll
-      for (int i = 0; i < TileShape::fragments_down; ++i) multiply(block, sums.row_sums[i], f.a[i], ones);
+      for (int i = 0; i < Shape::fragments_down; ++i) multiply(block, sums.row_sums[i], f.a[i], ones);
     }
 }
 
 // sums = A B^T over k in [0, depth), rows of A by rows of B. All threads of the block call it; `shared` has
-// TileShape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: warps for which
+// Shape::shared_bytes, aligned to 128 bytes, and may be reused after it returns. with_row_sums: warps for which
 // row_sums is true also compute A's sums over k.
-template <Along along_a, Along along_b, bool with_row_sums, class Block>
+template <Along along_a, Along along_b, bool with_row_sums, class T, class Block>
 LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a, const TileOperand& b, int depth,
-                                TileSums& sums, bool row_sums) {
-  using T = TileShape;
+                                TileSums<T>& sums, bool row_sums) {
   constexpr int steps = T::depth / 16;
   static_assert(steps % 2 == 0);  // the two sets of fragments alternate
   const SharedAddress ring = shared_address(shared);
@@ -178,8 +185,8 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
     for (int e = 0; e < 4; ++e) sums.row_sums[i][e] = 0.f;
   }
   Copies copies;
-  SliceReader<along_a> read_a(a, block.thread());
-  SliceReader<along_b> read_b(b, block.thread());
+  SliceReader<along_a, T> read_a(a, block.thread());
+  SliceReader<along_b, T> read_b(b, block.thread());
   auto fetch = [&](int slice) {
     if (slice < slices) {
       const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);
@@ -192,10 +199,10 @@ LANCET_DEVICE void tile_product(Block& block, void* shared, const TileOperand& a
   for (int s = 0; s < T::stages - 1; ++s) fetch(s);
   copies.template wait<T::stages - 2>();
   block.sync();
-  const FragmentReader<along_a, true> fragments_a(warp_row(block.thread()), block.warp_lane());
-  const FragmentReader<along_b, false> fragments_b(warp_column(block.thread()), block.warp_lane());
-  Fragments f[2];
-  auto load = [&](Fragments& to, int slice, int step) {
+  const FragmentReader<along_a, true, T> fragments_a(warp_row<T>(block.thread()), block.warp_lane());
+  const FragmentReader<along_b, false, T> fragments_b(warp_column<T>(block.thread()), block.warp_lane());
+  Fragments<T> f[2];
+  auto load = [&](Fragments<T>& to, int slice, int step) {
     const SharedAddress stage = ring + SharedAddress(slice % T::stages * T::stage_bytes);
 #pragma unroll
     for (int i = 0; i < T::fragments_down; ++i) fragments_a.load(block, to.a[i], stage, i, step);

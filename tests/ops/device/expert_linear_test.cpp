@@ -77,6 +77,17 @@ struct Case {
   std::vector<Tensor> operands, results;
   std::int64_t length;  // terms of a sum, at most
   ir::Attributes attributes = {};
+  int multiprocessors = hopper_traits.multiprocessors;
+};
+
+// A host's device with as many multiprocessors.
+class DeviceOf : public HostDevice {
+ public:
+  explicit DeviceOf(int multiprocessors) { traits_.multiprocessors = multiprocessors; }
+  const backend::DeviceTraits& traits() const override { return traits_; }
+
+ private:
+  backend::DeviceTraits traits_ = hopper_traits;
 };
 
 ops::KernelArgs arguments(Case& c) {
@@ -87,7 +98,7 @@ ops::KernelArgs arguments(Case& c) {
 }
 
 Case run_emulated(Case c, bool late, std::uint64_t order) {
-  HostDevice device;
+  DeviceOf device(c.multiprocessors);
   HostStream stream;
   ops::KernelArgs args = arguments(c);
   args.device = &device, args.stream = &stream;
@@ -216,6 +227,37 @@ TEST_CASE("expert products on tensor cores without filled rows") {
   check_products(DType::bf16, {40, 1, {0, 0, 7, 7}}, 40, 24);
 }
 
+TEST_CASE("gradients of experts' weights have the same bits in whole tiles and in quarters") {
+  std::mt19937 random(13);
+  for (const int experts : {1, 2, 33}) {
+    const Ranges ranges = random_ranges(experts, 2, 70, random);
+    const std::int64_t n = experts == 33 ? 24 : 264, k = experts == 33 ? 136 : 200;
+    Tensor rows({DType::i32, {experts, 3}}), dw({DType::f32, {experts, n, k}}), db({DType::f32, {experts, n}});
+    std::memcpy(rows.as<std::int32_t>(), ranges.bounds.data(), ranges.bounds.size() * 4);
+    for (Tensor* tensor : {&dw, &db}) fill(*tensor, random);
+    const Tensor dy = rows_tensor(DType::bf16, ranges, n, random), x = rows_tensor(DType::bf16, ranges, k, random);
+    for (const bool adds : {false, true}) {
+      Case whole{"expert_linear_dw", {dy, x, rows}, {dw, db}, ranges.buffer};
+      if (adds) whole.operands.insert(whole.operands.end(), {dw, db});
+      const std::int64_t tiles = experts * ops::device::divide_up(n, 128) * ops::device::divide_up(k, 128);
+      std::set<int> quartered;
+      whole.multiprocessors = 1;
+      const Case expected = run_emulated(whole, true, 3);
+      for (const int multiprocessors : {1, 4, 5, 11, 13, 132}) {
+        Case c = whole;
+        c.multiprocessors = multiprocessors;
+        quartered.insert(ops::device::quartered_tiles(tiles, DeviceOf(multiprocessors).traits()));
+        check_against_cpu(c);
+        const Case found = run_emulated(c, true, 3);
+        for (std::size_t r = 0; r < 2; ++r) CHECK(found.results[r] == expected.results[r]);
+      }
+      CHECK(quartered.contains(0));
+      CHECK(quartered.contains(int(tiles)));
+      CHECK(quartered.size() > 2);
+    }
+  }
+}
+
 TEST_CASE("expert products of one expert and of more than a warp has threads") {
   std::mt19937 random(11);
   for (const int experts : {1, 33, 70}) {
@@ -254,6 +296,31 @@ TEST_CASE("blocks cover every tile of every expert exactly once") {
     CHECK(gradients.size() == 4 * 2 * 6);
     CHECK(gradients.contains({3, 128, 640}));
   }
+  for (const int quartered : {1, 12, 48}) {  // the last tile of all, of expert 3, and all
+    p.quartered = quartered;
+    std::set<std::tuple<int, int, int>> covered;
+    int quarters = 0;
+    for (const GroupedTile& tile : list_tiles<ExpertProduct::dw, 128, 128>(GroupedTiles(), p, 5)) {
+      quarters += tile.quarter;
+      CHECK(tile.rows == std::vector{0, 2500, 1, 0}[std::size_t(tile.expert)]);
+      if (quartered < 48)
+        CHECK(tile.quarter == (tile.expert == 3 && (quartered == 12 || tile.row + tile.column >= 768)));
+      for (int row = 0; row < (tile.quarter ? 64 : 128); row += 64)
+        for (int column = 0; column < (tile.quarter ? 64 : 128); column += 64)
+          CHECK(covered.insert({tile.expert, tile.row + row, tile.column + column}).second);
+    }
+    CHECK(quarters == 4 * quartered);
+    CHECK(covered.size() == 4 * 48);
+  }
+}
+
+TEST_CASE("few tiles beyond whole rounds are computed as quarters") {
+  using ops::device::quartered_tiles;
+  CHECK(quartered_tiles(288, hopper_traits) == 24);  // two experts of 768 x 3072
+  CHECK(quartered_tiles(144, hopper_traits) == 12);
+  CHECK(quartered_tiles(36, hopper_traits) == 36);
+  CHECK(quartered_tiles(66, hopper_traits) == 66);  // 264 quarters, two a multiprocessor
+  for (const std::int64_t tiles : {0, 67, 131, 132, 264, 1152}) CHECK(quartered_tiles(tiles, hopper_traits) == 0);
 }
 
 TEST_CASE("the list of tiles goes from expert to expert, whatever their number") {
