@@ -24,9 +24,12 @@ SMALL_MOE = {**TINY, "model.n_head": 4, "model.n_embd": 256, "model.experts_per_
 # 32,768 tokens a step, so that products fill the chip and launches do not count.
 GPT2 = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.n_positions": 1024,
         "model.vocab_size": 50257, "model.moe_layer_freq": 0, "train.seq_len": 1024, "train.micro_batch_size": 32}
-MOE_32K = {**GPT2, "model.moe_layer_freq": 2, "model.experts_per_rank": 8}
+# No token is dropped, also where random tokens teach the router one expert: so every token costs its products. The
+# peer's buffers of a fixed capacity cost the same for any routing.
+MOE_32K = {**GPT2, "model.moe_layer_freq": 2, "model.experts_per_rank": 8, "model.capacity_factor": None,
+           "model.dropless_imbalance": 8}
 # 4,096 tokens a step: launches, and products that do not fill the chip, count as well.
-MOE_4K = {**GPT2, "model.n_positions": 512, "model.moe_layer_freq": 2, "model.experts_per_rank": 2,
+MOE_4K = {**MOE_32K, "model.n_positions": 512, "model.experts_per_rank": 2, "model.dropless_imbalance": 2,
           "train.seq_len": 512, "train.micro_batch_size": 8}
 # One layer of each kind at full width: every kernel of MOE_32K, few launches.
 TWO_LAYERS = {**MOE_32K, "model.n_layer": 2}
@@ -227,7 +230,8 @@ def follow_sequential(check):
 def overlap(check, network):
     o = check.options
     steps, ranks = (8, 4) if o.dry else (24, 64)
-    records, _, text = train(check, f"overlap-{network}", MOE_4K, steps, profile=True, overlap__policy="lancet",
+    records, _, text = train(check, f"overlap-{network}", {**MOE_4K, "model.capacity_factor": 1.25}, steps, profile=True,
+                             overlap__policy="lancet",
                              overlap__profile=str(check.work / f"costs-{network}.json"),
                              comm__transport="mirrored", comm__network=network, comm__mirrored_ranks=ranks)
     declared = re.search(r"^.*mirrored +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
@@ -252,7 +256,7 @@ def overlap(check, network):
 def trace(check):
     """Traces a step of 24 layers, as one of four mirrored ranks, so that it has all-to-alls: the trace puts commands on
     every stream far ahead of the GPU, and a stream whose queue is full would stop the others."""
-    _, run_dir, _ = train(check, "trace", LARGE_MOE, 4, log__trace=3, comm__transport="mirrored",
+    _, run_dir, _ = train(check, "trace", {**LARGE_MOE, "model.capacity_factor": 1.25}, 4, log__trace=3, comm__transport="mirrored",
                           comm__network="p4de-a100", comm__mirrored_ranks=4)
     file = run_dir / "trace.json"
     if not file.exists():

@@ -69,7 +69,8 @@ Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Con
   if (config.device != config::Device::cuda) return std::unique_ptr<runtime::Accelerator>();
   auto mine = open_own_gpu(source, may_share(config));
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
-  LANCET_TRY(check_one_each(world, **mine, may_share(config)));
+  if (config.comm.transport != Transport::mirrored)  // whose ranks are all this one
+    LANCET_TRY(check_one_each(world, **mine, may_share(config)));
   (*mine)->allow_tf32(config.train.tf32);
   if (const std::string libraries = (*mine)->libraries(); !libraries.empty()) log::info("libraries  {}", libraries);
   return mine;

@@ -116,6 +116,15 @@ Status run_push(backend::Stream& stream, std::int64_t blocks, const Arrival& arr
   return ops::device::launch(stream, blocks, Push{arrival});
 }
 
+Status load_kernels() {
+  for (const void* kernel : backend::cuda::listed_kernels()) {
+    cudaFuncAttributes attributes{};
+    const auto error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return internal_error(cudaGetErrorString(error));
+  }
+  return {};
+}
+
 Status run_instructions(backend::Stream& stream, Instructions* io) {
   return ops::device::launch(stream, 1, RunInstructions{io});
 }

@@ -7,6 +7,9 @@
 
 namespace lancet::test {
 
+// Loads the kernels below onto the calling thread's device, as opening a GPU does with those of the plugin.
+Status load_kernels();
+
 inline constexpr int cluster_blocks = 4;
 // ranks[b] = the place of block b in its cluster. Error on GPUs below sm_90.
 Status run_in_clusters(backend::Stream& stream, std::int64_t blocks, std::int32_t* ranks);

@@ -111,6 +111,7 @@ TEST_CASE("a full GPU waits on one stream for rows that a kernel of another stre
   using test::Arrival;
   backend::Device& device = gpu->device();
   done(device.bind_thread());
+  done(test::load_kernels());  // the second one's first launch would wait for the end of the first
   const auto compute = made(device.make_stream(false)), urgent = made(device.make_stream(true));
   const int waiting = test::most_arriving_blocks() * (device.traits().multiprocessors - 4);
   REQUIRE(waiting > 0);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
+#include "lancet/comm/mirrored.h"
 #include "lancet/world/rank_device.h"
 #include "log_capture.h"
 #include "train/support.h"
@@ -113,6 +114,17 @@ TEST_CASE("two ranks on one GPU by mistake are reported with the ranks and the G
 TEST_CASE("ranks may share a GPU if the config chooses communication through the host") {
   machine = {{"a"}, {}};
   for (const auto& result : open_on(2, config::Transport::mpi)) CHECK(result.ok());
+}
+
+TEST_CASE("one GPU serves all ranks of a mirrored world") {
+  machine = {{"a"}, {}};
+  auto config = test::small_config();
+  config.device = config::Device::cuda;
+  config.comm.transport = config::Transport::mirrored;
+  const auto world = comm::make_mirrored_world(4, {"network of the test", {}, {}});
+  const auto mine = world::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}});
+  if (!mine.ok()) FAIL(mine.error().message);
+  CHECK((*mine)->device().identity() == "a");
 }
 
 TEST_CASE("one rank without a GPU ends all, and is named") {

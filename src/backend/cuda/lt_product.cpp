@@ -122,6 +122,10 @@ Result<std::vector<cublasLtMatmulAlgo_t>> LtProduct::propose(const MatmulOperand
   LANCET_TRY(checked(cublasLtMatmulPreferenceCreate(&raw), "a preference"));
   const Preference preference(raw);
   LANCET_TRY(set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, matmul_workspace_bytes));
+  // Partial sums of a split k are kept in f32: in the type of a bf16 result they would be rounded one by one.
+  const std::uint32_t schemes =
+      desc_.result == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  LANCET_TRY(set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes));
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     LANCET_TRY(set_preference(preference, attribute, alignment));
