@@ -52,8 +52,8 @@ LANCET_HD float exp_f32(float x) {
   return x < -87.3f ? 0.f : (x > 88.3f ? __builtin_huge_valf() : e);
 }
 
-// e^x for sums of many terms. On a GPU it takes two instructions, with a relative error of 2.5e-7 + 7.3e-8 |x|, which is
-// small for the terms that contribute; denormal results are 0.
+// e^x for sums of many terms. On a GPU it takes two instructions, with a relative error of 2.5e-7 + 7.3e-8 |x|, which
+// is small for the terms that contribute; denormal results are 0.
 LANCET_HD float exp_fast_f32(float x) {
 #if defined(__CUDA_ARCH__)
   float y;

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Rules of the GPU's code that the host's emulation of kernels cannot see, read from the objects of a CUDA plugin.
+
+    gpu_code.py BUILD         fails if a kernel of BUILD's plugin breaks a rule
+    gpu_code.py --self-test   plants each fault in made-up code
+
+Of the machine code: no kernel uses stack memory, to which registers are spilled. The other rules are of the PTX that
+objects embed for later GPUs: the instructions that the sources count on are there, and others are not. Where a build
+embeds no PTX, or it cannot be unpacked, the last line is SKIPPED: why.
+"""
+import collections
+import ctypes
+import re
+import struct
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import kernel_table  # noqa: E402
+
+# Instructions that sources state by inline assembly, or by the toolkit's headers. tests/ops/references/instructions.cpp
+# has a model of those with values.
+STATED = {
+    "cp.async.cg.shared.global.L2::128B", "cp.async.commit_group", "cp.async.wait_group", "cvt.rn.bf16x2.f32",
+    "ex2.approx.ftz.f32", "ld.acquire.sys.u32", "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    "mov.b64", "mov.u64", "nanosleep.u32", "red.release.sys.add.u32", "st.global.wb.v2.u32", "st.global.wb.v4.u32",
+    "st.release.sys.u32"}
+# Kernels that load and store 16 bytes by one instruction where addresses allow it (`wide`), and those that do one.
+MOVE = (r"(Updates|Map|MapRows|SumInRankOrder|CopyShards<Pack|Combine|CombineDx|Copy|Sum|Embed|StoreRow|TakeRow|"
+        r"AddPositions|AddRuns|JoinRuns|RoundRows|Jitter|LayerNorm|LayerNormDx|LayerNormBackward|MergeSlots|"
+        r"MoveColumns|LogitGradient|Row<\w+, true|RouterDx|RouterDw|Resize<Pack|PushRows|run_copies)\b")
+LOAD = r"(Squares|Row<\w+, false|AttendRow|LayerNormDw|ColumnSums|LogSums|Router)\b"
+STORE = r"GroupedTensorProduct<(forward|dx), (round|gelu)>"
+WIDE = r"(\.global)?(\.wb)?\.(v4\.[bufs]32|v2\.[bufs]64)"
+# Kernels that access neighbours one by one, since their rows begin anywhere.
+NEIGHBOURS = r"(Attention\w+<float>|LayRows|CapacityRows)"
+# Each rank's arena is its window, so a peer may write any tensor while a kernel runs; NCCL's own tables are constant.
+READS_CONSTANTS = r"find_windows"
+
+Code = collections.namedtuple("Code", "file name body")
+
+
+def tensor_counts(source):
+    """The instructions of GroupedTensorProduct: a slice of k in the loop, and what is fetched before it."""
+    shape = {name: int(value) for name, value in re.findall(r"\b(\w+) = (\d+)\b", source)}
+    down, across = shape["warp_rows"] // 16, shape["warp_columns"] // 8
+    steps = shape["depth"] // 16
+    threads = 32 * (shape["rows"] // shape["warp_rows"]) * (shape["columns"] // shape["warp_columns"])
+    copies = (shape["rows"] + shape["columns"]) * shape["depth"] // 8 // threads
+    return {"mma.sync": down * across * steps, "row sums": down * steps,
+            "ldmatrix": (down + across // 2) * (steps + 1), "cp.async.cg": copies * shape["stages"]}
+
+
+def split_packs(body):
+    """Yields the accesses of 16 neighbouring bytes one element at a time, between two branches or barriers."""
+    for block in re.split(r"(?m)^\$L\S*:|\bbra\b.*|\bbar\.sync.*", body):
+        offsets = collections.defaultdict(set)
+        for access, bits, register, offset in re.findall(
+                r"\b((?:ld|st)\.global)(?:\.\w+)*\.[bufs](\d+)\s+(?:%\w+, )?\[(%\w+)\+?(-?\d*)\]", block):
+            offsets[access, register, int(bits) // 8].add(int(offset or 0))
+        for (access, _, size), found in offsets.items():
+            if size < 16 and any(all(at + i in found for i in range(0, 16, size)) for at in found):
+                yield access
+
+
+def faults_of(code, counts):
+    count = collections.Counter(re.findall(r"(?m)^\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.[\w:]+)+)", code.body))
+
+    def number(pattern):
+        return sum(found for name, found in count.items() if re.fullmatch(pattern, name))
+
+    if ".local" in code.body:
+        yield "local memory"
+    if number(r"ld\.global\.nc.*") and not re.match(READS_CONSTANTS, code.name):
+        yield "ld.global.nc: a peer's write may not be seen"
+    for access, kernels in (("ld", f"{MOVE}|{LOAD}"), ("st", f"{MOVE}|{STORE}")):
+        if re.match(kernels, code.name) and not number(access + WIDE):
+            yield f"no {access} of 16 bytes"
+    if not re.match(NEIGHBOURS, code.name):
+        yield from (f"16 bytes by several {access}" for access in sorted(set(split_packs(code.body))))
+    if code.name == "PushRows":  # announces what it has written to peers, and waits for what they have written
+        yield from (f"no {name}" for name in ("st.release.sys.u32", "ld.acquire.sys.u32") if not count[name])
+    tensor = re.match(r"GroupedTensorProduct<(\w+)", code.name)
+    for name in ("mma.sync", "ldmatrix", "cp.async.cg"):
+        expected = counts[name] if tensor else 0
+        expected += counts["row sums"] if tensor and tensor[1] == "dw" and name == "mma.sync" else 0
+        found = number(re.escape(name) + r"\..*")
+        if found != expected:
+            yield f"{found} {name}, expected {expected}"
+    for assembly in re.findall(r"// begin inline asm\n(.*?)// end inline asm", code.body, re.S):
+        for name in re.findall(r"(?m)^\s*\{?\s*([a-z]\w*(?:\.[\w:]+)+)", assembly):
+            if name not in STATED and not re.match(READS_CONSTANTS, code.name):
+                yield f"{name}, an instruction that STATED does not list"
+
+
+def stack_faults(found):
+    return [f"{kernel.file}, {kernel.name}, sm_{architecture}: {kernel.stack} bytes of stack"
+            for architecture, kernels in found.items() for kernel in kernels if kernel.stack]
+
+
+class Unreadable(Exception):
+    pass
+
+
+def unpacked(data, size):
+    if data.lstrip().startswith((b"//", b".version")):
+        return data
+    if not data.startswith(b"\x28\xb5\x2f\xfd"):
+        raise Unreadable("the embedded PTX is packed by another way than Zstandard")
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError as error:
+        raise Unreadable(str(error)) from error
+    text = ctypes.create_string_buffer(size)
+    library.ZSTD_decompress.restype = ctypes.c_size_t
+    if library.ZSTD_decompress(text, ctypes.c_size_t(size), data, ctypes.c_size_t(len(data))) != size:
+        raise Unreadable("the embedded PTX cannot be unpacked")
+    return text.raw
+
+
+def embedded(data):
+    """Yields the PTX in the fat binaries (CUDA's container of code for several GPUs) of an object file."""
+    for found in re.finditer(rb"\x50\xed\x55\xba", data):
+        header, size = struct.unpack_from("<HQ", data, found.start() + 6)
+        at = found.start() + header
+        end = at + size
+        while at < end:
+            kind, _, header, size, packed = struct.unpack_from("<HHIQI", data, at)
+            if kind == 1:
+                whole, = struct.unpack_from("<Q", data, at + 56)
+                yield unpacked(data[at + header:at + header + (packed or size)], whole).decode(errors="replace")
+            at += header + size
+
+
+def kernels_of(file, ptx):
+    parts = re.split(r"\.entry (\w+)\(", ptx)
+    names = kernel_table.demangled(parts[1::2])
+    return [Code(file, names[name], body) for name, body in zip(parts[1::2], parts[2::2])]
+
+
+def check(build):
+    counts = tensor_counts((ROOT / "src/ops/expert_linear/tile_product.h").read_text())
+    faults = stack_faults(kernel_table.read(build))
+    kernels, skipped = [], ""
+    try:
+        for file, data in kernel_table.objects(build):
+            for ptx in embedded(data):
+                kernels += kernels_of(file, ptx)
+    except Unreadable as reason:
+        skipped = str(reason)
+    faults += [f"{code.file}, {code.name}: {fault}" for code in kernels for fault in faults_of(code, counts)]
+    for fault in faults:
+        print(fault)
+    print(f"{len(kernels)} kernels of PTX")
+    if not faults and (skipped or not kernels):
+        print(f"SKIPPED: {skipped or f'{build} has no CUDA plugin with PTX'}")
+    return 1 if faults else 0
+
+
+def self_test():
+    counts = {"mma.sync": 2, "row sums": 1, "ldmatrix": 1, "cp.async.cg": 0}
+    assembly = "// begin inline asm\n\t{}\n\t// end inline asm\n"
+    push = ("\tld.global.v2.u64 \t{%rd1, %rd2}, [%rd3];\n\tst.v2.u64 \t[%rd4], {%rd1, %rd2};\n"
+            + assembly.format("st.release.sys.u32 [%rd1], %r1;") + assembly.format("ld.acquire.sys.u32 %r1, [%rd1];"))
+    scalars = "".join(f"\tst.global.f32 \t[%rd1+{at}], %f1;\n" for at in (-8, -4, 0, 4))
+    scalars = scalars.replace("+0]", "]")
+    tensor = "\tmma.sync.aligned.a \t{%f1};\n" * 2 + "\tldmatrix.sync.aligned.b \t{%r1};\n"
+    cases = [  # a kernel's name, its code, and its faults
+        ("PushRows", push, []),
+        ("PushRows", push.replace("st.release.sys.u32", "st.volatile.u32"),
+         ["no st.release.sys.u32", "st.volatile.u32, an instruction that STATED does not list"]),
+        ("PushRows", push.replace("ld.acquire.sys.u32", "ld.relaxed.sys.u32"),
+         ["no ld.acquire.sys.u32", "ld.relaxed.sys.u32, an instruction that STATED does not list"]),
+        ("PushRows", push.replace("ld.global.v2", "ld.global.nc.v2"),
+         ["ld.global.nc: a peer's write may not be seen", "no ld of 16 bytes"]),
+        ("PushRows", push.replace("\tst.v2.u64", "\tst.shared.v2.u64"), ["no st of 16 bytes"]),
+        ("Other", scalars, ["16 bytes by several st.global"]),
+        ("Other", scalars.replace("+4]", "+8]"), []),
+        ("Other", scalars.replace("[%rd1]", "[%rd2]"), []),
+        ("Other", scalars.replace("\tst.global.f32 \t[%rd1]", "\t@%p1 bra \t$L__BB0_2;\n\tst.global.f32 \t[%rd1]"), []),
+        ("LayRows", scalars, []),
+        ("Other", "\t.local .align 16 .b8 \t__local_depot0[16];\n\tst.local.u32 \t[%rd1], %r1;\n", ["local memory"]),
+        ("Other", "\t@%p1 ex2.approx.f32 \t%f1, %f2;\n", []),
+        ("Other", assembly.format("ex2.approx.f32 %f1, %f2;"),
+         ["ex2.approx.f32, an instruction that STATED does not list"]),
+        ("GroupedTensorProduct<dx, sums>", tensor, []),
+        ("GroupedTensorProduct<dw, round>", tensor, ["2 mma.sync, expected 3"]),
+        ("Other", tensor, ["2 mma.sync, expected 0", "1 ldmatrix, expected 0"]),
+    ]
+    wrong = [f"{name}: expected {expected}, found {found}" for name, body, expected in cases
+             if (found := list(faults_of(Code("", name, body), counts))) != expected]
+    ptx = b"//\n.version 9.0\n.entry _Z5Otherv(\n)\n{\n\tret;\n}\n"
+    entry = struct.pack("<HHIQI", 1, 0x101, 64, len(ptx), 0).ljust(56, b"\0") + struct.pack("<Q", 0)
+    code = struct.pack("<HHIQ", 2, 0x101, 64, 8).ljust(64, b"\0") + b"\x7fELF1234"
+    held = b"host" + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(code + entry + ptx)) + code + entry + ptx
+    names = [kernel.name for text in embedded(held) for kernel in kernels_of("", text)]
+    if names != ["Other"]:
+        wrong.append(f"expected the kernel Other in a fat binary, found {names}")
+    kernel = kernel_table.Kernel("a", "B", 32, 255, 0, 0)
+    stacks = stack_faults({80: [], 90: [kernel, kernel._replace(stack=24)]})
+    if stacks != ["a, B, sm_90: 24 bytes of stack"]:
+        wrong.append(f"expected one kernel with 24 bytes of stack, found {stacks}")
+    shape = "rows = 32, columns = 16, depth = 32, stages = 3; warp_rows = 16, warp_columns = 16;"
+    expected = {"mma.sync": 4, "row sums": 2, "ldmatrix": 6, "cp.async.cg": 9}
+    if tensor_counts(shape) != expected:
+        wrong.append(f"expected {expected}, found {tensor_counts(shape)}")
+    for fault in wrong:
+        print(fault)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(self_test() if sys.argv[1:] == ["--self-test"] else check(Path(sys.argv[1])))
