@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,7 +23,7 @@
 namespace lancet::cli {
 namespace {
 
-// row_of: by instruction.
+// A row for each op and role, without work and times. row_of: by instruction.
 std::vector<OpRow> make_rows(const ir::Program& program, std::vector<std::size_t>& row_of) {
   std::vector<OpRow> rows;
   std::map<std::pair<std::string, ir::Role>, std::size_t> known;
@@ -31,14 +32,24 @@ std::vector<OpRow> make_rows(const ir::Program& program, std::vector<std::size_t
     if (fresh)
       rows.push_back(
           {instruction.op, std::string(name(instruction.role)), std::string(name(instruction.stream)), 0, 0, 0, 0});
-    OpRow& row = rows[it->second];
-    const ops::Work work = ops::work(program, instruction);
-    ++row.calls;
-    row.flops += work.flops;
-    row.bytes += work.bytes;
+    ++rows[it->second].calls;
     row_of.push_back(it->second);
   }
   return rows;
+}
+
+// expert_rows: the share of the experts' rows that hold tokens; the attribute tokens counts those without drops.
+void add_work(const ir::Program& program, double expert_rows, const std::vector<std::size_t>& row_of,
+              std::vector<OpRow>& rows) {
+  for (std::size_t i = 0; i < row_of.size(); ++i) {
+    ir::Instruction instruction = program.instructions[i];
+    if (ops::is_over_expert_rows(instruction))
+      instruction.attributes.set(
+          "tokens", std::int64_t(std::round(expert_rows * double(instruction.attributes.integer("tokens")))));
+    const ops::Work work = ops::work(program, instruction);
+    rows[row_of[i]].flops += work.flops;
+    rows[row_of[i]].bytes += work.bytes;
+  }
 }
 
 Result<Ceilings> measure_ceilings(const OpOptions& options, DType dtype, int threads) {
@@ -90,10 +101,11 @@ std::string text_of(const OpTimes& times, const OpOptions& options, DType dtype)
       fmt::format("ceilings, {}: {:.1f} GFLOP/s ({}, {}^3 product), {:.1f} GB/s ({})\n", times.device,
                   times.ceilings.flops * 1e-9, name(dtype), device ? options.product_size : 1024,
                   times.ceilings.bandwidth * 1e-9, device ? "a large copy, read and written" : "x += y over 128 MB");
-  text += fmt::format(
-      "rates of experts count the rows that they get if no token is dropped; median of {} steps of {:.1f} ms{}\n",
-      options.steps, times.step_ms,
-      device ? fmt::format("; ops: of {} more steps, each op between two events", options.steps) : "");
+  text += fmt::format("median of {} steps of {:.1f} ms{}{}\n", options.steps, times.step_ms,
+                      device ? fmt::format("; ops: of {} more steps, each op between two events", options.steps) : "",
+                      times.expert_rows > 0
+                          ? fmt::format("; experts get {:.1f}% of the rows without drops", 100 * times.expert_rows)
+                          : "");
   text += fmt::format("{:<24} {:<9} {:<7} {:>6} {:>10} {:>7} {:>10} {:>8} {:>10} {:>7} {:>10}\n", "op", "role",
                       "stream", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "floor ms", "of ms", "lost ms");
   for (const OpRow& row : times.rows) text += line_of(row, times, true);
@@ -101,7 +113,8 @@ std::string text_of(const OpTimes& times, const OpOptions& options, DType dtype)
   return text +
          "floor: the longer of the row's FLOPs and its bytes at these ceilings; at most ms in the total. lost: ms - "
          "floor.\n"
-         "c: the row's bytes pass faster than the ceiling, since a cache holds some of them: its floor is too high.\n";
+         "c: the row's bytes pass faster than the ceiling, since a cache holds some, or since the kernel moves fewer: "
+         "its floor is too high.\n";
 }
 
 nlohmann::ordered_json json_of(const OpRow& row) {
@@ -131,6 +144,7 @@ std::string json_of(const OpTimes& times, int steps, DType dtype) {
              {"ceilings", {{"tflops", times.ceilings.flops * 1e-12}, {"gb_per_s", times.ceilings.bandwidth * 1e-9}}},
              {"steps", steps},
              {"step_ms", times.step_ms},
+             {"expert_rows", times.expert_rows},
              {"rows", rows},
              {"total", {{"ms", total.ms}, {"floor_ms", *total.floor_ms}, {"lost_ms", lost_ms(total)}}}}) +
          "\n";
@@ -174,7 +188,8 @@ Result<OpTimes> measure_ops(config::Config config, const OpOptions& options, com
                                                             .profile_folder = profile_folder(),
                                                             .accelerator = options.accelerator}));
   std::vector<std::size_t> row_of;
-  times.rows = make_rows(trainer->executor().plan().program, row_of);
+  const ir::Program& program = trainer->executor().plan().program;
+  times.rows = make_rows(program, row_of);
   std::int64_t step = 0;
   // What a plan lists of the step before first runs in the second step.
   for (; step < 2; ++step) LANCET_TRY(trainer->step(step, train::Trainer::Border::open));
@@ -187,6 +202,7 @@ Result<OpTimes> measure_ops(config::Config config, const OpOptions& options, com
       trainer->time_next_step();
       LANCET_TRY(trainer->step(step++, train::Trainer::Border::open));
     }
+    times.expert_rows += trainer->kept_share() / options.steps;
     for (std::vector<double>& of_row : milliseconds) of_row.push_back(0);
     const auto spans = trainer->executor().spans();
     for (std::size_t at = 0; at < spans.size(); ++at)
@@ -194,6 +210,7 @@ Result<OpTimes> measure_ops(config::Config config, const OpOptions& options, com
   }
   times.step_ms = median(step_ms);
   for (std::size_t row = 0; row < times.rows.size(); ++row) times.rows[row].ms = median(milliseconds[row]);
+  add_work(program, times.expert_rows, row_of, times.rows);
   add_floors(times.rows, times.ceilings);
   return times;
 }

@@ -36,7 +36,8 @@ void add_floors(std::vector<OpRow>& rows, const Ceilings& ceilings);
 struct OpTimes {
   std::string device;  // "NVIDIA H200", or the threads of a CPU
   Ceilings ceilings;
-  double step_ms = 0;  // median of the steps in which no op is timed by itself
+  double step_ms = 0;      // median of the steps in which no op is timed by itself
+  double expert_rows = 0;  // train::Trainer::kept_share() of the steps in which ops are timed, their mean
   std::vector<OpRow> rows;
 };
 

@@ -100,7 +100,6 @@ double even_share(const config::Config& config, std::int64_t experts) {
   return std::min(1.0, double(slots) / double(model::choices_of(config.model, tokens_of(config), slots)));
 }
 
-// The share of the rows counted in flops_.experts that hold kept tokens.
 double StepSpeed::kept_share(const StepTally& tally) const {
   if (tally.layers().empty()) return 0;
   const config::Train& train = config_.train;

@@ -43,10 +43,10 @@ class StepSpeed {
   double tokens() const;  // of a step, over all ranks
   // Fills in the times of a step that took `seconds`, its tokens per second and its MFU. tally: of this step.
   void fill(run::StepRecord& record, double seconds, const StepTally& tally) const;
-
- private:
+  // The share of the rows counted in ProductFlops::experts that hold kept tokens; 0 without MoE layers.
   double kept_share(const StepTally& tally) const;
 
+ private:
   const config::Config& config_;
   const int ranks_;
   Peak peak_;

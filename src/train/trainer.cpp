@@ -180,6 +180,7 @@ class TrainerImpl final : public Trainer {
 
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
+  double kept_share() const override { return speed_.kept_share(tally_); }
   const checkpoint::LoadHistory& load() const override { return replanning_.history(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return data_.tokenizer(); }
   runtime::TensorStore& store() override { return memory_.store(); }

@@ -1,7 +1,9 @@
 // Floors of ops: made-up rows, a device whose events are one millisecond apart, and what the program prints.
 #include "cli/bench_ops.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "cli/support.h"
 #include "host_accelerator.h"
@@ -40,10 +42,10 @@ TEST_CASE("floors of made-up rows, sorted by the time that is lost") {
   }
 }
 
-TEST_CASE("ops on a device: each between two events, and the device's ceilings") {
+TEST_CASE("ops on a device: each between two events, the device's ceilings, and the work of kept tokens") {
   std::atomic<std::int64_t> events = 0;
   test::HostAccelerator accelerator({.events = &events});
-  const std::vector<std::string> changes{"overlap.policy=sequential"};
+  const std::vector<std::string> changes{"overlap.policy=sequential", "model.capacity_factor=1"};
   const auto config = config::parse(test::small_config_text, "small.json", changes).value();
   const auto self = comm::make_self();
   const auto times = cli::measure_ops(
@@ -54,6 +56,11 @@ TEST_CASE("ops on a device: each between two events, and the device's ceilings")
   CHECK(times->ceilings.bandwidth == Approx(2.0 * (1 << 20) / 1e-3));
   CHECK(times->step_ms > 0);
   CHECK(times->rows.size() > 20);
+  CHECK(times->expert_rows > 0.25);
+  CHECK(times->expert_rows < 1);
+  const auto experts = std::ranges::find(times->rows, "expert_linear", &cli::OpRow::op);
+  REQUIRE(experts != times->rows.end());
+  CHECK(experts->flops == 2 * 2 * 32 * 128 * std::round(64 * times->expert_rows));  // two products of 64 tokens
   for (const cli::OpRow& row : times->rows) {
     INFO(row.op << " " << row.role);
     CHECK(row.stream == "compute");
@@ -81,6 +88,7 @@ TEST_CASE("bench ops prints floors as a table and as JSON") {
   const double gflop_per_ms = found["ceilings"]["tflops"], mbyte_per_ms = found["ceilings"]["gb_per_s"];
   CHECK(found["device"] == "1 thread");
   CHECK(found["dtype"] == "f32");
+  CHECK(found["expert_rows"] == 1);
   double ms = 0, floor_ms = 0, last_lost_ms = 1e30;
   for (const auto& row : found["rows"]) {
     INFO(row);

@@ -66,8 +66,10 @@ class Trainer {
   virtual Status settle() = 0;
   // The norm of the step before the last one, if that step had left something.
   virtual double norm_before() const = 0;
-  virtual const run::StepRecord& last_record() const = 0;               // of the last step, finite or not
-  virtual std::span<const run::LayerLoad> last_layers() const = 0;      // of that step, per MoE layer
+  virtual const run::StepRecord& last_record() const = 0;           // of the last step, finite or not
+  virtual std::span<const run::LayerLoad> last_layers() const = 0;  // of that step, per MoE layer
+  // Of that step: kept tokens over the rows that experts get if no token is dropped; 0 without MoE layers.
+  virtual double kept_share() const = 0;
   virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
   virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation
