@@ -42,15 +42,22 @@ READS_CONSTANTS = r"find_windows"
 Code = collections.namedtuple("Code", "file name body")
 
 
-def tensor_counts(source):
-    """The instructions of GroupedTensorProduct: a slice of k in the loop, and what is fetched before it."""
-    shape = {name: int(value) for name, value in re.findall(r"\b(\w+) = (\d+)\b", source)}
-    down, across = shape["warp_rows"] // 16, shape["warp_columns"] // 8
-    steps = shape["depth"] // 16
-    threads = 32 * (shape["rows"] // shape["warp_rows"]) * (shape["columns"] // shape["warp_columns"])
-    copies = (shape["rows"] + shape["columns"]) * shape["depth"] // 8 // threads
-    return {"mma.sync": down * across * steps, "row sums": down * steps,
-            "ldmatrix": (down + across // 2) * (steps + 1), "cp.async.cg": copies * shape["stages"]}
+def tile(edge, depth=32, stages=4, row_sums=False):
+    """The tensor core instructions of a SquareTile: a slice of k in the loop, and what is fetched before it."""
+    down, across, steps = edge // 2 // 16, edge // 2 // 8, depth // 16  # fragments of a warp; steps of a slice
+    return collections.Counter({"mma.sync": (down * across + (down if row_sums else 0)) * steps,
+                                "ldmatrix": (down + across // 2) * (steps + 1),
+                                "cp.async.cg": 2 * edge * depth // 8 // 128 * stages})
+
+
+def tensor_instructions(kernel):
+    """What a kernel must have by its tiles (src/ops/expert_linear/tile_product.h); none in most."""
+    product = re.match(r"GroupedTensorProduct<(\w+), (\w+)>", kernel)
+    if not product:
+        return collections.Counter()
+    if product[1] == "dw":  # tiles, or their quarters
+        return tile(128, row_sums=True) + tile(64, row_sums=True)
+    return tile(128) + collections.Counter({"cp.async.cg": product.groups() == ("dx", "gelu")})  # GELU's argument
 
 
 def split_packs(body):
@@ -65,7 +72,7 @@ def split_packs(body):
                 yield access
 
 
-def faults_of(code, counts):
+def faults_of(code):
     count = collections.Counter(re.findall(r"(?m)^\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.[\w:]+)+)", code.body))
 
     def number(pattern):
@@ -82,13 +89,10 @@ def faults_of(code, counts):
         yield from (f"16 bytes by several {access}" for access in sorted(set(split_packs(code.body))))
     if code.name == "PushRows":  # announces what it has written to peers, and waits for what they have written
         yield from (f"no {name}" for name in ("st.release.sys.u32", "ld.acquire.sys.u32") if not count[name])
-    tensor = re.match(r"GroupedTensorProduct<(\w+)", code.name)
+    expected = tensor_instructions(code.name)
     for name in ("mma.sync", "ldmatrix", "cp.async.cg"):
-        expected = counts[name] if tensor else 0
-        expected += counts["row sums"] if tensor and tensor[1] == "dw" and name == "mma.sync" else 0
-        found = number(re.escape(name) + r"\..*")
-        if found != expected:
-            yield f"{found} {name}, expected {expected}"
+        if (found := number(re.escape(name) + r"\..*")) != expected[name]:
+            yield f"{found} {name}, expected {expected[name]}"
     for assembly in re.findall(r"// begin inline asm\n(.*?)// end inline asm", code.body, re.S):
         for name in re.findall(r"(?m)^\s*\{?\s*([a-z]\w*(?:\.[\w:]+)+)", assembly):
             if name not in STATED and not re.match(READS_CONSTANTS, code.name):
@@ -141,7 +145,6 @@ def kernels_of(file, ptx):
 
 
 def check(build):
-    counts = tensor_counts((ROOT / "src/ops/expert_linear/tile_product.h").read_text())
     faults = stack_faults(kernel_table.read(build))
     kernels, skipped = [], ""
     try:
@@ -150,7 +153,7 @@ def check(build):
                 kernels += kernels_of(file, ptx)
     except Unreadable as reason:
         skipped = str(reason)
-    faults += [f"{code.file}, {code.name}: {fault}" for code in kernels for fault in faults_of(code, counts)]
+    faults += [f"{code.file}, {code.name}: {fault}" for code in kernels for fault in faults_of(code)]
     for fault in faults:
         print(fault)
     print(f"{len(kernels)} kernels of PTX")
@@ -160,13 +163,13 @@ def check(build):
 
 
 def self_test():
-    counts = {"mma.sync": 2, "row sums": 1, "ldmatrix": 1, "cp.async.cg": 0}
     assembly = "// begin inline asm\n\t{}\n\t// end inline asm\n"
     push = ("\tld.global.v2.u64 \t{%rd1, %rd2}, [%rd3];\n\tst.v2.u64 \t[%rd4], {%rd1, %rd2};\n"
             + assembly.format("st.release.sys.u32 [%rd1], %r1;") + assembly.format("ld.acquire.sys.u32 %r1, [%rd1];"))
     scalars = "".join(f"\tst.global.f32 \t[%rd1+{at}], %f1;\n" for at in (-8, -4, 0, 4))
     scalars = scalars.replace("+0]", "]")
-    tensor = "\tmma.sync.aligned.a \t{%f1};\n" * 2 + "\tldmatrix.sync.aligned.b \t{%r1};\n"
+    tensor = ("\tmma.sync.aligned.a \t{%f1};\n" * 64 + "\tldmatrix.sync.aligned.b \t{%r1};\n" * 24
+              + "\tcp.async.cg.shared.global \t[%r1], [%rd1];\n" * 32)
     cases = [  # a kernel's name, its code, and its faults
         ("PushRows", push, []),
         ("PushRows", push.replace("st.release.sys.u32", "st.volatile.u32"),
@@ -186,11 +189,13 @@ def self_test():
         ("Other", assembly.format("ex2.approx.f32 %f1, %f2;"),
          ["ex2.approx.f32, an instruction that STATED does not list"]),
         ("GroupedTensorProduct<dx, sums>", tensor, []),
-        ("GroupedTensorProduct<dw, round>", tensor, ["2 mma.sync, expected 3"]),
-        ("Other", tensor, ["2 mma.sync, expected 0", "1 ldmatrix, expected 0"]),
+        ("GroupedTensorProduct<dx, sums>", tensor.replace("mma", "wmma", 1), ["63 mma.sync, expected 64"]),
+        ("GroupedTensorProduct<dw, round>", tensor,
+         ["64 mma.sync, expected 92", "24 ldmatrix, expected 36", "32 cp.async.cg, expected 48"]),
+        ("Other", "\tmma.sync.aligned.a \t{%f1};\n", ["1 mma.sync, expected 0"]),
     ]
     wrong = [f"{name}: expected {expected}, found {found}" for name, body, expected in cases
-             if (found := list(faults_of(Code("", name, body), counts))) != expected]
+             if (found := list(faults_of(Code("", name, body)))) != expected]
     ptx = b"//\n.version 9.0\n.entry _Z5Otherv(\n)\n{\n\tret;\n}\n"
     entry = struct.pack("<HHIQI", 1, 0x101, 64, len(ptx), 0).ljust(56, b"\0") + struct.pack("<Q", 0)
     code = struct.pack("<HHIQ", 2, 0x101, 64, 8).ljust(64, b"\0") + b"\x7fELF1234"
@@ -202,10 +207,6 @@ def self_test():
     stacks = stack_faults({80: [], 90: [kernel, kernel._replace(stack=24)]})
     if stacks != ["a, B, sm_90: 24 bytes of stack"]:
         wrong.append(f"expected one kernel with 24 bytes of stack, found {stacks}")
-    shape = "rows = 32, columns = 16, depth = 32, stages = 3; warp_rows = 16, warp_columns = 16;"
-    expected = {"mma.sync": 4, "row sums": 2, "ldmatrix": 6, "cp.async.cg": 9}
-    if tensor_counts(shape) != expected:
-        wrong.append(f"expected {expected}, found {tensor_counts(shape)}")
     for fault in wrong:
         print(fault)
     return 1 if wrong else 0
