@@ -29,7 +29,8 @@ target_compile_options(lancet_emulated PUBLIC -Wno-unknown-pragmas PRIVATE -Wall
 target_precompile_headers(lancet_emulated REUSE_FROM lancet_ops)
 
 file(GLOB device_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/device/*.cpp)
-add_executable(test_ops_device ${device_tests} device/train_test.cpp)
+file(GLOB step_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/device/*.cpp)
+add_executable(test_ops_device ${device_tests} ${step_tests})
 target_link_libraries(test_ops_device PRIVATE lancet_test_main lancet_op_references lancet_emulated lancet_train)
 lancet_test_code(test_ops_device)
 target_include_directories(test_ops_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops)

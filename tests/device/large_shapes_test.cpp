@@ -12,14 +12,14 @@
 #include <set>
 
 #include "declared_costs.h"
-#include "emulated_kernels.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/repeat.h"
 #include "lancet/planning/from_config.h"
 #include "lancet/runtime/executor.h"
-#include "library_doubles.h"
+#include "ops/device/emulated_kernels.h"
 #include "ops/device/launch.h"
+#include "ops/device/library_doubles.h"
 #include "routers.h"
 
 using namespace lancet;
@@ -335,7 +335,7 @@ TEST_CASE("launches of GPT-2's steps at 32k and 64k tokens a rank are within the
         }
   WARN(fmt::format("{} launches; by libraries, not launched here: {}", found.launches,
                    fmt::join(found.by_library, ", ")));
-  CHECK(found.launches > 10'000);
+  CHECK(found.launches > 9'000);
   // Of these only cross_entropy_train is a kernel of our own; the last test runs its last block.
   CHECK(found.large == std::set<std::string>{"cross_entropy_train", "linear", "linear_dw", "linear_dx"});
 }
