@@ -1,13 +1,17 @@
-// The second stage of sums over rows: adds the partial sums of the pieces, in the order of the pieces.
+// The second stage of sums over rows: adds the partial sums of the pieces, in a fixed order.
 #pragma once
 #include "pack.h"
 
 namespace lancet::ops::device {
 
 // out[i] = (or += if accumulate) the sum of parts[p * n + i] over p; results from `split` on go to rest[i - split].
-// Bytes: n * (pieces + 1) floats.
+// A block has 32 columns; its warps share the pieces, and their sums are added in order. Bytes: n * (pieces + 1)
+// floats.
 struct AddParts {
-  static constexpr int threads = 64;
+  static constexpr int threads = 512, warps = threads / warp_size;
+  struct Shared {
+    float sums[warps][warp_size];
+  };
   const float* parts;  // [pieces, n]
   std::int64_t pieces, n;
   bool accumulate;
@@ -17,23 +21,30 @@ struct AddParts {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t i = block.index() * threads + block.thread();
-    if (i >= n) return;
+    const std::int64_t i = block.index() * warp_size + block.warp_lane();
+    constexpr int ahead = 10;  // loads in flight at once: all of 160 pieces, thus of a piece a multiprocessor
+    float sum = 0;
+    if (i < n)
+      for (std::int64_t first = block.warp(); first < pieces; first += ahead * warps) {
+        float v[ahead];
+#pragma unroll
+        for (int j = 0; j < ahead; ++j) {
+          const std::int64_t p = first + j * warps;
+          v[j] = p < pieces ? parts[p * n + i] : 0.f;
+        }
+#pragma unroll
+        for (int j = 0; j < ahead; ++j) sum += v[j];
+      }
+    Shared& shared = block.template shared<Shared>();
+    shared.sums[block.warp()][block.warp_lane()] = sum;
+    block.sync();
+    if (block.warp() > 0 || i >= n) return;
     float* to = i < split ? out + i : rest + (i - split);
-    float sum = accumulate ? *to : 0.f;
-    constexpr int ahead = 16;  // loads in flight at once
-    std::int64_t p = 0;
-    for (; p + ahead <= pieces; p += ahead) {
-      float v[ahead];
-#pragma unroll
-      for (int j = 0; j < ahead; ++j) v[j] = parts[(p + j) * n + i];
-#pragma unroll
-      for (int j = 0; j < ahead; ++j) sum += v[j];
-    }
-    for (; p < pieces; ++p) sum += parts[p * n + i];
-    *to = sum;
+    float total = accumulate ? *to : 0.f;
+    for (int w = 0; w < warps; ++w) total += shared.sums[w][block.warp_lane()];
+    *to = total;
   }
-  std::int64_t blocks() const { return divide_up(n, threads); }
+  std::int64_t blocks() const { return divide_up(n, warp_size); }
 };
 
 // One block: out[0] = factor * the sum of parts[0, pieces).

@@ -4,6 +4,7 @@
 #include "math.h"
 #include "ops/device/column_tile.h"
 #include "ops/device/partial_sums.h"
+#include "ops/device/tensor_core.h"
 
 namespace lancet::ops {
 namespace {
@@ -129,13 +130,8 @@ struct LayerNormDx {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    if (const std::int64_t r = Team::row(block); r < rows)
-      row(block, r, [](int, const Floats<T>&, const Floats<T>&) {});
-  }
-
-  // Computes row r. Calls add(k, dy, x) for each pack of the thread.
-  template <class Block, class Add>
-  LANCET_DEVICE void row(Block& block, std::int64_t r, Add add) const {
+    const std::int64_t r = Team::row(block);
+    if (r >= rows) return;
     const RowStats own = stats[r];
     Pack<T> row_dy[kept ? kept_packs : 1], row_x[kept ? kept_packs : 1];
     float sum_g = 0, sum_gx = 0;
@@ -150,7 +146,6 @@ struct LayerNormDx {
         sum_g += scaled;
         sum_gx += scaled * normalized(v.v[i], own);
       }
-      add(k, g, v);
     });
     const float mean_g = Team::sum(block, sum_g) / float(d), mean_gx = Team::sum(block, sum_gx) / float(d);
     for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
@@ -229,33 +224,108 @@ struct LayerNormDw {
   }
 };
 
-// layer_norm_dx of rows that a warp keeps in registers, with the partial sums of LayerNormDw, to the bit: a block per
-// piece of the rows. Bytes: those of layer_norm_dx, and pieces * 2 * d floats written.
-template <class T>
+// layer_norm_dx of rows of up to `packs` packs per thread of a warp, with the partial sums of LayerNormDw, to the bit:
+// a block per piece of the rows. Bytes: those of layer_norm_dx, and pieces * 2 * d floats written.
+//
+// The sums of columns leave registers for 8 warps a multiprocessor, too few to hide the latency of loads. So each warp
+// copies its rows into a ring in shared memory, two rows ahead: at d = 768 in bf16 a multiprocessor has 72 KB in flight
+// while it computes; 4.3 TB/s take about 30 KB on an H200. A thread reads only what it has copied, so that the rows
+// need no barriers.
+template <class T, int packs>
 struct LayerNormBackward {
   using Tile = ColumnTile<T>;
-  using Shared = typename Tile::Shared;
-  static constexpr int threads = Tile::threads;
-  LayerNormDx<T, false, true> dx;
-  float* parts;  // [pieces, 2, d]
+  static constexpr int threads = Tile::threads, stages = 3;
+  struct Shared {
+    Pack<T> ring[Tile::warps][stages][3][packs][warp_size];  // of dy, x and dsum
+  };
+  static_assert(sizeof(Shared) >= sizeof(typename Tile::Shared));  // which takes its place after the last row
+  const T *dy, *x, *dsum;                                          // aligned for packs, as is gamma; dsum may be null
+  const float* gamma;
+  const RowStats* stats;
+  T* dx;
+  std::int64_t rows, d;  // d: a multiple of Pack<T>::size
   std::int64_t pieces;
+  float* parts;  // [pieces, 2, d]; null: not wanted
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const std::int64_t piece = block.index(), end = dx.rows * (piece + 1) / pieces;
-    DwSums<T> sums[kept_packs];
-    for (std::int64_t r = dx.rows * piece / pieces + block.warp(); r < end; r += Tile::warps) {
-      const RowStats own = dx.stats[r];
-      dx.row(block, r, [&](int k, const Floats<T>& dy, const Floats<T>& x) { sums[k].add(dy, x, own); });
-    }
+    const std::int64_t piece = block.index(), end = rows * (piece + 1) / pieces;
+    const std::int64_t first = rows * piece / pieces + block.warp();
+    const int column = block.warp_lane() * Pack<T>::size;  // of the thread's first pack
+    const float share = 1.f / float(d);
+
+    Copies copies;
+    for (int stage = 0; stage < stages - 1; ++stage) start_row(block, copies, first + stage * Tile::warps, end, stage);
+    RowStats next = first < end ? stats[first] : RowStats{};
+    Floats<T> scale[packs];
 #pragma unroll
-    for (int k = 0; k < kept_packs; ++k) {
+    for (int k = 0; k < packs; ++k)
+      scale[k] = load_floats<T>(gamma + column + k * Tile::columns, part(column, k), true);
+    DwSums<T> sums[packs];
+    int stage = 0;
+    for (std::int64_t r = first; r < end; r += Tile::warps) {
+      copies.wait<stages - 2>();
+      // Into the stage of the row before, all of whose values have been used.
+      start_row(block, copies, r + (stages - 1) * Tile::warps, end, stage == 0 ? stages - 1 : stage - 1);
+      const RowStats own = next;
+      if (r + Tile::warps < end) next = stats[r + Tile::warps];
+      const auto& row = block.template shared<Shared>().ring[block.warp()][stage];
+      stage = stage == stages - 1 ? 0 : stage + 1;
+
+      Floats<T> g[packs], v[packs];
+      float sum_g = 0, sum_gx = 0;
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {  // beyond the row dy, x and scale are zeros
+        g[k] = to_floats(row[0][k][block.warp_lane()]);
+        v[k] = to_floats(row[1][k][block.warp_lane()]);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i) {
+          const float scaled = g[k].v[i] * scale[k].v[i];
+          sum_g += scaled;
+          sum_gx += scaled * normalized(v[k].v[i], own);
+        }
+        sums[k].add(g[k], v[k], own);
+      }
+      const float mean_g = block.warp_sum(sum_g) * share, mean_gx = block.warp_sum(sum_gx) * share;
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        const Floats<T> direct = to_floats(row[2][k][block.warp_lane()]);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::size; ++i)
+          g[k].v[i] = layer_norm_dx(g[k].v[i], v[k].v[i], own, scale[k].v[i], mean_g, mean_gx) + direct.v[i];
+        store(dx + r * d + column + k * Tile::columns, from_floats<T>(g[k]), part(column, k), true);
+      }
+    }
+    if (!parts) return;
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
       const std::int64_t first_column = k * Tile::columns;
-      if (first_column >= dx.d) break;
-      if (k > 0) block.sync();
-      sums[k].write(block, parts + piece * 2 * dx.d + first_column, dx.d, dx.d - first_column);
+      if (first_column >= d) break;
+      block.sync();
+      sums[k].write(block, parts + piece * 2 * d + first_column, d, d - first_column);
     }
   }
+
+  // Starts the thread's copies of row r, as one group; of none if r is not below `end`.
+  template <class Block>
+  LANCET_DEVICE void start_row(Block& block, Copies& copies, std::int64_t r, std::int64_t end, int stage) const {
+    if (r < end) {
+      auto& row = block.template shared<Shared>().ring[block.warp()][stage];
+      const T* const from[] = {dy, x, dsum};
+#pragma unroll
+      for (int i = 0; i < 3; ++i)
+#pragma unroll
+        for (int k = 0; k < packs; ++k) {
+          const std::int64_t column = k * Tile::columns + block.warp_lane() * Pack<T>::size;
+          copies.start(shared_address(&row[i][k][block.warp_lane()]), from[i] + r * d + column,
+                       from[i] != nullptr && column < d);
+        }
+    }
+    copies.end_group();
+  }
+
+  // Pack k of the thread is in the row as a whole or not at all.
+  LANCET_DEVICE Part part(int column, int k) const { return {0, column + k * Tile::columns < d ? Pack<T>::size : 0}; }
 };
 
 // The longest row of a warp.
@@ -292,8 +362,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each. LayerNormBackward has registers
-// for no second block in bf16: bounded to 128 it spills.
+// The number of pieces of the rows: one a multiprocessor, with 32 rows or more each.
 std::int64_t pieces_of(std::int64_t rows, const backend::Device& device) {
   return std::clamp<std::int64_t>(divide_up(rows, 32), 1, device.traits().multiprocessors);
 }
@@ -314,20 +383,29 @@ struct Backward {
   }
 };
 
+// True if LayerNormBackward takes rows of d elements of T, at aligned addresses.
 template <class T>
-Kernel bind_backward(const KernelArgs& args, const LayerNormDx<T, false, true>& dx) {
+bool joint_rows(std::int64_t d, const backend::Device& device) {
+  return d <= warp_row<T> && aligned_rows<T>(d) &&
+         std::int64_t(sizeof(typename LayerNormBackward<T, kept_packs>::Shared)) <=
+             device.traits().shared_bytes_of_block;
+}
+
+template <class T, int packs>
+Kernel bind_backward(const KernelArgs& args, const LayerNormBackward<T, packs>& kernel) {
+  if (!args.notes || !args.instruction) return run_steps(args.stream, Step{kernel.pieces, kernel});
   const auto shared = std::make_shared<Backward>(args);
   (*args.notes)[args.instruction->operands[3].value] = shared;
-  return [shared, dx, stream = args.stream, alone = over_rows(args, dx)]() -> Status {
-    if (!shared->parts) return alone();
-    const std::int64_t pieces = pieces_of(dx.rows, shared->device);
-    return launch(*stream, pieces, LayerNormBackward<T>{dx, shared->parts, pieces});
+  return [shared, kernel, stream = args.stream]() -> Status {
+    LayerNormBackward<T, packs> with_sums = kernel;
+    with_sums.parts = shared->parts;
+    return launch(*stream, with_sums.pieces, with_sums);
   };
 }
 
 Kernel bind_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
-  const std::int64_t d = shape.back();
+  const std::int64_t rows = shape.rows(), d = shape.back();
   const float* gamma = args.operands[2].as<float>();
   const RowStats* stats = args.operands[3].as<RowStats>();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
@@ -335,11 +413,15 @@ Kernel bind_dx(const KernelArgs& args) {
     const T* dsum = args.has(4) ? args.operands[4].as<T>() : nullptr;
     T* dx = args.results[0].as<T>();
     const bool wide = aligned_rows<T>(d) && aligned(dy, x, dsum, dx) && aligned(gamma);
+    const auto joint = [&](auto packs) {
+      return bind_backward(args, LayerNormBackward<T, packs()>{dy, x, dsum, gamma, stats, dx, rows, d,
+                                                               pieces_of(rows, *args.device), nullptr});
+    };
+    if (wide && joint_rows<T>(d, *args.device))
+      return d <= 3 * ColumnTile<T>::columns ? joint(std::integral_constant<int, 3>{})
+                                             : joint(std::integral_constant<int, kept_packs>{});
     return by_width<T>(d, [&](auto whole_block, auto kept) {
-      const LayerNormDx<T, whole_block(), kept()> kernel{dy, x, dsum, gamma, stats, dx, shape.rows(), d, wide};
-      if constexpr (!whole_block())
-        if (args.notes && args.instruction) return bind_backward(args, kernel);
-      return over_rows(args, kernel);
+      return over_rows(args, LayerNormDx<T, whole_block(), kept()>{dy, x, dsum, gamma, stats, dx, rows, d, wide});
     });
   });
 }
@@ -350,11 +432,12 @@ std::size_t workspace_dw(const KernelArgs& args) {
   return scratch.bytes();
 }
 
-// At most the memory of parts_of_dx; none if dx shares rows among the threads of a block.
+// At most the memory of parts_of_dx; none if dx does not add sums.
 std::size_t own_memory_dw(const KernelArgs& args) {
-  const Shape& shape = args.operands[0].shape();
-  const bool bf16_rows = args.operands[0].dtype() == DType::bf16;
-  return shape.back() <= (bf16_rows ? warp_row<bf16> : warp_row<float>) ? workspace_dw(args) : 0;
+  const std::int64_t d = args.operands[0].shape().back();
+  const bool joint =
+      args.operands[0].dtype() == DType::bf16 ? joint_rows<bf16>(d, *args.device) : joint_rows<float>(d, *args.device);
+  return joint ? workspace_dw(args) : 0;
 }
 
 // The memory in which layer_norm_dx of the same tensors leaves their partial sums; null if dw must compute them.

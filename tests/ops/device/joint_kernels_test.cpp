@@ -1,8 +1,11 @@
 // Device kernels of a plan that share work or memory with other calls of it: what they compute is what each does alone.
+#include <fmt/ranges.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <set>
 
+#include "ops/device/tensor_core.h"
 #include "ops/linear/rounded_bias.h"
 #include "run_emulated.h"
 
@@ -110,7 +113,7 @@ TEST_CASE("updates bound as one kernel do what each does alone, bit for bit") {
 }
 
 TEST_CASE("layer norm's dw takes the sums of a dx before it, with the bits that it has alone") {
-  for (const auto& [type, d] : {std::pair{DType::bf16, 1000}, {DType::bf16, 40}, {DType::f32, 260}})
+  for (const auto& [type, d] : {std::pair{DType::bf16, 1000}, {DType::bf16, 40}, {DType::f32, 260}, {DType::f32, 400}})
     for (const std::int64_t rows : {1, 70, 333}) {
       INFO(name(type) << ", " << rows << " rows of " << d);
       const ir::TensorType row_type{type, {1, rows, d}}, vector{DType::f32, {d}}, stats{DType::f32, {1, rows, 2}};
@@ -154,6 +157,42 @@ TEST_CASE("layer norm's dw takes the sums of a dx before it, with the bits that 
     }
 }
 
+// A warp copies its rows two ahead into a ring of three: here it has none, one, or up to nine. The widths take three
+// packs per thread and four, whole and in part.
+TEST_CASE("layer norm's dx of rows that warps copy ahead, whether copies arrive at once or late") {
+  struct Rows {
+    DType type;
+    std::int64_t rows, d;
+  };
+  for (const auto& [type, rows, d] : {Rows{DType::bf16, 1, 8},
+                                      {DType::bf16, 8500, 40},
+                                      {DType::bf16, 70, 768},
+                                      {DType::bf16, 9, 776},
+                                      {DType::bf16, 40, 1024},
+                                      {DType::f32, 8500, 12},
+                                      {DType::f32, 70, 384},
+                                      {DType::f32, 9, 388},
+                                      {DType::f32, 40, 512}})
+    for (const bool direct : {false, true}) {
+      INFO(name(type) << ", " << rows << " rows of " << d << (direct ? ", a direct gradient" : ""));
+      const ir::TensorType row_type{type, {1, rows, d}};
+      ops::Sample sample{
+          {{row_type}, {row_type}, {{DType::f32, {d}}}, {{DType::f32, {1, rows, 2}}, ops::Fill::positive}}, {}};
+      if (direct) sample.operands.push_back({row_type});
+      const ops::OpDef& op = ops::op("layer_norm_dx");
+      const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
+      const Outcome late = run_emulated(op, operands, {}, 1);
+      const auto faults = faults_of(op, late, operands, run_reference(op, operands, {}));
+      INFO(fmt::format("{}", fmt::join(faults, "\n")));
+      CHECK(faults.empty());
+      ops::device::emulated::late_copies = false;
+      const Outcome at_once = run_emulated(op, operands, {}, 2);
+      ops::device::emulated::late_copies = true;
+      CHECK(at_once.faults.empty());
+      CHECK(at_once.results[0].same_bytes(late.results[0]));
+    }
+}
+
 TEST_CASE("layer norm's dw has memory of its own where a warp has a row: one piece of the rows a multiprocessor") {
   HostDevice device;
   const auto bytes = [&](DType type, std::int64_t rows, std::int64_t d) {
@@ -166,9 +205,10 @@ TEST_CASE("layer norm's dw has memory of its own where a warp has a row: one pie
   };
   CHECK(bytes(DType::bf16, 70, 1024) == 3 * 2 * 1024 * 4);  // at least 32 rows each
   CHECK(bytes(DType::bf16, 100000, 1024) == 132 * 2 * 1024 * 4);
-  CHECK(bytes(DType::bf16, 70, 1025) == 0);
+  CHECK(bytes(DType::bf16, 70, 1032) == 0);
+  CHECK(bytes(DType::bf16, 70, 1001) == 0);  // rows that are not whole packs
   CHECK(bytes(DType::f32, 70, 512) == 3 * 2 * 512 * 4);
-  CHECK(bytes(DType::f32, 70, 513) == 0);
+  CHECK(bytes(DType::f32, 70, 516) == 0);
 }
 
 TEST_CASE("layer norm's dw says that it reads the rows again where its sums get no memory") {
