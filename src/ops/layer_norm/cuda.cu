@@ -40,16 +40,18 @@ struct RowTeam {
 constexpr int kept_packs = 4;
 
 // Calls f(k, start, part) for each pack of a row that belongs to the thread; k is the pack's index in registers.
+// whole: true only if rows consist of whole packs.
 template <class T, class Team, bool kept, class Block, class F>
-LANCET_DEVICE void for_packs(Block& block, std::int64_t d, F f) {
+LANCET_DEVICE void for_packs(Block& block, std::int64_t d, bool whole, F f) {
   constexpr int step = Team::size * Pack<T>::size;
+  const auto part = [&](std::int64_t start) { return whole ? Part{0, Pack<T>::size} : part_of_row<T>(start, d); };
   const std::int64_t first = std::int64_t(Team::member(block)) * Pack<T>::size;
   if constexpr (kept) {
 #pragma unroll
     for (int k = 0; k < kept_packs; ++k)
-      if (const std::int64_t start = first + k * step; start < d) f(k, start, part_of_row<T>(start, d));
+      if (const std::int64_t start = first + k * step; start < d) f(k, start, part(start));
   } else {
-    for (std::int64_t start = first; start < d; start += step) f(0, start, part_of_row<T>(start, d));
+    for (std::int64_t start = first; start < d; start += step) f(0, start, part(start));
   }
 }
 
@@ -68,26 +70,53 @@ struct LayerNorm {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
+    if constexpr (whole_block)
+      row(block, wide);
+    else if (wide)
+      row(block, true);  // compiled for that: its loads are one instruction each
+    else
+      row(block, false);
+  }
+
+  // whole: all packs are whole and aligned.
+  template <class Block>
+  LANCET_DEVICE void row(Block& block, bool whole) const {
     const std::int64_t r = Team::row(block);
     if (r >= rows) return;
     const T* in = (add ? sum : x) + r * d;
-    Pack<T> row[kept ? kept_packs : 1];
-    float total = 0;
-    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
-      row[k] = load(x + r * d + start, part, wide);
-      if constexpr (add) {
-        row[k] = rounded_sum(row[k], load(delta + r * d + start, part, wide));
-        store(sum + r * d + start, row[k], part, wide);
+    Pack<T> loaded[kept ? kept_packs : 1], change[kept && add ? kept_packs : 1];
+    const auto load_pack = [&](int k, std::int64_t start, Part part) {
+      loaded[k] = load(x + r * d + start, part, whole);
+      if constexpr (add) change[k] = load(delta + r * d + start, part, whole);
+    };
+    // A warp starts all loads of its row before it waits for one: there is no branch between them, as the compiler
+    // takes a pack apart at the end of one. A pack beyond the row loads the row's first pack.
+    constexpr bool at_once = kept && !whole_block;
+    if constexpr (at_once)
+#pragma unroll
+      for (int k = 0; k < kept_packs; ++k) {
+        const std::int64_t start = (Team::member(block) + k * Team::size) * std::int64_t{Pack<T>::size};
+        if (whole)
+          load_pack(k, start < d ? start : 0, {0, Pack<T>::size});
+        else
+          load_pack(k, start, part_of_row<T>(start, d));
       }
-      const Floats<T> v = to_floats(row[k]);
+    float total = 0;
+    for_packs<T, Team, kept>(block, d, whole, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!at_once) load_pack(k, start, part);
+      if constexpr (add) {
+        loaded[k] = rounded_sum(loaded[k], change[k]);
+        store(sum + r * d + start, loaded[k], part, whole);
+      }
+      const Floats<T> v = to_floats(loaded[k]);
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) total += v.v[i];  // zeros beyond the row
     });
     const float mean = Team::sum(block, total) / float(d);
     float squares = 0;
-    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
-      if constexpr (!kept) row[k] = load(in + start, part, wide);
-      const Floats<T> v = to_floats(row[k]);
+    for_packs<T, Team, kept>(block, d, whole, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!kept) loaded[k] = load(in + start, part, whole);
+      const Floats<T> v = to_floats(loaded[k]);
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) {
         const float c = v.v[i] - mean;
@@ -95,14 +124,14 @@ struct LayerNorm {
       }
     });
     const RowStats own{mean, 1.f / __builtin_sqrtf(Team::sum(block, squares) / float(d) + eps)};
-    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
-      if constexpr (!kept) row[k] = load(in + start, part, wide);
-      Floats<T> v = to_floats(row[k]);
-      const Floats<T> scale = load_floats<T>(gamma + start, part, wide),
-                      shift = load_floats<T>(beta + start, part, wide);
+    for_packs<T, Team, kept>(block, d, whole, [&](int k, std::int64_t start, Part part) {
+      if constexpr (!kept) loaded[k] = load(in + start, part, whole);
+      Floats<T> v = to_floats(loaded[k]);
+      const Floats<T> scale = load_floats<T>(gamma + start, part, whole),
+                      shift = load_floats<T>(beta + start, part, whole);
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) v.v[i] = layer_norm(v.v[i], own, scale.v[i], shift.v[i]);
-      store(y + r * d + start, from_floats<T>(v), part, wide);
+      store(y + r * d + start, from_floats<T>(v), part, whole);
     });
     if (Team::member(block) == 0) stats[r] = own;
   }
@@ -135,7 +164,7 @@ struct LayerNormDx {
     const RowStats own = stats[r];
     Pack<T> row_dy[kept ? kept_packs : 1], row_x[kept ? kept_packs : 1];
     float sum_g = 0, sum_gx = 0;
-    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+    for_packs<T, Team, kept>(block, d, wide, [&](int k, std::int64_t start, Part part) {
       row_dy[k] = load(dy + r * d + start, part, wide);  // zeros beyond the row: they add nothing
       row_x[k] = load(x + r * d + start, part, wide);
       const Floats<T> g = to_floats(row_dy[k]), v = to_floats(row_x[k]),
@@ -148,7 +177,7 @@ struct LayerNormDx {
       }
     });
     const float mean_g = Team::sum(block, sum_g) / float(d), mean_gx = Team::sum(block, sum_gx) / float(d);
-    for_packs<T, Team, kept>(block, d, [&](int k, std::int64_t start, Part part) {
+    for_packs<T, Team, kept>(block, d, wide, [&](int k, std::int64_t start, Part part) {
       if constexpr (!kept) {
         row_dy[k] = load(dy + r * d + start, part, wide);
         row_x[k] = load(x + r * d + start, part, wide);
