@@ -340,14 +340,14 @@ struct LayerNormBackward {
   LANCET_DEVICE void start_row(Block& block, Copies& copies, std::int64_t r, std::int64_t end, int stage) const {
     if (r < end) {
       auto& row = block.template shared<Shared>().ring[block.warp()][stage];
-      const T* const from[] = {dy, x, dsum};
+      const T* const from[] = {dy, x, dsum ? dsum : dy};  // of dsum null nothing is copied
 #pragma unroll
       for (int i = 0; i < 3; ++i)
 #pragma unroll
         for (int k = 0; k < packs; ++k) {
           const std::int64_t column = k * Tile::columns + block.warp_lane() * Pack<T>::size;
           copies.start(shared_address(&row[i][k][block.warp_lane()]), from[i] + r * d + column,
-                       from[i] != nullptr && column < d);
+                       (i < 2 || dsum) && column < d);
         }
     }
     copies.end_group();
