@@ -120,11 +120,12 @@ def floors(check, name, config):
 
 def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
     """Measures one shape and its peer, with attention that is deterministic in both and in neither. ratio, mfu, outside:
-    targets; modes: of torch.compile, of which the fastest counts."""
+    targets; modes: of torch.compile, of which the fastest counts. One rank has nothing to overlap, so its profile, which
+    chooses the algorithms of products, has no parts."""
     steps = 9 if check.options.dry else 26
     found = {}
     for order in ("deterministic", "any order"):
-        settings = {} if order == "deterministic" else {"train__deterministic": False}
+        settings = {"overlap__max_parts": 1, "train__deterministic": order == "deterministic"}
         label = name + ("" if order == "deterministic" else "-any-order")
         records, run_dir, _ = train(check, label, shape, steps, profile=order == "deterministic", **settings)
         found[order] = settled(records, "tokens_per_s")
@@ -160,7 +161,7 @@ def compare_with_peer(check, name, shape, found, ratio, modes):
 
 
 def floors_of_shape(check, name, shape, found, ratio, modes):
-    floors(check, name, config_of(check, f"{name}-floors", shape, 4))
+    floors(check, name, config_of(check, f"{name}-floors", shape, 4, overlap__max_parts=1))
 
 
 def follow_the_cpu(check):
@@ -228,11 +229,12 @@ def follow_sequential(check):
 
 
 def overlap(check, network):
+    """Runs policy lancet with up to two parts, since the ops of every number of parts are profiled first."""
     o = check.options
     steps, ranks = (8, 4) if o.dry else (24, 64)
-    records, _, text = train(check, f"overlap-{network}", {**MOE_4K, "model.capacity_factor": 1.25}, steps, profile=True,
-                             overlap__policy="lancet",
-                             overlap__profile=str(check.work / f"costs-{network}.json"),
+    shape = {**MOE_4K, "model.capacity_factor": 1.25}
+    records, _, text = train(check, f"overlap-{network}", shape, steps, profile=True, overlap__policy="lancet",
+                             overlap__max_parts=2, overlap__profile=str(check.work / f"costs-{network}.json"),
                              comm__transport="mirrored", comm__network=network, comm__mirrored_ranks=ranks)
     declared = re.search(r"^.*mirrored +\S+ declared ([\d.]+) ms of all-to-alls and ([\d.]+) ms of all-reduces",
                          text, re.MULTILINE)

@@ -101,8 +101,11 @@ class Gpu {
   void check(const ops::OpDef& op, const ops::Sample& sample, const std::string& what) {
     const auto operands = make_operands(sample, SampleRoute(sample, seed), seed);
     const Outcome outcome = run(op, operands, sample.attributes);
+    // cuBLASLt rounds the products of some shapes to bf16 before it adds the bias (rows of 300 elements, on sm_90).
+    const int roundings = op.name.starts_with("linear") ? 2 : 1;
     double ratio = 0;
-    const auto faults = faults_of(op, outcome, operands, run_reference(op, operands, sample.attributes), &ratio);
+    const auto faults =
+        faults_of(op, outcome, operands, run_reference(op, operands, sample.attributes), &ratio, roundings);
     const bool bf = std::ranges::any_of(operands, [](const auto& x) { return x.type().dtype == DType::bf16; });
     Largest& largest = largest_[op.name];
     if (largest.sample.empty() || ratio > largest.ratio) largest = {ratio, what + (bf ? ", bf16" : ", f32")};

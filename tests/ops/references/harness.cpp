@@ -248,7 +248,7 @@ ReferenceCall run_reference(const ops::OpDef& op, std::vector<DoubleTensor> oper
 
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected,
-                                   double* largest) {
+                                   double* largest, int roundings) {
   std::vector<std::string> faults = outcome.faults;
   auto add = [&](const char* what, std::size_t which, const std::optional<std::string>& fault) {
     if (fault) faults.push_back(fmt::format("{} {}: {}", what, which, *fault));
@@ -259,13 +259,13 @@ std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
         storage < 0 ? GuardedTensor(outcome.results[r].type()) : operands[std::size_t(storage)];
     add("result", r,
         compare(outcome.results[r], expected.results[r], before, expected.length,
-                r < expected.terms.size() ? expected.terms[r] : std::vector<double>{}, largest));
+                r < expected.terms.size() ? expected.terms[r] : std::vector<double>{}, largest, roundings));
   }
   for (int i : op.writes) {
     const auto at = std::size_t(i);
     if (at < operands.size())
       add("operand", at,
-          compare(outcome.operands[at], expected.operands[at], operands[at], expected.length, {}, largest));
+          compare(outcome.operands[at], expected.operands[at], operands[at], expected.length, {}, largest, roundings));
   }
   return faults;
 }
@@ -278,7 +278,8 @@ ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTenso
 }
 
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length, const std::vector<double>& terms, double* largest) {
+                                   double length, const std::vector<double>& terms, double* largest,
+                                   int roundings) {
   double squares = 0, counted = 0;
   for (double x : reference.values)
     if (!std::isnan(x)) squares += x * x, counted += 1;
@@ -297,7 +298,7 @@ std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor&
     const double scale = std::abs(expected) + (terms.empty() ? norm : terms[std::size_t(i)]);
     // A sum of `length` terms in f32 has a rounding error of about the root of its length, in units of the terms' size.
     double tolerance = exact ? 0 : (4 + 2 * std::sqrt(length)) * 0x1p-23 * scale;
-    if (dtype == DType::bf16) tolerance += 0x1p-8 * scale;
+    if (dtype == DType::bf16) tolerance += roundings * 0x1p-8 * scale;
     const double error = std::abs(found - expected);
     if (largest && error != 0)
       *largest = std::max(*largest, std::isnan(error) ? std::numeric_limits<double>::infinity() : error / tolerance);

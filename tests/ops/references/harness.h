@@ -110,15 +110,16 @@ int storage_operand(const ops::OpDef& op, int result, int operands);
 // Compares `got` with the reference: each element within the rounding of its type and of sums of `length` terms (see
 // ReferenceCall::terms); integers exactly. Where the reference is NaN, the bytes must equal
 // those of `before`. Returns the first fault. largest: raised to the largest error of an element over its tolerance,
-// infinity for a wrong integer or a NaN; null: not wanted.
+// infinity for a wrong integer or a NaN; null: not wanted. roundings: to bf16, one after the other.
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length, const std::vector<double>& terms = {}, double* largest = nullptr);
+                                   double length, const std::vector<double>& terms = {}, double* largest = nullptr,
+                                   int roundings = 1);
 
 // Compares an outcome with the reference on the same operands; one line per fault, and per result or operand that
-// compare() refuses. largest: as in compare(), over all of these.
+// compare() refuses. largest, roundings: as in compare(), over all of these.
 std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected,
-                                   double* largest = nullptr);
+                                   double* largest = nullptr, int roundings = 1);
 
 // The results of a choice of experts (src/ops/top_k/op.cpp) and of a gate (src/ops/slots/op.cpp).
 struct Decision {
