@@ -278,8 +278,7 @@ ReferenceCall run_reference(const ops::OpDef& op, const std::vector<GuardedTenso
 }
 
 std::optional<std::string> compare(const GuardedTensor& got, const DoubleTensor& reference, const GuardedTensor& before,
-                                   double length, const std::vector<double>& terms, double* largest,
-                                   int roundings) {
+                                   double length, const std::vector<double>& terms, double* largest, int roundings) {
   double squares = 0, counted = 0;
   for (double x : reference.values)
     if (!std::isnan(x)) squares += x * x, counted += 1;
