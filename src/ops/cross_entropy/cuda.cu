@@ -53,7 +53,8 @@ struct Row {
   template <class Block>
   LANCET_DEVICE void gradient(Block& block, const T* row, T* x, std::int32_t target, const Softmax& softmax) const {
     const float inverse = 1.f / softmax.sum;
-    for_packs_of_row<T>(block, columns, [&](int start, Part part) {
+    // Two at once need more than the 32 registers that two blocks leave.
+    for_packs_of_row<T, 1>(block, columns, [&](int start, Part part) {
       Floats<T> v = to_floats(again(row + start, start, part));
 #pragma unroll
       for (int i = 0; i < Pack<T>::size; ++i) {

@@ -35,10 +35,11 @@ struct Softmax {
   }
 };
 
-// Calls f(start, part) for each pack of a row of n elements, on the thread that the pack belongs to.
-template <class T, class Block, class F>
+// Calls f(start, part) for each pack of a row of n elements, on the thread that the pack belongs to. at_once: packs
+// whose instructions are interleaved.
+template <class T, int at_once = 2, class Block, class F>
 LANCET_DEVICE void for_packs_of_row(Block& block, int n, F f) {
-#pragma unroll 2
+#pragma unroll at_once
   for (int start = block.thread() * Pack<T>::size; start < n; start += Block::threads() * Pack<T>::size)
     f(start, part_of_row<T>(start, n));
 }
