@@ -85,19 +85,34 @@ function(lancet_cuda_module)
   lancet_kernel_sources(hashed ON)
   lancet_hash_sources(cuda_build ${CMAKE_SOURCE_DIR}/src/runtime/cuda/cuda_build.cpp.in "${hashed}"
                       "${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_ARCHITECTURES} ${CMAKE_BUILD_TYPE} ${CUDNN_VERSION} ${NCCL_VERSION}")
-  add_library(lancet_cuda MODULE ${sources} ${tables} ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp
-                                 ${CMAKE_BINARY_DIR}/generated/cuda_build.cpp)
+  # Code for wgmma runs on sm_90 alone, where it takes the place of that architecture's.
+  set(warpgroup_sources ${CMAKE_SOURCE_DIR}/src/ops/expert_linear/warpgroup.cu)
+  list(REMOVE_ITEM sources ${warpgroup_sources})
+  set(warpgroup_architectures ${CMAKE_CUDA_ARCHITECTURES})
+  list(TRANSFORM warpgroup_architectures REPLACE "^90-real$" "90a-real")
+  list(TRANSFORM warpgroup_architectures REPLACE "^90$" "90a-real;90-virtual")
+  add_library(lancet_warpgroup OBJECT ${warpgroup_sources})
+  set_target_properties(lancet_warpgroup PROPERTIES CUDA_ARCHITECTURES "${warpgroup_architectures}"
+                        POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden)
+  if(90a-real IN_LIST warpgroup_architectures)
+    target_compile_definitions(lancet_warpgroup PRIVATE LANCET_SM_90A)
+  endif()
+  target_link_libraries(lancet_warpgroup PRIVATE lancet_base lancet_ir CUDA::cudart)
+  add_library(lancet_cuda MODULE ${sources} $<TARGET_OBJECTS:lancet_warpgroup> ${tables}
+                                 ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp ${CMAKE_BINARY_DIR}/generated/cuda_build.cpp)
   add_dependencies(lancet_cuda lancet_kernel_build)
   set_target_properties(lancet_base lancet_mesh lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
                         CXX_VISIBILITY_PRESET hidden)
-  target_include_directories(lancet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
+  foreach(target lancet_cuda lancet_warpgroup)
+    target_include_directories(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${CMAKE_SOURCE_DIR}/third_party/nvcc>
                                                  ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
-  target_compile_options(
-    lancet_cuda
-    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>>
-            "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-Xcompiler=-Wextra;-Werror=cross-execution-space-call;--display-error-number>"
-            "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LANCET_WERROR}>>:-Werror=all-warnings>")
+    target_compile_options(
+      ${target}
+      PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${LANCET_WERROR}>:-Werror>>
+              "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-Xcompiler=-Wextra;-Werror=cross-execution-space-call;--display-error-number>"
+              "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LANCET_WERROR}>>:-Werror=all-warnings>")
+  endforeach()
   target_link_libraries(lancet_cuda PRIVATE lancet_base lancet_ir CUDA::cudart CUDA::cublasLt
                         $<TARGET_NAME_IF_EXISTS:CUDNN::cudnn> $<TARGET_NAME_IF_EXISTS:NCCL::nccl>)
   string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")

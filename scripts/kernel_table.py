@@ -103,11 +103,11 @@ def short(name):
 
 def objects(build):
     """Yields (file, bytes) of the plugin's objects, without those that are left of removed sources."""
-    folder = build / "CMakeFiles/lancet_cuda.dir"
-    for path in sorted(folder.rglob("*.cu.o")):
-        source = path.relative_to(folder).with_suffix("")
-        if (ROOT / source).exists():
-            yield source.as_posix().removeprefix("src/").removesuffix("/cuda.cu"), path.read_bytes()
+    for folder in (build / "CMakeFiles/lancet_cuda.dir", build / "CMakeFiles/lancet_warpgroup.dir"):
+        for path in sorted(folder.rglob("*.cu.o")):
+            source = path.relative_to(folder).with_suffix("")
+            if (ROOT / source).exists():
+                yield source.as_posix().removeprefix("src/").removesuffix("/cuda.cu"), path.read_bytes()
 
 
 def read(build):

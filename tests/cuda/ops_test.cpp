@@ -185,6 +185,61 @@ TEST_CASE("products and attention of a real model's width on a GPU") {
   }
 }
 
+// Shapes that take wgmma on sm_90 (src/ops/expert_linear/warpgroup.cu): by the attributes, the whole has 72 tiles of
+// 128x256, more than half of 132 multiprocessors. More rows are filled than the attributes say, so a block computes
+// several tiles. Experts have full buffers, no rows, one row, whole tiles and parts of them.
+TEST_CASE("experts' products by wgmma agree with references on a GPU") {
+  const auto accelerator = open_gpu();
+  if (!accelerator) return;
+  Gpu gpu(*accelerator);
+  const std::int64_t experts = 8, buffer_rows = 384, depth = 192, width = 576, height = 328;
+  const std::int32_t filled[experts][2] = {{0, 384}, {5, 5}, {7, 8}, {3, 131}, {0, 129}, {64, 384}, {10, 75}, {0, 0}};
+  const auto tensor = [&](DType type, Shape shape, std::uint64_t stream) {
+    GuardedTensor result({type, shape});
+    fill_normal(result, seed, stream);
+    return result;
+  };
+  GuardedTensor rows({DType::i32, {experts, 2}});
+  std::memcpy(rows.data(), filled, sizeof filled);
+  const auto buffer = [&](std::int64_t columns, std::uint64_t stream) {  // NaN where no row is filled
+    GuardedTensor result = tensor(DType::bf16, {experts, buffer_rows, columns}, stream);
+    for (std::int64_t e = 0; e < experts; ++e)
+      for (std::int64_t r = 0; r < buffer_rows; ++r)
+        if (r < filled[e][0] || r >= filled[e][1])
+          std::memset(result.data() + (e * buffer_rows + r) * columns * 2, 0xff, std::size_t(columns) * 2);
+    return result;
+  };
+  const GuardedTensor x = buffer(depth, 1), dy = buffer(height, 2), y = buffer(width, 3),
+                      w = tensor(DType::bf16, {experts, width, depth}, 4),
+                      bias = tensor(DType::f32, {experts, width}, 5),
+                      w_dx = tensor(DType::bf16, {experts, depth, width}, 6),
+                      dw = tensor(DType::f32, {experts, height, width}, 7),
+                      db = tensor(DType::f32, {experts, height}, 8);
+  const std::pair<std::string_view, std::vector<GuardedTensor>> calls[] = {
+      {"expert_linear", {x, w, bias, rows}}, {"expert_linear_gelu", {x, w, bias, rows}},
+      {"expert_linear_dx", {x, w_dx, rows}}, {"expert_linear_dx_gelu", {x, w_dx, y, rows}},
+      {"expert_linear_dw", {dy, y, rows}},   {"expert_linear_dw", {dy, y, rows, dw, db}}};
+  for (const auto& [name_of_op, operands] : calls) {
+    INFO(name_of_op << " of " << operands.size() << " operands");
+    const ops::OpDef& op = ops::op(name_of_op);
+    const ir::Attributes attributes{{"tokens", 256}, {"parts", 12}};
+    const Outcome whole = gpu.run(op, operands, attributes);
+    double ratio = 0;
+    const auto faults = faults_of(op, whole, operands, run_reference(op, operands, attributes), &ratio);
+    INFO(fmt::format("{}", fmt::join(faults, "\n")));
+    CHECK(faults.empty());
+    std::cout << fmt::format("{} of {} operands: {:.2g} of its tolerance\n", name_of_op, operands.size(), ratio);
+    CHECK(gpu.run(op, operands, attributes).results[0].same_bytes(whole.results[0]));
+    if (!op.column_tiles) continue;
+    for (std::int64_t part = 0; part < 2; ++part) {  // half of the columns
+      const Outcome found = gpu.run(
+          op, operands, {{"tokens", experts * buffer_rows}, {"columns", width / 2}, {"part", part}, {"parts", 2}});
+      CHECK(found.faults.empty());
+      CHECK(found.results[0].same_bytes(slice(whole.results[0], 2, part * width / 2, (part + 1) * width / 2)));
+    }
+  }
+}
+
 // An algorithm of cuBLASLt may split a product among its blocks by the number of rows (split-K, stream-K), so that a
 // part has other bits than the same rows of the whole. Which parts do is printed; what is checked is that they agree as
 // two results do that are each within the tolerance.

@@ -1,9 +1,14 @@
-// Binds the products over experts' filled rows: chooses tensor cores or plain arithmetic, and the number of blocks.
+// Binds the products over experts' filled rows: chooses wgmma, mma or plain arithmetic, and the number of blocks.
 #pragma once
 #include "grouped_product.h"
 #include "ops/device/pack.h"
 
 namespace lancet::ops::device {
+
+// The product by wgmma (warpgroup.cu), or null where it does not serve: on other devices than sm_90, for sums, for
+// depths that are no multiples of 64, and for few tiles. The operands are aligned as for GroupedTensorProduct.
+Kernel bind_warpgroup_product(const KernelArgs& args, ExpertProduct product, Epilogue epilogue,
+                              const GroupedOperands<bf16>& p);
 
 template <ExpertProduct kind, Epilogue epilogue, class T>
 Kernel bind_product(const KernelArgs& args, GroupedOperands<T> p) {
@@ -16,6 +21,7 @@ Kernel bind_product(const KernelArgs& args, GroupedOperands<T> p) {
     const bool whole = p.width % 8 == 0 && p.all_columns % 8 == 0 && p.other_depth % 8 == 0 &&
                        (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
     if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument)) {
+      if (Kernel kernel = bind_warpgroup_product(args, kind, epilogue, p)) return kernel;
       std::int64_t blocks = blocks_of_tiles(tiles(TileShape()), device);
       if constexpr (kind == ExpertProduct::dw) {
         p.quartered = quartered_tiles(tiles(TileShape()), device);

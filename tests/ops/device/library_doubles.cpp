@@ -7,6 +7,7 @@
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cuda/attention.h"
 #include "lancet/backend/cuda/matmul.h"
+#include "ops/expert_linear/bind_product.h"
 #include "ops/gelu/math.h"
 
 namespace lancet::test {
@@ -23,6 +24,11 @@ std::function<void()>& on_library_call() {
   return call;
 }
 }  // namespace lancet::test
+
+namespace lancet::ops::device {
+// wgmma has no double.
+Kernel bind_warpgroup_product(const KernelArgs&, ExpertProduct, Epilogue, const GroupedOperands<bf16>&) { return {}; }
+}  // namespace lancet::ops::device
 
 namespace lancet::backend::cuda {
 namespace {
