@@ -5,8 +5,9 @@
     gpu_code.py --self-test   plants each fault in made-up code
 
 Of the machine code: no kernel uses stack memory, to which registers are spilled. The other rules are of the PTX that
-objects embed for later GPUs: the instructions that the sources count on are there, and others are not. Where a build
-embeds no PTX, or it cannot be unpacked, the last line is SKIPPED: why.
+objects embed for later GPUs: the instructions that the sources count on are there, and others are not. The kernels of
+sm_90a are empty in that PTX; docs/kernels.md has the registers of their machine code. Where a build embeds no PTX, or it
+cannot be unpacked, the last line is SKIPPED: why.
 """
 import collections
 import ctypes

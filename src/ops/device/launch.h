@@ -12,8 +12,9 @@
 //
 // launch() queues a CUDA kernel on the device stream. No kernel adds floats by atomics, so two runs agree bit for bit.
 //
-// Only cuda_thread.h and tensor_core.h name the GPU's instructions. The tests compile the kernels with g++ and put
-// headers of the same names first on the include path (tests/doubles), which run threads and instructions on the host.
+// Only cuda_thread.h, tensor_core.h and warpgroup.h name the GPU's instructions. The tests compile the kernels with g++
+// and put headers of the first two's names first on the include path (tests/doubles), which run threads and
+// instructions on the host. Kernels by warpgroup.h run on a GPU alone.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -40,6 +40,15 @@ struct PhaseBarrier {
 LANCET_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // Between stores to shared memory and reads of them by wgmma or bulk copies.
 LANCET_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Plain accesses to shared memory of which only the address is known.
+LANCET_DEVICE void store_zeros(SharedAddress at) {  // 16 bytes
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+}
+LANCET_DEVICE std::uint32_t load_pair(SharedAddress at) {  // two bf16
+  std::uint32_t both;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(both) : "r"(at) : "memory");
+  return both;
+}
 // A barrier of some of the block's threads.
 LANCET_DEVICE void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

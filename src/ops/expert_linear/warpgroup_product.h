@@ -240,8 +240,7 @@ struct GroupedWarpgroupProduct {
   LANCET_DEVICE void clear_rows(Block& block, SharedAddress stage, int rows) const {
     const int cleared = (S::depth - rows) * 8;  // pieces of 16 bytes of a box
     for (int i = block.thread() - warpgroup_size; i < S::stage_bytes / box_bytes * cleared; i += S::warps * warp_size) {
-      const SharedAddress at = stage + SharedAddress(i / cleared * box_bytes + rows * 128 + i % cleared * 16);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+      store_zeros(stage + SharedAddress(i / cleared * box_bytes + rows * 128 + i % cleared * 16));
     }
     fence_async();
     sync_threads(1, S::warps * warp_size);
@@ -285,11 +284,9 @@ struct GroupedWarpgroupProduct {
         for (int h = 0; h < 2; ++h) {
           float x = sums[first + 4 * j + 2 * h], y = sums[first + 4 * j + 2 * h + 1];
           if constexpr (argument_read) {
-            std::uint32_t both;
             const int r = 16 * warp + 8 * h + g;
-            const SharedAddress from =
-                ring.a(use.stage) + SharedAddress(j / 8 * (S::rows * 128) + r * 128 + (j % 8 ^ g) * 16 + 4 * t);
-            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(both) : "r"(from) : "memory");
+            const std::uint32_t both = load_pair(
+                ring.a(use.stage) + SharedAddress(j / 8 * (S::rows * 128) + r * 128 + (j % 8 ^ g) * 16 + 4 * t));
             x *= gelu_slope(__uint_as_float(both << 16)), y *= gelu_slope(__uint_as_float(both & 0xffff0000u));
           }
           const Bf16Pair rounded = rounded_pair(x, y);
