@@ -29,8 +29,8 @@ export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=${visit%/}-compiled
 # What runs beside the parts: it keeps the driver loaded and records clocks and power.
 nvidia-smi dmon -s pucm -d 2 >"$visit/dmon.txt" 2>&1 &
 dmon=$!
-peer=
-leave() { kill "$dmon" $peer 2>/dev/null; }
+running= peers=()
+leave() { kill "$dmon" $running "${peers[@]}" 2>/dev/null; }
 trap leave EXIT
 trap 'exit 143' TERM HUP
 trap 'exit 130' INT
@@ -43,7 +43,9 @@ parts() {
   [ "$left" -gt 0 ] || left=1
   [ "$left" -lt "${2:-$left}" ] || left=${2:-$left}
   python3 scripts/bench gpu --built "$built" --out "$visit" ${OUT:+--copy "$OUT"} --rest --seconds "$left" --only "$1" &
-  wait $! || code=$?
+  running=$!
+  wait "$running" || code=$?
+  running=
   # 1, a failure, is worse than 3, a part that is missing; anything else ends the visit: usage, no GPU, a signal.
   case $code in
     0) ;;
@@ -56,28 +58,30 @@ parts() {
 # no times
 compile_peer() {
   python3 scripts/bench/gpu_peer.py "${@:2}" --steps 1 --warmup 1 >"$visit/compile-$1.txt" 2>&1 &
-  peer=$!
+  peers+=($!)
 }
-# Waits for it, but leaves it if it takes too long: the part itself compiles then.
-peer_compiled() {
+compile_moe() { compile_peer moe-32k --batch 32 --moe-every 2 --experts 8; }
+# Waits for the compilers, but leaves those that take too long: the parts themselves compile then.
+peers_compiled() {
   local most=$((SECONDS + 60))
-  while kill -0 "$peer" 2>/dev/null && [ "$SECONDS" -lt "$most" ]; do sleep 1; done
-  kill "$peer" 2>/dev/null
-  peer=
+  while [ -n "$(jobs -rp | grep -vx "$dmon")" ] && [ "$SECONDS" -lt "$most" ]; do sleep 1; done
+  kill "${peers[@]}" 2>/dev/null
+  peers=()
 }
 
 if [ "${1:-1}" = 1 ]; then
   parts probe
   compile_peer dense --batch 32
+  [ $# -eq 1 ] || compile_moe
   parts losses,repeat
   parts tests 80
-  peer_compiled
+  peers_compiled
   parts dense
 fi
 if [ "${1:-2}" = 2 ]; then
-  compile_peer moe-32k --batch 32 --moe-every 2 --experts 8
+  [ $# -eq 0 ] || compile_moe
   parts tests,ranks,schedules
-  peer_compiled
+  [ $# -eq 0 ] || peers_compiled
   parts moe-32k,overlap-p4de-a100,ncu,sass
 fi
 exit "$worst"
