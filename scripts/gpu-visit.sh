@@ -74,13 +74,14 @@ if [ "${1:-1}" = 1 ]; then
   compile_peer dense --batch 32
   [ $# -eq 1 ] || compile_moe
   parts losses,repeat
-  parts tests 80
+  parts tests 70
   peers_compiled
   parts dense
 fi
 if [ "${1:-2}" = 2 ]; then
   [ $# -eq 0 ] || compile_moe
-  parts tests,ranks,schedules
+  parts tests 100
+  parts ranks,schedules 120
   [ $# -eq 0 ] || peers_compiled
   parts moe-32k,overlap-p4de-a100,ncu,sass
 fi

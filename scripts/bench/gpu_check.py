@@ -2,13 +2,11 @@
 so that they survive whatever happens to the next one; gpu-check.json has those of all parts, logs.tar the logs. --copy
 names a folder that gets few and small files, for machines from which only such files come back."""
 import contextlib
-import ctypes
 import json
 import math
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tarfile
 import time
@@ -18,9 +16,9 @@ from bench.run import Failed
 
 KEPT_LOG_BYTES = 4 << 20
 CODE = "sass.gz"  # the plugin's machine code: large and compressed, so it is a file of its own wherever results go
+END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")  # a program ends with this process, also where that is killed
 STATUSES = ("not run", "postponed", "late", "failed", "ran")  # worst first
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
+MOST_ARCHIVE_BYTES = 15 << 20  # of --copy: larger files do not come back from some machines
 
 
 class Late(Failed):
@@ -33,11 +31,6 @@ class Missing(Failed):
 
 class Postponed(Failed):
     """A part had no time."""
-
-
-def end_with_parent():
-    """Runs in a program that is started: it ends with this process, also where that is killed."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def last_line(path):
@@ -151,9 +144,13 @@ class Check:
         for name in ("gpu-check.json", CODE):
             if (self.out / name).exists():
                 shutil.copy(self.out / name, to / name)
-        with tarfile.open(to / "visit.tar.gz.tmp", "w:gz", compresslevel=1) as archive:
-            archive.add(self.out, ".", filter=lambda info: None if info.name == f"./{CODE}" else info)
-        (to / "visit.tar.gz.tmp").replace(to / "visit.tar.gz")
+        archive = to / "visit.tar.gz.tmp"
+        for left_out in ((CODE,), (CODE, "logs.tar")):  # results without logs are better than none
+            with tarfile.open(archive, "w:gz", compresslevel=1) as file:
+                file.add(self.out, ".", filter=lambda info: None if info.name[2:] in left_out else info)
+            if archive.stat().st_size <= MOST_ARCHIVE_BYTES:
+                break
+        archive.replace(to / "visit.tar.gz")
 
     def run(self, name, command, seconds=None, **environment):
         """Runs a command and returns its output, which is also written to NAME.log. seconds: time limit; default: the
@@ -165,8 +162,8 @@ class Check:
         with open(log, "w") as file:
             file.write(f"$ {shlex.join(map(str, command))}\n")
             file.flush()
-            process = subprocess.Popen(list(map(str, command)), cwd=run.ROOT, stdout=file, stderr=subprocess.STDOUT,
-                                       start_new_session=True, preexec_fn=end_with_parent,
+            process = subprocess.Popen([*END_WITH_PARENT, *map(str, command)], cwd=run.ROOT, stdout=file,
+                                       stderr=subprocess.STDOUT, start_new_session=True,
                                        env={**os.environ, **self.environment, **environment})
             try:
                 code = process.wait(seconds)

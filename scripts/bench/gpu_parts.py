@@ -195,9 +195,9 @@ def repeat_exactly(check):
     check.require(1)
 
 
-# These add up rows or shards in another order, so that their sums may round differently, and so may what lancet and auto
-# mix or choose.
-ROUNDED = ("comet", "collective_matmul", "lancet", "auto")
+# These add up rows, parts or shards in another order, so that their sums may round differently, and so may what lancet
+# and auto mix or choose.
+ROUNDED = ("comet", "flowmoe", "collective_matmul", "lancet", "auto")
 
 
 def follow_sequential(check):

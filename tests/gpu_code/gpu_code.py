@@ -52,7 +52,9 @@ def tile(edge, depth=32, stages=4, row_sums=False):
 
 
 def tensor_instructions(kernel):
-    """What a kernel must have by its tiles (src/ops/expert_linear/tile_product.h); none in most."""
+    """What a kernel must have by its tiles (src/ops/expert_linear/tile_product.h) or its ring; none in most."""
+    if ring := re.match(r"LayerNormBackward<\w+, (\d)>", kernel):  # packs of three tensors, at three places
+        return collections.Counter({"cp.async.cg": 9 * int(ring[1])})
     product = re.match(r"GroupedTensorProduct<(\w+), (\w+)>", kernel)
     if not product:
         return collections.Counter()

@@ -73,7 +73,7 @@ class Nccl final : public DeviceCommunicator {
  public:
   explicit Nccl(const DeviceStream& stream) : stream_(stream) {}
   ~Nccl() override {
-    if (connected_ && finalized())
+    if (connected_ && finalize().ok())
       ncclCommDestroy(comm_);
     else
       drop();
@@ -188,12 +188,13 @@ class Nccl final : public DeviceCommunicator {
     connected_ = false;
   }
 
-  // Waits until the work of all ranks has ended; false if the communicator has failed, or a rank does not respond.
-  bool finalized() {
-    const auto found = state();
-    if (!found.ok() || *found != ncclSuccess) return false;
-    const Status begun = with_comm([&] { return check(ncclCommFinalize(comm_), "ncclCommFinalize"); });
-    return begun.ok() && queued("the end", std::min(stream_.timeout, most_for_end)).ok();
+  // Collective: waits until the work of all ranks has ended. Error: the communicator has failed, or a rank does not
+  // respond.
+  Status finalize() {
+    LANCET_ASSIGN(const ncclResult_t found, state());
+    LANCET_TRY(check(found, "a queued call"));
+    LANCET_TRY(with_comm([&] { return check(ncclCommFinalize(comm_), "ncclCommFinalize"); }));
+    return queued("ncclCommFinalize", std::min(stream_.timeout, most_for_end));
   }
 
   Status start(const ncclUniqueId& id) {

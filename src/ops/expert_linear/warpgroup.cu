@@ -43,17 +43,19 @@ Kernel bind(const KernelArgs& args, const GroupedOperands<bf16>& p) {
   using S = WarpgroupShape;
   constexpr bool dw = product == ExpertProduct::dw, forward = product == ExpertProduct::forward;
   const std::int64_t rows = p.experts * p.buffer_rows, experts = p.experts;
-  const auto encode = [](const bf16* data, std::int64_t rows, std::int64_t columns, std::int64_t stride, int tile_rows,
-                         auto& map) {
-    return backend::cuda::encode(TiledMatrix{.data = data,
-                                             .dtype = DType::bf16,
-                                             .rows = rows,
-                                             .columns = columns,
-                                             .stride = stride,
-                                             .tile_rows = tile_rows,
-                                             .tile_columns = S::box},
-                                 map)
-        .ok();
+  const auto encode = [&](const bf16* data, std::int64_t rows, std::int64_t columns, std::int64_t stride, int tile_rows,
+                          auto& map) {
+    const Status encoded = backend::cuda::encode(TiledMatrix{.data = data,
+                                                             .dtype = DType::bf16,
+                                                             .rows = rows,
+                                                             .columns = columns,
+                                                             .stride = stride,
+                                                             .tile_rows = tile_rows,
+                                                             .tile_columns = S::box},
+                                                 map);
+    if (!encoded.ok() && args.remarks)
+      args.remarks->insert("experts' products by mma instructions, since wgmma has no map: " + encoded.error().message);
+    return encoded.ok();
   };
   const int a_columns = dw ? p.height : p.depth;
   // Of b, some columns of a product begin within the first expert, and end within the last.

@@ -6,10 +6,10 @@
 // warps that multiply have read it). Block b of n computes the tiles b, b + n, ...; the copies for the next tile start
 // while the sums are stored. (Clusters of two blocks that share b were slower on an H200: 348 us against 217.)
 //
-// A stage also says which tile it begins. With GELU, dx's argument comes through the ring, too: as two stages of 128
-// columns after a tile's last. Copies know the matrices only, not the filled rows, so a tile may hold rows of a
-// neighbour or unfilled ones: they are not stored. For dw, where rows are summed over, the multiplying warps overwrite
-// those beyond the last filled row by zeros.
+// Beside each stage is the tile whose first slice it holds. With GELU, dx's argument comes through the ring, too: as
+// two stages of 128 columns after a tile's last. Copies know the matrices only, not the filled rows, so a tile may hold
+// rows of a neighbour or unfilled ones: they are not stored. For dw, where rows are summed over, the multiplying warps
+// overwrite those beyond the last filled row by zeros.
 #pragma once
 #include "grouped_tiles.h"
 #include "lancet/backend/cuda/tensor_map.h"
@@ -36,7 +36,7 @@ struct GroupedWarpgroupProduct {
   static_assert(epilogue != Epilogue::sums);
   static constexpr int threads = (1 + S::groups) * warpgroup_size;
   static constexpr int blocks_per_sm = 1;
-  // Blocks end again and again, so that kernels of other streams (messages, flags) get in between. Against blocks that
+  // Blocks are short-lived, so that kernels of other streams (messages, flags) get in between. Against blocks that
   // stay, one tile a block costs 2% to 3% on an H200, and 7% to 10% with GELU; these numbers cost 1%, and with GELU 2%
   // (dx) and 7% (forward). For dw, one is as fast as any.
   static constexpr int tiles_per_block = product == ExpertProduct::dw ? 1 : epilogue == Epilogue::gelu ? 4 : 2;
@@ -105,7 +105,7 @@ struct GroupedWarpgroupProduct {
     LANCET_DEVICE PhaseBarrier full(int s) const { return {full_at + 8 * SharedAddress(s)}; }
     LANCET_DEVICE PhaseBarrier empty(int s) const { return {empty_at + 8 * SharedAddress(s)}; }
   };
-  // The use of a stage: stages are used one after the other, again and again.
+  // A position in the ring: the stage, and the parity of its barriers' phase.
   struct Use {
     int stage = 0, parity = 0;
     LANCET_DEVICE void next() {
@@ -294,6 +294,7 @@ struct GroupedWarpgroupProduct {
         }
       }
       if constexpr (argument_read) {
+        block.sync_warp();  // all lanes have read their arguments
         release(block, ring, use.stage);
         use.next();
       }

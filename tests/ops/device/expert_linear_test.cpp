@@ -242,12 +242,12 @@ TEST_CASE("gradients of experts' weights have the same bits in whole tiles and i
       const std::int64_t tiles = experts * ops::device::divide_up(n, 128) * ops::device::divide_up(k, 128);
       std::set<int> quartered;
       whole.multiprocessors = 1;
+      check_against_cpu(whole);
       const Case expected = run_emulated(whole, true, 3);
-      for (const int multiprocessors : {1, 4, 5, 11, 13, 132}) {
+      for (const int multiprocessors : {1, 4, 5, 11, 132}) {
         Case c = whole;
         c.multiprocessors = multiprocessors;
         quartered.insert(ops::device::quartered_tiles(tiles, DeviceOf(multiprocessors).traits()));
-        check_against_cpu(c);
         const Case found = run_emulated(c, true, 3);
         for (std::size_t r = 0; r < 2; ++r) CHECK(found.results[r] == expected.results[r]);
       }
@@ -260,7 +260,7 @@ TEST_CASE("gradients of experts' weights have the same bits in whole tiles and i
 
 TEST_CASE("expert products of one expert and of more than a warp has threads") {
   std::mt19937 random(11);
-  for (const int experts : {1, 33, 70}) {
+  for (const int experts : {1, 33}) {
     check_products(DType::bf16, random_ranges(experts, 2, 24, random), 16, 24);
     check_products(DType::f32, random_ranges(experts, 1, 24, random), 9, 10);
   }
