@@ -1,7 +1,10 @@
 # Defines the dependencies from the folder that scripts/gpu-kit.sh collected, under the target names of their packages.
-if(NOT EXISTS ${LANCET_KIT}/kit.txt)
-  message(FATAL_ERROR "LANCET_KIT: expected a folder that scripts/gpu-kit.sh made, found no kit.txt in ${LANCET_KIT}")
-endif()
+foreach(file IN ITEMS kit.txt include/fmt include/spdlog include/nlohmann include/CLI include/catch2 lib/libpcre2-8.a
+                      cmake/Catch.cmake)
+  if(NOT EXISTS ${LANCET_KIT}/${file})
+    message(FATAL_ERROR "LANCET_KIT: expected a folder that scripts/gpu-kit.sh made, found no ${file} in ${LANCET_KIT}")
+  endif()
+endforeach()
 
 function(lancet_kit_target name)
   cmake_parse_arguments(ARG "" "" "DEFINES;LINKS" ${ARGN})

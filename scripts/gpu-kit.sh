@@ -18,7 +18,12 @@ esac
 [ $# -eq 1 ] || die "$usage"
 kit=$1
 [ "${kit#/}" != "$kit" ] || kit=$from/$kit
-[ ! -e "$kit" ] || [ -e "$kit/kit.txt" ] || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||
+title="Dependencies of this project, as packaged by Debian:"  # the first line of kit.txt
+is_kit() {
+  [ "$(head -n 1 "$1/kit.txt" 2>/dev/null)" = "$title" ] &&
+    [ -z "$(ls -A "$1" | grep -vxE 'include|lib|cmake|kit\.txt')" ]
+}
+[ ! -e "$kit" ] || is_kit "$kit" || [ -z "$(ls -A "$kit" 2>/dev/null)" ] ||
   die "expected a new folder or an old kit at $kit, found another folder"
 
 files_of() {  # PACKAGE PATTERN: prints the package's files that match
@@ -49,7 +54,7 @@ copy libpcre2-dev '/include/pcre2\.h$' /usr/include include
 copy libpcre2-dev '/libpcre2-8\.a$' "/usr/lib/$multiarch" lib
 
 {
-  echo "Dependencies of this project, as packaged by Debian:"
+  echo "$title"
   dpkg-query -W -f '${Package} ${Version}\n' libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev catch2 libpcre2-dev
 } >"$kit/kit.txt"
 size=$(du -sm "$kit" | cut -f1)

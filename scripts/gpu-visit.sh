@@ -27,7 +27,7 @@ mkdir -p "$visit" || die "cannot make $visit"
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=${visit%/}-compiled
 
 # What runs beside the parts: it keeps the driver loaded and records clocks and power.
-nvidia-smi dmon -s pucm -d 2 >"$visit/dmon.txt" 2>&1 &
+nvidia-smi dmon -s pucm -d 2 >>"$visit/dmon.txt" 2>&1 &
 dmon=$!
 running= peers=()
 leave() { kill "$dmon" $running "${peers[@]}" 2>/dev/null; }

@@ -116,6 +116,8 @@ def open_results(options):
     """Makes the folder of results, whose earlier results must be whole and, in a dry run, dry."""
     if not options.out:
         options.out = Path(tempfile.mkdtemp())
+    if options.copy and options.copy.is_relative_to(options.out):
+        raise Failed(f"--copy: expected a folder outside of --out, found {options.copy}")
     for place in filter(None, (options.out, options.copy)):
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -211,8 +213,9 @@ def rest(check):
 
 def command_for(check, names):
     options = check.options
-    given = {"--out": options.out, "--copy": options.copy, "--built": options.built, "--kit": options.kit, "--python": options.python,
-             "--seconds": options.seconds if options.seconds != SECONDS else None, "--only": ",".join(names)}
+    given = {"--out": options.out, "--copy": options.copy, "--built": options.built, "--kit": options.kit,
+             "--python": options.python, "--only": ",".join(names),
+             "--seconds": options.seconds if options.seconds != SECONDS else None}
     words = [str(word) for option, value in given.items() if value for word in (option, value)]
     return "python3 scripts/bench gpu " + shlex.join(["--dry", *words] if options.dry else words)
 
@@ -271,8 +274,8 @@ def python_path(text):
 def add_arguments(parser):
     parser.add_argument("--out", type=folder, help="folder of the results; default: a new folder")
     parser.add_argument("--copy", type=folder, metavar="DIR",
-                        help="copy what was found into DIR after each part: gpu-check.json, table.txt, sass.gz, and the "
-                             "whole of --out as visit.tar.gz")
+                        help="copy what was found into DIR after each part: gpu-check.json, table.txt, sass.gz, and "
+                             "the whole of --out as visit.tar.gz")
     parser.add_argument("--rest", action="store_true", help="leave out the parts that an earlier call has a result of")
     parser.add_argument("--only", type=part_names, metavar="PART,...", default=[part.name for part in PARTS],
                         help="the parts to run: " + ", ".join(part.name for part in PARTS))
@@ -318,7 +321,7 @@ def main(options):
         if not facts["device"] and not options.dry:
             print("no GPU: nvidia-smi names none", file=sys.stderr)
             return 77
-        if options.python:  # a wrong one is a wrong call; others are looked for when a part needs one, since it takes long
+        if options.python:  # a wrong one is a wrong call; others are looked for where a part needs one: it takes long
             gpu_machine.peer_python(options.python, options.dry)
         open_results(options)
     except Failed as error:

@@ -137,9 +137,13 @@ class Check:
     def copy(self, table):
         """Copies what the calls have found into the folder of --copy: the figures, the table, the machine code, and an
         archive of all the rest, from which a call on another machine goes on."""
-        to = self.options.copy
-        if not to:
-            return
+        try:
+            if self.options.copy:
+                self.copy_to(self.options.copy, table)
+        except OSError as error:  # the parts go on, and their results are in --out
+            run.log(f"cannot copy results into {self.options.copy}: {error.strerror or error}")
+
+    def copy_to(self, to, table):
         (to / "table.txt").write_text(table)
         for name in ("gpu-check.json", CODE):
             if (self.out / name).exists():

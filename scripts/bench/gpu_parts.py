@@ -119,9 +119,9 @@ def floors(check, name, config):
 
 
 def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
-    """Measures one shape and its peer, with attention that is deterministic in both and in neither. ratio, mfu, outside:
-    targets; modes: of torch.compile, of which the fastest counts. One rank has nothing to overlap, so its profile, which
-    chooses the algorithms of products, has no parts."""
+    """Measures one shape and its peer, with attention that is deterministic in both and in neither. ratio, mfu,
+    outside: targets; modes: of torch.compile, of which the fastest counts. One rank has nothing to overlap, so its
+    profile, which chooses the algorithms of products, has no parts."""
     steps = 9 if check.options.dry else 26
     found = {}
     for order in ("deterministic", "any order"):
@@ -258,8 +258,8 @@ def overlap(check, network):
 def trace(check):
     """Traces a step of 24 layers, as one of four mirrored ranks, so that it has all-to-alls: the trace puts commands on
     every stream far ahead of the GPU, and a stream whose queue is full would stop the others."""
-    _, run_dir, _ = train(check, "trace", {**LARGE_MOE, "model.capacity_factor": 1.25}, 4, log__trace=3, comm__transport="mirrored",
-                          comm__network="p4de-a100", comm__mirrored_ranks=4)
+    _, run_dir, _ = train(check, "trace", {**LARGE_MOE, "model.capacity_factor": 1.25}, 4, log__trace=3,
+                          comm__transport="mirrored", comm__network="p4de-a100", comm__mirrored_ranks=4)
     file = run_dir / "trace.json"
     if not file.exists():
         raise Failed("expected trace.json in the run folder, found none")

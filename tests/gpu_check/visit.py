@@ -76,7 +76,7 @@ def machine(scratch, name="GPU of the test"):
     write(built / "test_cuda", TEST_CUDA)
     subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", built / "liblancet_cuda.so"], input="", text=True, check=True)
     return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "BUILT": str(built), "HOME": str(scratch),
-            "VISIT": str(scratch / "visit"), "OUT": str(scratch / "out"), "HANGS": str(scratch / "hangs")}
+            "VISIT": str(scratch / "visit"), "TMPDIR": str(scratch), "OUT": str(scratch / "out"), "HANGS": str(scratch / "hangs")}
 
 
 def visit(environment, *words):
@@ -166,6 +166,18 @@ def failed_probe(scratch):
         same(logs.extractfile("probe/why-1.log").read().decode().splitlines()[1], "memcheck of the test", "the second run")
 
 
+def unwritable_copy(scratch):
+    """The parts go on where their results cannot be copied; a folder inside that of the results is refused."""
+    environment = machine(scratch)
+    (scratch / "out/table.txt").mkdir(parents=True)
+    done = visit(environment, "1")
+    expect(done.returncode == 0 and f"cannot copy results into {scratch}/out: Is a directory" in done.stderr, done.stderr)
+    same(sorted(path.stem for path in (scratch / "visit").glob("*.json")), sorted([*FIRST, "gpu-check"]), "the results")
+    done = visit({**environment, "OUT": f"{scratch}/visit/home"}, "1")
+    same((done.returncode, done.stderr.splitlines()[-1]),
+         (2, f"error: --copy: expected a folder outside of --out, found {scratch}/visit/home"), "a copy within the results")
+
+
 def usage(scratch):
     environment = machine(scratch)
     for words in (("3",), ("1", "2")):
@@ -179,7 +191,7 @@ def usage(scratch):
 
 
 with tempfile.TemporaryDirectory() as name:
-    for case in (whole, failing_part, killed, failed_probe, usage):
+    for case in (whole, failing_part, killed, failed_probe, unwritable_copy, usage):
         folder = Path(name) / case.__name__
         folder.mkdir()
         start = time.monotonic()
