@@ -214,8 +214,8 @@ def rest(check):
 def command_for(check, names):
     options = check.options
     given = {"--out": options.out, "--copy": options.copy, "--built": options.built, "--kit": options.kit,
-             "--python": options.python, "--only": ",".join(names),
-             "--seconds": options.seconds if options.seconds != SECONDS else None}
+             "--python": options.python, "--seconds": options.seconds if options.seconds != SECONDS else None,
+             "--only": ",".join(names)}
     words = [str(word) for option, value in given.items() if value for word in (option, value)]
     return "python3 scripts/bench gpu " + shlex.join(["--dry", *words] if options.dry else words)
 
