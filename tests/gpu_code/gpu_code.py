@@ -6,14 +6,18 @@
 
 Of the machine code: no kernel uses stack memory, to which registers are spilled. The other rules are of the PTX that
 objects embed for later GPUs: the instructions that the sources count on are there, and others are not. The kernels of
-sm_90a are empty in that PTX; docs/kernels.md has the registers of their machine code. Where a build embeds no PTX, or it
-cannot be unpacked, the last line is SKIPPED: why.
+sm_90a, which are empty in that PTX, are compiled to PTX of their own. Where a build embeds no PTX, or it cannot be
+unpacked, the last line is SKIPPED: why.
 """
 import collections
 import ctypes
+import json
 import re
+import shlex
 import struct
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +43,15 @@ WIDE = r"(\.global)?(\.wb)?\.(v4\.[bufs]32|v2\.[bufs]64)"
 NEIGHBOURS = r"(Attention\w+<float>|LayRows|CapacityRows)"
 # Each rank's arena is its window, so a peer may write any tensor while a kernel runs; NCCL's own tables are constant.
 READS_CONSTANTS = r"find_windows"
+
+# Of the kernels by warpgroups (src/ops/expert_linear/warpgroup_product.h): products of 64x256 for the four steps of a
+# slice, for dw with and without the sums of rows, which are products of 64x8; copies of a stage's boxes; fences between
+# ordinary stores to shared memory and what reads it next.
+WARPGROUP = {name: dict(zip(("wgmma.mma_async.sync.aligned.m64n256k16", "wgmma.mma_async.sync.aligned.m64n8k16",
+                             "cp.async.bulk.tensor", "fence.proxy.async", "setmaxnreg"), counts))
+             for name, counts in {"forward, round": (4, 0, 3, 1, 2), "forward, gelu": (4, 0, 3, 1, 2),
+                                  "dx, round": (4, 0, 5, 1, 2), "dx, gelu": (4, 0, 7, 1, 2),
+                                  "dw, round": (8, 4, 6, 3, 2)}.items()}
 
 Code = collections.namedtuple("Code", "file name body")
 
@@ -92,6 +105,12 @@ def faults_of(code):
         yield from (f"16 bytes by several {access}" for access in sorted(set(split_packs(code.body))))
     if code.name == "PushRows":  # announces what it has written to peers, and waits for what they have written
         yield from (f"no {name}" for name in ("st.release.sys.u32", "ld.acquire.sys.u32") if not count[name])
+    if product := re.match(r"GroupedWarpgroupProduct<(.*)>", code.name):
+        if "wgmma" in code.body or code.file == WARPGROUP_PTX:  # PTX for other architectures has empty bodies
+            for name, expected in WARPGROUP[product[1]].items():
+                if (found := number(re.escape(name) + r"\..*")) != expected:
+                    yield f"{found} {name}, expected {expected}"
+        return
     expected = tensor_instructions(code.name)
     for name in ("mma.sync", "ldmatrix", "cp.async.cg"):
         if (found := number(re.escape(name) + r"\..*")) != expected[name]:
@@ -147,6 +166,22 @@ def kernels_of(file, ptx):
     return [Code(file, names[name], body) for name, body in zip(parts[1::2], parts[2::2])]
 
 
+WARPGROUP_PTX = "PTX of sm_90a"
+
+
+def warpgroup_kernels(build):
+    """Compiles the source for sm_90a to PTX, of which the plugin holds the machine code alone."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        words = shlex.split(entry["command"])
+        if "-DLANCET_SM_90A" in words:
+            options = [word for word in words[:words.index("-c")] if not word.startswith("--generate-code")]
+            with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+                subprocess.run([*options, "-ptx", "-arch=compute_90a", entry["file"], "-o", file.name],
+                               cwd=entry["directory"], check=True)
+                return kernels_of(WARPGROUP_PTX, Path(file.name).read_text())
+    return []
+
+
 def check(build):
     faults = stack_faults(kernel_table.read(build))
     kernels, skipped = [], ""
@@ -156,6 +191,7 @@ def check(build):
                 kernels += kernels_of(file, ptx)
     except Unreadable as reason:
         skipped = str(reason)
+    kernels += warpgroup_kernels(build)
     faults += [f"{code.file}, {code.name}: {fault}" for code in kernels for fault in faults_of(code)]
     for fault in faults:
         print(fault)
@@ -173,6 +209,8 @@ def self_test():
     scalars = scalars.replace("+0]", "]")
     tensor = ("\tmma.sync.aligned.a \t{%f1};\n" * 64 + "\tldmatrix.sync.aligned.b \t{%r1};\n" * 24
               + "\tcp.async.cg.shared.global \t[%r1], [%rd1];\n" * 32)
+    groups = "".join(f"\t{name}.a \t%r1;\n" * count for name, count in WARPGROUP["dx, round"].items())
+    groups += "\tst.global.v4.u32 \t[%rd1], {%r1};\n"
     cases = [  # a kernel's name, its code, and its faults
         ("PushRows", push, []),
         ("PushRows", push.replace("st.release.sys.u32", "st.volatile.u32"),
@@ -196,6 +234,9 @@ def self_test():
         ("GroupedTensorProduct<dw, round>", tensor,
          ["64 mma.sync, expected 92", "24 ldmatrix, expected 36", "32 cp.async.cg, expected 48"]),
         ("Other", "\tmma.sync.aligned.a \t{%f1};\n", ["1 mma.sync, expected 0"]),
+        ("GroupedWarpgroupProduct<dx, round>", groups, []),
+        ("GroupedWarpgroupProduct<dx, gelu>", groups, ["5 cp.async.bulk.tensor, expected 7"]),
+        ("GroupedWarpgroupProduct<dx, round>", "", []),
     ]
     wrong = [f"{name}: expected {expected}, found {found}" for name, body, expected in cases
              if (found := list(faults_of(Code("", name, body)))) != expected]
