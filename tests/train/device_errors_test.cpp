@@ -121,7 +121,8 @@ TEST_CASE("one GPU serves all ranks of a mirrored world") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
   config.comm.transport = config::Transport::mirrored;
-  const auto world = comm::make_mirrored_world(4, {"network of the test", {}, {}});
+  const auto no_time = [](std::span<const int>, double) { return 0.0; };
+  const auto world = comm::make_mirrored_world(4, {"network of the test", no_time, no_time});
   const auto mine = world::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}});
   if (!mine.ok()) FAIL(mine.error().message);
   CHECK((*mine)->device().identity() == "a");
