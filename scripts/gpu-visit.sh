@@ -3,9 +3,9 @@
 #   scripts/gpu-visit.sh 1      values, then dense speed beside PyTorch: within 280 s
 #   scripts/gpu-visit.sh 2      further values, then MoE speed, overlap, counters, machine code: within 420 s
 #   scripts/gpu-visit.sh        both, within 570 s
-# The programs are in built/ (docs/gpu.md says how they are made), the results in runs/visit. A part that has a result
-# for these programs is left out, so a further call goes on, also on another machine: unpack visit.tar.gz into
-# runs/visit there. $OUT: a folder that gets the few files to bring home (see --copy of `bench gpu`).
+# The programs are in built/ (docs/gpu.md says how they are made), the results in runs/visit. A call leaves out the
+# parts that have a result for these programs. It resumes on another machine if visit.tar.gz is unpacked into runs/visit
+# there. $OUT: a folder that gets the few files to bring home (see --copy of `bench gpu`).
 # BUILT, VISIT: other folders than built/ and runs/visit.
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

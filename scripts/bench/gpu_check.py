@@ -135,8 +135,8 @@ class Check:
         write_json(self.out / "gpu-check.json", {**self.facts, "parts": own})
 
     def copy(self, table):
-        """Copies what the calls have found into the folder of --copy: the figures, the table, the machine code, and an
-        archive of all the rest, from which a call on another machine goes on."""
+        """Copies the results into the folder of --copy: figures, table, machine code, and an archive of --out, from
+        which a call on another machine resumes."""
         try:
             if self.options.copy:
                 self.copy_to(self.options.copy, table)

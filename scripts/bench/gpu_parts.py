@@ -108,14 +108,15 @@ def outside_kernels(records):
 MOST_LOST = 12  # rows of the table of floors that are figures; the log has all
 
 
-def floors(check, name, config):
+def floors(check, name, shape):
     """Times every op of a step and records those that lose most beside their floors (`lancet bench ops`)."""
+    config = config_of(check, f"{name}-floors", shape, 4, overlap__max_parts=1)
     text = check.run(f"{name}-floors", [check.options.lancet, "bench", "ops", config, "--steps", 3, "--json"])
     found, _ = json.JSONDecoder().raw_decode(text[text.index("\n{") + 1:])
-    for row in sorted(found["rows"], key=lambda row: -(row["lost_ms"] or 0))[:MOST_LOST]:
-        if row["lost_ms"] is not None:
-            check.figure(f"{name} lost: {row['op']}, {row['role']}", row["lost_ms"],
-                         unit=f"ms of {row['ms']:.2f} in {row['calls']} calls; floor {row['floor_ms']:.2f}")
+    rows = [row for row in found["rows"] if row["lost_ms"] is not None]
+    for row in sorted(rows, key=lambda row: -row["lost_ms"])[:MOST_LOST]:
+        check.figure(f"{name} lost: {row['op']}, {row['role']}", row["lost_ms"],
+                     unit=f"ms of {row['ms']:.2f} in {row['calls']} calls; floor {row['floor_ms']:.2f}")
 
 
 def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes="default"):
@@ -127,26 +128,25 @@ def compare_speed(check, name, shape, ratio=None, mfu=None, outside=None, modes=
     for order in ("deterministic", "any order"):
         settings = {"overlap__max_parts": 1, "train__deterministic": order == "deterministic"}
         label = name + ("" if order == "deterministic" else "-any-order")
-        records, run_dir, _ = train(check, label, shape, steps, profile=order == "deterministic", **settings)
+        records, _, _ = train(check, label, shape, steps, profile=order == "deterministic", **settings)
         found[order] = settled(records, "tokens_per_s")
         check.figure(f"{name} tokens/s, {order}", found[order])
         check.figure(f"{name} MFU, {order}", settled(records, "mfu"), mfu if order == "any order" else None,
                      unit="% of the measured product ceiling")
         check.figure(f"{name} step outside kernels, {order}", 100 * max(0.0, outside_kernels(records)), outside,
                      at_least=False, unit="% of a timed step")
-        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
-    notes = []
-    for step in (compare_with_peer, floors_of_shape):
-        try:
-            notes.append(step(check, name, shape, found, ratio, modes))
-        except Late:
-            raise
-        except Failed as error:
-            notes.append(str(error))
-    return "; ".join(filter(None, notes))
+    try:
+        note = compare_with_peer(check, name, shape, found, ratio, modes)
+    except Late:
+        raise
+    except Failed as error:
+        note = f"no peer: {error}"
+    floors(check, name, shape)
+    return note
 
 
 def compare_with_peer(check, name, shape, found, ratio, modes):
+    """Records the peer's speeds and the ratios to them. found: tokens/s by order. Returns what a figure cannot say."""
     peer = train_peer(check, name, shape, modes)
     compiled = True
     for order, result in (("any order", peer), ("deterministic", peer["deterministic"])):
@@ -158,10 +158,6 @@ def compare_with_peer(check, name, shape, found, ratio, modes):
         check.figure(f"{name} over its peer, {order}", found[order] / result["tokens_per_s"],
                      ratio if result["mode"] != "eager" else None, unit="tokens/s over tokens/s")
     return "" if compiled else f"PyTorch {peer['torch']} compiles no model: no target against its plain form"
-
-
-def floors_of_shape(check, name, shape, found, ratio, modes):
-    floors(check, name, config_of(check, f"{name}-floors", shape, 4, overlap__max_parts=1))
 
 
 def follow_the_cpu(check):

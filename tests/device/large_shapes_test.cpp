@@ -459,7 +459,7 @@ template <class T>
 void check_last_row(const char* op, const DeviceTraits& traits) {
   constexpr std::int64_t rows = 65536, columns = 50304, vocabulary = 50257, target = 50000;
   static_assert(rows * columns > two_31);
-  // Pages that nobody writes take no memory.
+  // Unwritten pages take no memory.
   const runtime::Block memory = runtime::Block::reserved(rows * columns * sizeof(T));
   T* const last = memory.memory().as<T>() + (rows - 1) * columns;
   last[target] = from_f32<T>(3);

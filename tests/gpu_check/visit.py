@@ -127,7 +127,7 @@ def failing_part(scratch):
 
 
 def killed(scratch):
-    """What a killed command had found comes back; another machine goes on from it."""
+    """The results of a killed command come back, and a visit to another machine resumes from them."""
     environment = machine(scratch)
     process = subprocess.Popen([ROOT / "scripts/gpu-visit.sh", "1"], env={**environment, "HANG": "dense"},
                                stderr=subprocess.DEVNULL, start_new_session=True)
@@ -144,7 +144,7 @@ def killed(scratch):
         archive.extractall(other["VISIT"])
     done = visit(other, "1")
     statuses, table = brought(other)
-    same((done.returncode, statuses), (0, {part: "ran" for part in FIRST}), f"the visit that goes on\n{done.stderr}")
+    same((done.returncode, statuses), (0, {part: "ran" for part in FIRST}), f"the visit that resumes\n{done.stderr}")
     ran = [line.split(":")[0].strip() for line in done.stderr.splitlines() if ": ran in" in line]
     same(ran, ["dense"], "the parts that ran")
     for line in table.splitlines():
@@ -155,7 +155,7 @@ def killed(scratch):
 
 
 def failed_probe(scratch):
-    """It goes on with what tells why, and then with the other parts."""
+    """A failed probe runs again under memcheck, and the other parts follow."""
     environment = {**machine(scratch), "NO_PROBE": "1"}
     done = visit(environment, "1")
     statuses, table = brought(environment)
