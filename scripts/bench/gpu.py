@@ -45,7 +45,7 @@ def speed(name, most, shape, **targets):
 
 
 def overlap(network):
-    return Part(f"overlap-{network}", 15, 90, lambda check: parts.overlap(check, network))
+    return Part(f"overlap-{network}", 15, 200, lambda check: parts.overlap(check, network))
 
 
 PARTS = [

@@ -64,7 +64,7 @@ def train(check, name, shape, steps, device=None, profile=False, **settings):
     config = config_of(check, name, shape, steps, device, **settings)
     run_dir = check.work / "runs" / name
     if profile:
-        check.run(f"{name}-profile", [check.options.lancet, "profile", config])
+        check.run(f"{name}-profile", [check.options.lancet, "profile", config, "--seconds", 1])
     text = check.run(name, [check.options.lancet, "train", config, "--run-dir", run_dir])
     return run.step_records(run_dir, steps), run_dir, text
 

@@ -166,8 +166,13 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   }
   LANCET_TRY(world::broadcast_status(world, written, 0));
   if (interrupted) return report.error();
-  log::info("profile: measured {} op{}{} in {:.1f} s{}", report->ops, report->ops == 1 ? "" : "s",
-            report->network ? " and communication" : "", report->seconds, *keeps ? ", kept in " + path.string() : "");
+  log::info("profile: measured {} op{}{} in {:.1f} s{}{}{}", report->ops, report->ops == 1 ? "" : "s",
+            report->network ? " and communication" : "", report->seconds,
+            report->seconds_of_choices >= 0.1
+                ? fmt::format(", {:.1f} s of it for algorithms of products", report->seconds_of_choices)
+                : "",
+            report->network ? fmt::format(", {:.1f} s for communication", report->seconds_of_network) : "",
+            *keeps ? ", kept in " + path.string() : "");
   return profile;
 }
 

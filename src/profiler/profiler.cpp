@@ -258,13 +258,16 @@ Result<ProfilerReport> fill_profile(cost::Profile& profile, std::span<const ir::
   const auto start = Clock::now();
   ProfilerReport report;
   if (options.accelerator && !missing_ops(plans, profile).empty()) LANCET_TRY(choose_products(profile, plans, options));
+  report.seconds_of_choices = seconds_since(start);
   for (const ir::Plan& plan : plans) {
     const std::set<std::string> keys = missing_in(plan.program, profile);
     if (keys.empty()) continue;
     report.ops += int(keys.size());
     LANCET_TRY(PlanProfiler(plan, options).run(keys, profile));
   }
+  const auto network_start = Clock::now();
   LANCET_ASSIGN(report.network, fill_network(profile, plans, options));
+  report.seconds_of_network = seconds_since(network_start);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -35,9 +35,9 @@ cost::Device this_device(int threads, int local_ranks);
 cost::Device device_of(runtime::Accelerator& accelerator);
 
 struct ProfilerReport {
-  int ops = 0;           // number of keys that were timed
-  bool network = false;  // true if communication was measured
-  double seconds = 0;
+  int ops = 0;                                                         // number of keys that were timed
+  bool network = false;                                                // true if communication was measured
+  double seconds = 0, seconds_of_choices = 0, seconds_of_network = 0;  // of all, of products' algorithms, of messages
 };
 
 // The op keys of the plans that the profile lacks, sorted.
