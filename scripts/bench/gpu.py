@@ -45,7 +45,7 @@ def speed(name, most, shape, **targets):
 
 
 def overlap(network):
-    return Part(f"overlap-{network}", 15, 200, lambda check: parts.overlap(check, network))
+    return Part(f"overlap-{network}", 15, 120, lambda check: parts.overlap(check, network))
 
 
 PARTS = [
@@ -60,7 +60,7 @@ PARTS = [
     Part("ncu", 15, 90, parts.counters),
     Part("schedules", 15, 120, parts.follow_sequential),
     Part("sass", 10, 60, parts.machine_code),
-    overlap("p3dn-v100"),
+    overlap("dgx-h100"),
     Part("trace", 10, 60, parts.trace),
     speed("moe-4k", 500, parts.MOE_4K, modes="default,reduce-overhead"),
     speed("moe-large", 500, parts.LARGE_MOE, modes="default,reduce-overhead"),

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from bench import gpu  # noqa: E402
 
 PARTS = [part.name for part in gpu.PARTS]
-DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-p3dn-v100", "moe-large", "racecheck")]
+DRY_PARTS = [part for part in PARTS if part not in ("moe-4k", "overlap-dgx-h100", "moe-large", "racecheck")]
 DEVICE_PARTS = ("probe", "tests", "ranks", "ncu", "sass", "memcheck")  # those of DRY_PARTS that run nothing without a GPU
 
 
