@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Rules of the GPU's code that the host's emulation of kernels cannot see, read from the objects of a CUDA plugin.
 
-    gpu_code.py BUILD         fails if a kernel of BUILD's plugin breaks a rule
-    gpu_code.py --self-test   plants each fault in made-up code
+    gpu_code.py BUILD   fails if a kernel of BUILD's plugin breaks a rule
 
 Of the machine code: no kernel uses stack memory, to which registers are spilled. The other rules are of the PTX that
 objects embed for later GPUs: the instructions that the sources count on are there, and others are not. The kernels of
@@ -20,9 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import kernel_table  # noqa: E402
+sys.dont_write_bytecode = True
+import machine_code  # noqa: E402
 
 # Instructions that sources state by inline assembly, or by the toolkit's headers. tests/ops/references/instructions.cpp
 # has a model of those with values.
@@ -162,7 +160,7 @@ def embedded(data):
 
 def kernels_of(file, ptx):
     parts = re.split(r"\.entry (\w+)\(", ptx)
-    names = kernel_table.demangled(parts[1::2])
+    names = machine_code.demangled(parts[1::2])
     return [Code(file, names[name], body) for name, body in zip(parts[1::2], parts[2::2])]
 
 
@@ -183,10 +181,10 @@ def warpgroup_kernels(build):
 
 
 def check(build):
-    faults = stack_faults(kernel_table.read(build))
+    faults = stack_faults(machine_code.read(build))
     kernels, skipped = [], ""
     try:
-        for file, data in kernel_table.objects(build):
+        for file, data in machine_code.objects(build):
             for ptx in embedded(data):
                 kernels += kernels_of(file, ptx)
     except Unreadable as reason:
@@ -201,60 +199,5 @@ def check(build):
     return 1 if faults else 0
 
 
-def self_test():
-    assembly = "// begin inline asm\n\t{}\n\t// end inline asm\n"
-    push = ("\tld.global.v2.u64 \t{%rd1, %rd2}, [%rd3];\n\tst.v2.u64 \t[%rd4], {%rd1, %rd2};\n"
-            + assembly.format("st.release.sys.u32 [%rd1], %r1;") + assembly.format("ld.acquire.sys.u32 %r1, [%rd1];"))
-    scalars = "".join(f"\tst.global.f32 \t[%rd1+{at}], %f1;\n" for at in (-8, -4, 0, 4))
-    scalars = scalars.replace("+0]", "]")
-    tensor = ("\tmma.sync.aligned.a \t{%f1};\n" * 64 + "\tldmatrix.sync.aligned.b \t{%r1};\n" * 24
-              + "\tcp.async.cg.shared.global \t[%r1], [%rd1];\n" * 32)
-    groups = "".join(f"\t{name}.a \t%r1;\n" * count for name, count in WARPGROUP["dx, round"].items())
-    groups += "\tst.global.v4.u32 \t[%rd1], {%r1};\n"
-    cases = [  # a kernel's name, its code, and its faults
-        ("PushRows", push, []),
-        ("PushRows", push.replace("st.release.sys.u32", "st.volatile.u32"),
-         ["no st.release.sys.u32", "st.volatile.u32, an instruction that STATED does not list"]),
-        ("PushRows", push.replace("ld.acquire.sys.u32", "ld.relaxed.sys.u32"),
-         ["no ld.acquire.sys.u32", "ld.relaxed.sys.u32, an instruction that STATED does not list"]),
-        ("PushRows", push.replace("ld.global.v2", "ld.global.nc.v2"),
-         ["ld.global.nc: a peer's write may not be seen", "no ld of 16 bytes"]),
-        ("PushRows", push.replace("\tst.v2.u64", "\tst.shared.v2.u64"), ["no st of 16 bytes"]),
-        ("Other", scalars, ["16 bytes by several st.global"]),
-        ("Other", scalars.replace("+4]", "+8]"), []),
-        ("Other", scalars.replace("[%rd1]", "[%rd2]"), []),
-        ("Other", scalars.replace("\tst.global.f32 \t[%rd1]", "\t@%p1 bra \t$L__BB0_2;\n\tst.global.f32 \t[%rd1]"), []),
-        ("LayRows", scalars, []),
-        ("Other", "\t.local .align 16 .b8 \t__local_depot0[16];\n\tst.local.u32 \t[%rd1], %r1;\n", ["local memory"]),
-        ("Other", "\t@%p1 ex2.approx.f32 \t%f1, %f2;\n", []),
-        ("Other", assembly.format("ex2.approx.f32 %f1, %f2;"),
-         ["ex2.approx.f32, an instruction that STATED does not list"]),
-        ("GroupedTensorProduct<dx, sums>", tensor, []),
-        ("GroupedTensorProduct<dx, sums>", tensor.replace("mma", "wmma", 1), ["63 mma.sync, expected 64"]),
-        ("GroupedTensorProduct<dw, round>", tensor,
-         ["64 mma.sync, expected 92", "24 ldmatrix, expected 36", "32 cp.async.cg, expected 48"]),
-        ("Other", "\tmma.sync.aligned.a \t{%f1};\n", ["1 mma.sync, expected 0"]),
-        ("GroupedWarpgroupProduct<dx, round>", groups, []),
-        ("GroupedWarpgroupProduct<dx, gelu>", groups, ["5 cp.async.bulk.tensor, expected 7"]),
-        ("GroupedWarpgroupProduct<dx, round>", "", []),
-    ]
-    wrong = [f"{name}: expected {expected}, found {found}" for name, body, expected in cases
-             if (found := list(faults_of(Code("", name, body)))) != expected]
-    ptx = b"//\n.version 9.0\n.entry _Z5Otherv(\n)\n{\n\tret;\n}\n"
-    entry = struct.pack("<HHIQI", 1, 0x101, 64, len(ptx), 0).ljust(56, b"\0") + struct.pack("<Q", 0)
-    code = struct.pack("<HHIQ", 2, 0x101, 64, 8).ljust(64, b"\0") + b"\x7fELF1234"
-    held = b"host" + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(code + entry + ptx)) + code + entry + ptx
-    names = [kernel.name for text in embedded(held) for kernel in kernels_of("", text)]
-    if names != ["Other"]:
-        wrong.append(f"expected the kernel Other in a fat binary, found {names}")
-    kernel = kernel_table.Kernel("a", "B", 32, 255, 0, 0)
-    stacks = stack_faults({80: [], 90: [kernel, kernel._replace(stack=24)]})
-    if stacks != ["a, B, sm_90: 24 bytes of stack"]:
-        wrong.append(f"expected one kernel with 24 bytes of stack, found {stacks}")
-    for fault in wrong:
-        print(fault)
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(self_test() if sys.argv[1:] == ["--self-test"] else check(Path(sys.argv[1])))
+    sys.exit(check(Path(sys.argv[1])))
