@@ -31,7 +31,6 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "dtypes": ("the losses of bf16 against those of fp32", None),
     "compare": ("whether two builds make the same plans and losses", None),
     "reproduce": ("the points, tables and plots of the Lancet paper's figures", PLOTS),
-    "index": ("a page to pick a cluster, model and policy from", None),
     "figures": ("tables and plots of recorded points", PLOTS),
 }
 

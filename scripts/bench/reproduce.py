@@ -1,5 +1,5 @@
-"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown), plots (SVG) and
-index.html, a page to pick a step from.
+"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots
+(SVG).
 
 Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine). Without --runs it is drawn
 from the recorded runs. An interrupted command resumes where it stopped; --fresh runs every point again.
@@ -7,7 +7,7 @@ from the recorded runs. An interrupted command resumes where it stopped; --fresh
 import subprocess
 from pathlib import Path
 
-from bench import figures, index, run
+from bench import figures, run
 
 INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
 
@@ -34,5 +34,4 @@ def main(options):
         if code == INTERRUPTED:
             return code
         failed = code or failed  # the tables mark points that failed
-    tables, page = figures.make_all(options.out, options.out / "points"), index.make(options.out, lancet)
-    return failed if tables and page else 1
+    return failed if figures.make_all(options.out, options.out / "points") else 1
