@@ -3,7 +3,6 @@
 
     pages.py LANCET PAGE...   runs the commands of each page
     pages.py --check          sizes, links, paths, the index
-    pages.py --self-test      pages with faults of each kind, which must all be found
 
 Commands: blocks ```sh run unchanged, all blocks of a page in one scratch folder (scratch.py) in which build/lancet is
 LANCET. In blocks ```console each line after "$ " runs, and the lines below it must be in its output; "..." stands for
@@ -13,7 +12,6 @@ is one.
 """
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -184,50 +182,14 @@ def run(lancet, path):
     return page.failures
 
 
-FAULTS = {  # page: text, and the expected failures
-    "docs/README.md": ("[a](a.md) [b](b.md#one-two) [c](c.md)\n", []),
-    "docs/a.md": ("See `src/none.cpp`.\n" + "x" * 121 + "\n[b](b.md#three) [d](d.md)\n", [
-        "docs/a.md:1: src/none.cpp does not exist",
-        "docs/a.md:2: a line of 121 columns; at most 120",
-        "docs/a.md:3: a link to b.md#three: no such heading",
-        "docs/a.md:3: a link to d.md, which does not exist"]),
-    "docs/b.md": ("# One, two\n\n    indented\n\n```\nx\n```\n```text\nscripts/x.sh\n```\n", [
-        "docs/b.md:3: a block is fenced, not indented",
-        "docs/b.md:5: a block needs one of the languages console, cpp, json, sh, text",
-        "docs/b.md:8: commands are in a block sh or console, run or marked <!-- not run: why -->"]),
-    "docs/c.md": ("<!-- not run: why -->\n```sh\nscripts/none.sh\n```\n", ["docs/c.md:3: scripts/none.sh does not exist"]),
-    "docs/howto/e.md": ("# E\n", ["docs/howto/e.md:1: docs/README.md does not list this page"]),
-    "README.md": ("word " * 701 + "\n", ["README.md:1: a line of 3505 columns; at most 120",
-                                        "README.md:1: 701 words; at most 700"]),
-}
-
-
-def self_test():
-    global ROOT
-    with tempfile.TemporaryDirectory() as folder:
-        ROOT = Path(folder).resolve()
-        for name, (text, _) in FAULTS.items():
-            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
-            (ROOT / name).write_text(text)
-        found, expected = set(check()), {line for _, lines in FAULTS.values() for line in lines}
-    failures = [f"expected: {line}" for line in sorted(expected - found)]
-    failures += [f"not expected: {line}" for line in sorted(found - expected)]
-    for line, output, fit in (("a ... c", "x\na b c", True), ("a ... c", "a b", False), ("a.c", "abc", False)):
-        if fits(line, output) != fit:
-            failures.append(f"fits({line!r}, {output!r}) is not {fit}")
-    return failures
-
-
 def main():
     arguments = sys.argv[1:]
     if arguments == ["--check"]:
         failures = check()
-    elif arguments == ["--self-test"]:
-        failures = self_test()
     elif len(arguments) >= 2:
         failures = [failure for path in arguments[1:] for failure in run(Path(arguments[0]).resolve(), path)]
     else:
-        sys.exit("usage: pages.py LANCET PAGE... | pages.py --check | pages.py --self-test")
+        sys.exit("usage: pages.py LANCET PAGE... | pages.py --check")
     for failure in failures:
         print(failure)
     sys.exit(1 if failures else 0)
