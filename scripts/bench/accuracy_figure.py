@@ -1,71 +1,16 @@
 """Figure 14: predicted steps against those of real runs."""
-import csv
-import re
 import statistics
 
 from bench import paper
 from bench.plot import begin_at_zero, column, draw_interval, draw_paper_line, interval_of, save
-from bench.points import group, read_file
-from bench.run import ROOT
+from bench.points import group
 from bench.table import markdown, number, percent, signed_percent
 
-EARLIER_TIMES = {"step_ms": "step_ms", "compute_ms": "compute_ms", "all_to_all_ms": "a2a_ms",
-                 "all_reduce_ms": "allreduce_ms", "communication_ms": "communication_ms", "exposed_ms": "exposed_ms",
-                 "predicted_ms": "predicted_ms"}
-
-
-def commit_in(path):
-    """Returns the commit that a page of `bench overlap` names, whose table does not have it row by row."""
-    named = re.search(r"commit ([0-9a-f]{7,40})", path.read_text()) if path.is_file() else None
-    return named.group(1) if named else "unknown"
-
-
-def earlier_sweeps():
-    """Returns the points of the sweeps before the last one."""
-    files = sorted((ROOT / "docs/results/points/fig14/earlier").glob("*.jsonl"))
-    return [point for path in files for point in read_file(path)]
-
-
-def earlier():
-    """Returns all rows beside those of the last sweep."""
-    return earlier_sweeps() + earlier_runs()
-
-
-def earlier_runs():
-    """Returns the rows of `bench overlap`, emulated runs with their predictions, in the columns of a sweep's points."""
-    found = []
-    for name in ("overlap", "overlap-rates", "overlap-models"):
-        path = ROOT / f"docs/results/{name}.csv"
-        if not path.is_file():
-            continue
-        commit = commit_in(path.with_suffix(".md"))
-        for row in csv.DictReader(open(path)):
-            times = {ours: float(row[theirs]) for ours, theirs in EARLIER_TIMES.items()}
-            parts = f" k={row['parts']}" if row["parts"] != "0" else ""
-            found.append({"network": "emulated", "source": name + ".csv", "label": "", "model": row["what"],
-                          "hardware": f"{row['hosts']} hosts, {row['rate']}", "hosts": row["hosts"], "ranks": row["hosts"],
-                          "policy": row["policy"] + parts, "status": "ok", "steps": row["steps"],
-                          "memory_gib": round(float(row["arena_mb"]) * 1e6 / 2**30, 3), "commit": row.get("commit") or commit, **times})
-    return found
-
-
-def kind_of(row):
-    """Returns the group of a run, for marks and means."""
-    if row["network"] == "measured":
-        return "measured: ranks on this machine"
-    if row["source"].endswith(".csv"):
-        crowded = "4 hosts on 2 cores" in row["model"]
-        return "emulated: bench overlap" + (", several hosts on a core" if crowded else "")
-    return "emulated: sweeps of fig14.json"
-
-
-MARKS = {"measured: ranks on this machine": ("o", "#3b74d9"), "emulated: sweeps of fig14.json": ("^", "#c0392b"),
-         "emulated: bench overlap": ("v", "#2a9d74"),
-         "emulated: bench overlap, several hosts on a core": ("x", "#8c8c8c")}
+MARKS = {"measured": ("o", "#3b74d9"), "emulated": ("^", "#c0392b")}  # by network
 
 
 def predicted(points):
-    return [point for point in points + earlier() if point["status"] == "ok" and point.get("predicted_ms")]
+    return [point for point in points if point["status"] == "ok" and point.get("predicted_ms")]
 
 
 def error_of(row, compute_as_measured=False):
@@ -87,10 +32,10 @@ def spread_of(rows):
 
 
 def marks(rows):
-    """Returns a (kind, predicted, measured, (low, high)) for each plan: policies that are predicted alike run one
+    """Returns a (network, predicted, measured, (low, high)) for each plan: policies that are predicted alike run one
     schedule, so that their runs are one mark, at their mean."""
-    alike = group([{**row, "kind": kind_of(row), "gate": row.get("gate", ""), "plan": round(row["predicted_ms"], 2)}
-                   for row in rows], "kind", "hardware", "model", "gate", "plan")
+    alike = group([{**row, "plan": round(row["predicted_ms"], 2)} for row in rows],
+                  "network", "hardware", "model", "gate", "plan")
     return [(kind, *(statistics.mean(row[name] for row in here) for name in ("predicted_ms", "step_ms")), spread_of(here))
             for (kind, *_), here in alike.items()]
 
@@ -126,35 +71,26 @@ def accuracy(points, path, title):
     for axis in (steps, residuals):
         axis.set_xlim(0)
     save(figure, path, f"{title} (a mark a plan; bars: shortest to longest step)")
-    table = [[kind_of(row), row["hardware"], row["source"], row["commit"], row["model"], row.get("gate", ""),
-              row["policy"], number(row["step_ms"]), number(row["predicted_ms"]), signed_percent(error_of(row)),
+    table = [[row["network"], row["hardware"], row["commit"], row["model"], row["gate"], row["policy"],
+              number(row["step_ms"]), number(row["predicted_ms"]), signed_percent(error_of(row)),
               number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),
               signed_percent(error_of(row, True))] for row in rows]
-    return [*markdown(["runs", "commit", "number", "mean error", "worst", "mean, computation as measured", "worst"],
-                      means(points)), "",
-            "Every sweep of `fig14.json` that was run is in the pooled numbers, and by itself in the line of its commit.",
+    return [*markdown(["runs", "number", "mean error", "worst", "mean, computation as measured", "worst"], means(points)), "",
             "Computation as measured: the predicted step, with the computation that the run had in place of the predicted",
             "one. This takes all of the difference to lengthen the step, though some of it may have been under",
             "communication.", "",
-            *markdown(["runs", "where", "source", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms",
+            *markdown(["runs", "where", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms",
                        "error", "computation, ms", "predicted, ms", "error, computation as measured"], table)]
 
 
 def means(points):
-    """Returns a line for each kind of run, and one for each sweep of a kind that was swept several times."""
-    rows = predicted(points)
-    lines = []
-    for (kind,), here in group([{**row, "kind": kind_of(row)} for row in rows], "kind").items():
-        sweeps = group(here, "commit") if not here[0]["source"].endswith(".csv") else {}
-        lines.append(means_line(kind, "pooled" if len(sweeps) > 1 else "", here))
-        if len(sweeps) > 1:
-            lines += [means_line(kind, commit, rows) for (commit,), rows in sweeps.items()]
-    return lines
+    """Returns a line for each kind of run."""
+    return [means_line(network, here) for (network,), here in group(predicted(points), "network").items()]
 
 
-def means_line(kind, commit, rows):
+def means_line(network, rows):
     corrected = [error_of(row, True) for row in rows]
-    return [kind, commit, len(rows), *mean_and_worst([abs(error_of(row)) for row in rows]),
+    return [network, len(rows), *mean_and_worst([abs(error_of(row)) for row in rows]),
             *mean_and_worst([abs(error) for error in corrected if error is not None])]
 
 
@@ -166,5 +102,5 @@ def errors(points):
     """Returns the sizes of the errors of all runs, by kind."""
     found = {}
     for row in predicted(points):
-        found.setdefault(kind_of(row), []).append(abs(error_of(row)))
+        found.setdefault(row["network"], []).append(abs(error_of(row)))
     return found

@@ -23,7 +23,6 @@ from bench.table import markdown, number, rounded, signed_percent, write_csv
 
 POLICIES = policies.without("expert_pipeline")  # Tutel's candidates contain its
 OF_PAIRS = "neighbour_microbatches"  # without a second micro batch it is dw
-ANCHOR = run.ROOT / "docs/results/overlap.csv"  # runs of ranks that compute
 LONG = 3  # seconds of this machine; what a step should stay below
 
 
@@ -115,14 +114,6 @@ def missing_lines(found):
     return [f"Cases that have not been run to their end: {', '.join(names)}.", ""] if names else []
 
 
-def anchor_lines():
-    rows = list(csv.DictReader(ANCHOR.read_text().splitlines()))
-    mean = statistics.fmean(abs(float(row["predicted_ms"]) / float(row["step_ms"]) - 1) for row in rows)
-    return ["These devices compute nothing. What anchors them are ranks that compute ([overlap.md](overlap.md)):",
-            f"{rows[0]['hosts']} ranks over emulated links, {len(rows)} schedules, whose steps were predicted with an",
-            f"error of {100 * mean:.1f}% in the mean.", ""]
-
-
 def late_cell(row):
     return number(row["late_pct"]) + (", left out" if is_late(row) else "")
 
@@ -165,7 +156,7 @@ def page(found):
         "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step - 1:",
         "below 0, the step was longer than predicted.", "",
         "![Predicted beside emulated steps](emulated.svg)", "",
-        *summary(by_case), "", *anchor_lines(), *cases_table(found), "", *long_steps(found),
+        *summary(by_case), "", *cases_table(found), "", *long_steps(found),
         *missing_lines(found), *auto_lines(found), "## All plans", "",
         *markdown(["case", "policies of the plan", "rounds", "predicted", "step", "least", "most", "error", "speed-up",
                    "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]) + "\n"

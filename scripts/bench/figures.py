@@ -35,13 +35,8 @@ def missing_of(experiment, points):
 
 
 def points_of(name, folder):
-    """Returns an experiment's points, or None. Figure 14 falls back to the recorded runs, then to the earlier runs
-    alone."""
-    folders = [folder / name] + ([RESULTS / "points/fig14"] if name == "fig14" else [])
-    for candidate in folders:
-        if (candidate / "points.jsonl").is_file():
-            return read(candidate)
-    return [] if name == "fig14" and accuracy_figure.earlier_runs() else None
+    """Returns an experiment's points, or None."""
+    return read(folder / name) if (folder / name / "points.jsonl").is_file() else None
 
 
 def page(name, title, points, missing, table):
@@ -61,13 +56,11 @@ def page(name, title, points, missing, table):
 def make(name, points, out):
     """Writes an experiment's files. Returns False if points are missing."""
     experiment = read_commented(ROOT / f"configs/experiments/{name}.json")
-    title, only_earlier_runs = experiment["title"], name == "fig14" and not points
-    missing = 0 if only_earlier_runs else missing_of(experiment, points)
+    title, missing = experiment["title"], missing_of(experiment, points)
     if missing:
         print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
     table = MAKERS[name](points, out / f"{name}.svg", title)
-    write_csv(out / f"{name}.csv", COLUMNS,
-              points + bounds(points) + (accuracy_figure.earlier() if name == "fig14" else []))
+    write_csv(out / f"{name}.csv", COLUMNS, points + bounds(points))
     (out / f"{name}.md").write_text(page(name, title, points, missing, table))
     return missing == 0
 
@@ -90,9 +83,9 @@ def make_all(out, folder):
         emulated_figure.draw(emulated.read(out / "emulated.csv"), out / "emulated.svg")
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims, re-simulated and emulated", "",
-         "Made by `python3 scripts/bench reproduce`. What differs and why: [README.md](README.md). In brackets: the least and",
-         "the greatest value among the ends of the hardware file's numbers ([bands](README.md#bands)). A system's schedule is",
-         "that schedule on this program's kernels and messages ([which](README.md#figures)).", "", *claims(found)]) + "\n")
+         "Made by `python3 scripts/bench reproduce`. In brackets: the least and the greatest value among the ends of the",
+         "hardware file's numbers. A system's schedule is that schedule on this program's kernels and messages.", "",
+         *claims(found)]) + "\n")
     return complete
 
 

@@ -1,14 +1,14 @@
 """Step time and gain over sequential by the imbalance of the routing: imbalance.md, imbalance.csv and imbalance.svg.
 
 Simulated: `lancet plan` on emulated clusters, for even routing, zipf:S with several S, and the counts of recorded runs
-(docs/results/points/imbalance), with a capacity that drops tokens and with one that never does. For each routing, the
+(FOLDER/NAME.jsonl), with a capacity that drops tokens and with one that never does. For each routing, the
 plan that was made for even routing is predicted under it, too: the difference to the plan made for this routing is what
 overlap.replan can gain.
 
---record trains the recorded runs again (2 ranks, the data of scripts/quickstart.sh). --emulate runs some of the points
-on an emulated cluster, which needs root, and a run whose routing shifts halfway with overlap.replan and without; its
-results stay in runs/imbalance and are on the page of every later call. Those of the same settings, rounds and commit of
-the program are not run again.
+The recorded runs are trained where there are none (2 ranks, the data of scripts/quickstart.sh), and again by --record.
+--emulate runs some of the points on an emulated cluster, which needs root, and a run whose routing shifts halfway with
+overlap.replan and without; its results stay in runs/imbalance and are on the page of every later call. Those of the
+same settings, rounds and commit of the program are not run again.
 """
 import json
 import re
@@ -21,7 +21,6 @@ from bench.plot import begin_at_zero, colours_of, plt, save
 from bench.policies import CONFIG, MOST_LATE
 from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
 
-RECORDED = run.ROOT / "docs/results/points/imbalance"
 EXPERTS = 16
 MODEL = {"model.n_layer": 4, "train.micro_batch_size": 8, "train.seq_len": 512}
 CLUSTERS = {"p3dn-v100": (8, 8), "p4de-a100": (16, 4)}  # hardware: ranks, hosts
@@ -49,9 +48,14 @@ def fields_on(hardware, ranks, routing, capacity, scale=100, dilation=12):
             "model.experts_per_rank": EXPERTS // ranks, "model.capacity_factor": capacity}
 
 
-def routings():
+def recorded(folder, name):
+    """The counts of a recorded run."""
+    return folder.resolve() / f"{name}.jsonl"
+
+
+def routings(folder):
     """The routing's text by name."""
-    return {**{text: text for text in ZIPF}, **{name: f"trace:{RECORDED / name}.jsonl" for name in RUNS}}
+    return {**{text: text for text in ZIPF}, **{name: f"trace:{recorded(folder, name)}" for name in RUNS}}
 
 
 def planned(lancet, hardware, routing, capacity, *options):
@@ -72,7 +76,7 @@ def parsed(text):
 def simulated_rows(lancet, hardware, folder):
     """A row for each routing, capacity and policy."""
     rows = []
-    for name, routing in routings().items():
+    for name, routing in routings(folder).items():
         run.log(f"{hardware}, {name}")
         even = {capacity: folder / f"{hardware}-{capacity}.ir" for capacity in CAPACITIES}
         found = {}
@@ -91,17 +95,16 @@ def simulated_rows(lancet, hardware, folder):
     return rows
 
 
-def record(lancet):
+def record(lancet, folder):
     """Trains the recorded runs and keeps the counts of their steps."""
-    RECORDED.mkdir(parents=True, exist_ok=True)
     for name, settings in RUNS.items():
         run.log(f"recording {name}")
         records, _ = run.train(
-            lancet, run.ROOT / "configs/quickstart.json", run.ROOT / f"runs/imbalance/{name}", RECORDED_STEPS,
+            lancet, run.ROOT / "configs/quickstart.json", folder / name, RECORDED_STEPS,
             [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0",
              "train.save_interval=0", "train.save_minutes=0", *settings], [run.ROOT / "scripts/mpirun.sh", 2])
         lines = [json.dumps({"step": each["step"], "layer_expert_tokens": each["layer_expert_tokens"]}) for each in records]
-        (RECORDED / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        recorded(folder, name).write_text("\n".join(lines) + "\n")
 
 
 def emulated_setting(routing, capacity):
@@ -262,7 +265,7 @@ def page(rows, shifted):
 
 def table(rows, hardware, capacity):
     cells = []
-    for name in routings():
+    for name in [*ZIPF, *RUNS]:
         here = {row["policy"]: row for row in rows if (row["network"], row["hardware"], row["capacity_factor"],
                                                        row["routing"]) == ("simulated", hardware, capacity, name)}
         ours = here["lancet"]
@@ -285,8 +288,8 @@ def add_arguments(parser):
 def main(options):
     lancet, folder = run.program(options), options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    if options.record:
-        record(lancet)
+    if options.record or not all(recorded(folder, name).is_file() for name in RUNS):
+        record(lancet, folder)
     if options.emulate:
         emulate(lancet, folder, options.rounds)
     rows = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)]

@@ -36,11 +36,7 @@ SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
 
 def read(folder):
-    return read_file(folder / "points.jsonl")
-
-
-def read_file(path):
-    points = [json.loads(line) for line in path.read_text().splitlines()]
+    points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
     for point in points:
         point["source"] = f"{point['experiment']}.json"
         point["family"] = re.sub(r"^experts in \d+ parts?", "experts in parts", point["policy"])

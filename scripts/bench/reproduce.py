@@ -1,8 +1,7 @@
 """Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots
 (SVG).
 
-Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine). Without --runs it is drawn
-from the recorded runs. An interrupted command resumes where it stopped; --fresh runs every point again.
+Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine): --runs. An interrupted command resumes where it stopped; --fresh runs every point again.
 """
 import subprocess
 from pathlib import Path

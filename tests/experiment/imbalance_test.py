@@ -48,6 +48,9 @@ def simulated():
         lancet = folder / "lancet"
         lancet.write_text(LANCET)
         lancet.chmod(0o755)
+        (folder / "runs").mkdir()
+        for run in ("balanced", "unbalanced"):  # recorded before
+            (folder / f"runs/{run}.jsonl").touch()
         done = subprocess.run([sys.executable, ROOT / "scripts/bench", "imbalance", "--lancet", lancet, "--folder",
                                folder / "runs", "--out", folder / "out"], capture_output=True, text=True)
         expect(done.returncode, 0, f"exit code, {done.stderr}")
