@@ -48,8 +48,8 @@ Result<ir::Program> rank_program(const ir::Program& logical, const config::Confi
   return passes::partition_spmd(sharded, mesh);
 }
 
-// How far a step of 4 hosts on 2 cores was from its prediction (docs/performance.md). A smaller predicted gain of an
-// overlapped schedule may be a loss there.
+// How far a step of 4 hosts on 2 cores was from its prediction. A smaller predicted gain of an overlapped schedule may
+// be a loss there.
 constexpr double crowded_error = 0.28;
 
 // Where the model is cut: the same for all of its plans, since a stage has its parameters for all of them.

@@ -7,8 +7,8 @@
 namespace lancet::train {
 namespace {
 
-// More than the mean error of predicted steps on emulated devices (docs/results/emulated.md). Where the prediction has
-// changed by less, the load has not left the planned one as far as the simulator can tell.
+// More than the mean error of predicted steps on emulated devices. Where the prediction has changed by less, the load
+// has not left the planned one as far as the simulator can tell.
 constexpr double prediction_error = 0.016;
 
 std::optional<cost::RankLoad> rank_load(const std::optional<checkpoint::LoadHistory::Load>& load) {
