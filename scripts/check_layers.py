@@ -31,10 +31,9 @@ LAYERS = [
      "inference": ["base", "mesh", "config", "ir", "data", "checkpoint", "comm", "ops", "model", "runtime", "world", "planning", "run"]},
     {"train": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "schedule", "planner",
                "runtime", "profiler", "world", "planning", "run", "inference"],
-     "experiment": ["base", "mesh", "config", "ir", "ops", "cost", "schedule", "planner", "profiler", "planning"],
      "report": ["base", "ir", "schedule"]},
     {"cli": ["base", "mesh", "config", "ir", "backend", "data", "checkpoint", "comm", "ops", "cost", "model", "passes", "schedule", "planner",
-             "runtime", "profiler", "world", "planning", "placement", "run", "hugging_face", "inference", "train", "experiment", "report"]},
+             "runtime", "profiler", "world", "planning", "placement", "run", "hugging_face", "inference", "train", "report"]},
 ]
 MODULES = {module: others for layer in LAYERS for module, others in layer.items()}
 

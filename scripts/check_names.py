@@ -13,7 +13,7 @@ from pathlib import Path
 from planted import failures_of, report
 
 MODULES = ["cost", "model", "passes", "schedule", "planner", "planning", "placement", "profiler", "runtime", "world", "run", "train",
-           "inference", "experiment", "report", "cli"]
+           "inference", "report", "cli"]
 # Files whose subject is names.
 EXEMPT = {"src/run/checkpoint_tensors.cpp",  # of tensors in checkpoints: h.0.moe.experts.3.fc.weight
           "src/schedule/partition/rewrite.cpp",  # labels that parts and their helpers get

@@ -10,14 +10,13 @@ run again if its folder has a result of the same settings, rounds, steps and com
 be interrupted. The tables go to docs/results/emulated.md and emulated.csv; `python3 scripts/bench figures` draws the
 latter as emulated.svg.
 
---check runs four cases of which the outcome is known beforehand, and writes docs/results/emulated_checks.md.
 """
 import csv
 import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import drawn, emulated_checks, policies, run
+from bench import drawn, policies, run
 from bench.emulated_errors import best_over_auto, is_late, plans_of, rows_of, summary
 from bench.table import markdown, number, rounded, signed_percent, write_csv
 
@@ -193,7 +192,6 @@ def read(path):
 
 def add_arguments(parser):
     parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
-    parser.add_argument("--check", action="store_true", help="run the checks in place of the cases, 3 rounds of 1 step")
     parser.add_argument("--rounds", type=run.at_least(1), default=5)
     parser.add_argument("--steps", type=run.at_least(1), default=1, help="measured steps in a round, after one")
     parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/emulated", help="of the cases' results")
@@ -204,8 +202,6 @@ def add_arguments(parser):
 
 def main(options):
     names, lancet, commit = run.chosen("--cases", options.cases, CASES), run.program(options), run.program_commit()
-    if options.check:
-        return emulated_checks.main(lancet, options.folder / "checks", options.fresh, commit, options.out)
     effort = policies.Effort(options.rounds, options.steps)
     for name in names:
         if options.fresh or not policies.is_done(options.folder / name, CASES[name].setting(), effort, commit):

@@ -4,12 +4,9 @@ index.html, a page to pick a step from.
 Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine). Without --runs it is drawn
 from the recorded runs. An interrupted command resumes where it stopped; --fresh runs every point again.
 """
-import subprocess
 from pathlib import Path
 
-from bench import figures, index, run
-
-INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
+from bench import figures, index, run, sweep
 
 
 def add_arguments(parser):
@@ -28,10 +25,8 @@ def main(options):
     for name in names:
         if name == "fig14" and not options.runs:
             continue
-        code = subprocess.call([lancet, "bench", "sweep", f"configs/experiments/{name}.json",
-                                "--out", options.out.resolve() / "points" / name,
-                                *(["--fresh"] if options.fresh else [])], cwd=run.ROOT)
-        if code == INTERRUPTED:
+        code = sweep.sweep(name, lancet, options.out / "points" / name, fresh=options.fresh)
+        if code == sweep.INTERRUPTED:
             return code
         failed = code or failed  # the tables mark points that failed
     tables, page = figures.make_all(options.out, options.out / "points"), index.make(options.out, lancet)

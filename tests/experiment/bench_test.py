@@ -3,8 +3,6 @@
 
     bench_test.py
 """
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -15,7 +13,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import (bounds, dtypes, generate, interleaved, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
+from bench import (bounds, generate, interleaved, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
                    recompute, run)
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
@@ -110,7 +108,7 @@ def usage():
     for words in ((), ("frobnicate",), ("peer", "--rounds", "0", "x"), ("generate", "--tokens", "1")):
         expect(bench(*words).returncode, 2, f"exit code of {words}")
     expect("overlap " in bench("--help").stdout, True, "the list of commands")
-    expect(bench("dtypes", "--lancet", "/nowhere/lancet").stderr,
+    expect(bench("sweep", "fig02", "--lancet", "/nowhere/lancet").stderr,
            "error: expected the program at /nowhere/lancet; build it with scripts/build.sh\n", "a program that is missing")
 
 
@@ -283,18 +281,8 @@ def generation():
     expect("**The tokens differ.**" in generate.page(options, {("lancet", 2): ours, ("peer", 2): peers}), True, "other tokens")
 
 
-def losses():
-    for off, code in ((1.009, 0), (1.011, 1)):
-        found = iter([[1.0, 2.0], [1.0 * off, 2.0 * off]])
-        dtypes.losses = lambda *_: next(found)
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            expect(dtypes.main(SimpleNamespace(lancet=Path(sys.executable), steps=2)), code, f"losses {off} apart")
-        expect(f"over 2 steps: mean difference {100 * (off - 1):.2f}%" in out.getvalue(), True, out.getvalue())
-
-
 if __name__ == "__main__":
     for test in (usage, read_of_bounds, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
-                 overlap_rate, generation, losses):
+                 overlap_rate, generation):
         test()
         print(f"{test.__name__}: as expected")
