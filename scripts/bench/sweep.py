@@ -30,7 +30,7 @@ INTERRUPTED = 75
 EXPERIMENTS, HARDWARE = run.ROOT / "configs/experiments", run.ROOT / "configs/hardware"
 GRACE_S = 5  # from a request to end to the next
 EXPERIMENT_KEYS = ("title", "settings", "warmup", "steps", "time_planning", "rate", "grids")
-GRID_KEYS = ("on", "label", "models", "gates", "ranks", "policies", "set", "routing", "hardware")
+AXES = {"hardware": str, "models": str, "gates": str, "ranks": int, "policies": str}
 # Fields that a run does not depend on, since it neither saves nor evaluates nor generates text.
 NOT_OF_RUNS = ("save_minutes", "save_interval", "keep_last", "keep_every", "save_buffer_mb", "eval_interval",
                "sample_tokens")
@@ -47,7 +47,7 @@ class Point(NamedTuple):
     hosts: int
     config: Path
     fields: list  # FIELD=VALUE, in order
-    hardware: dict  # the hardware file's JSON with the changes; of runs empty
+    hardware: Path  # the hardware file, with the changes; of runs None
     imbalance: float
     padded: bool
     plan: str  # the path of a plan file; empty: the policy makes one
@@ -68,11 +68,11 @@ class Point(NamedTuple):
 
 class Experiment(NamedTuple):
     name: str
-    warmup: int
-    steps: int
-    rate: str
-    time_planning: bool
     points: list
+    warmup: int = 2
+    steps: int = 5
+    rate: str = "200mbit"
+    time_planning: bool = False
 
 
 # Reading an experiment
@@ -100,19 +100,18 @@ def check_keys(where, found, known):
 
 def lists_of(grid, where):
     """Returns the lists of a grid: variations, models, gates, ranks, policies."""
-    found = [grid.get("hardware") or [""], *(grid.get(key) for key in ("models", "gates", "ranks", "policies"))]
-    for key, values in zip(("hardware", "models", "gates", "ranks", "policies"), found):
-        kind = int if key == "ranks" else str
+    grid = {"hardware": [""], **grid}
+    for key, kind in AXES.items():
+        values = grid.get(key)
         if not isinstance(values, list) or not values or not all(type(value) is kind for value in values):
-            raise Failed(f"{where}.{key}: expected a list of {'integers' if kind is int else 'texts'}, found {values!r}")
-    return found
+            what = "integers" if kind is int else "texts"
+            raise Failed(f"{where}.{key}: expected a list of {what}, found {values!r}")
+    return [grid[key] for key in AXES]
 
 
 def imbalance_of(grid, where):
     routing = grid.get("routing", "even")
-    if routing == "even":
-        return 1
-    imbalance = routing.get("imbalance") if isinstance(routing, dict) and len(routing) == 1 else None
+    imbalance = 1 if routing == "even" else routing.get("imbalance") if isinstance(routing, dict) else None
     if not isinstance(imbalance, (int, float)) or not 1 <= imbalance <= 1000:
         raise Failed(f"{where}.routing: expected \"even\" or {{\"imbalance\": 1 to 1000}}, found {routing!r}")
     return imbalance
@@ -120,12 +119,11 @@ def imbalance_of(grid, where):
 
 class Reader:
     """Expands the grids of an experiment's file into points. on: replaces the field of each grid; build: the hash of
-    the sources that decide simulated numbers."""
+    the sources that decide simulated numbers; machines: a folder for hardware files."""
 
-    def __init__(self, name, on, build):
-        here = [Path(name), EXPERIMENTS / f"{name}.json"] if "/" not in name and not name.endswith(".json") else [
-            Path(name), run.ROOT / name]
-        self.path, self.on, self.build = first_file("an experiment", *here), on, build
+    def __init__(self, name, on, build, machines):
+        self.path = first_file("an experiment", Path(name), run.ROOT / name, EXPERIMENTS / f"{name}.json")
+        self.on, self.build, self.folder_of_machines, self.machines = on, build, machines, {}
         self.root = read_json(self.path)
         check_keys(self.path, self.root, EXPERIMENT_KEYS)
         settings = self.root.get("settings", "settings.json")
@@ -135,15 +133,14 @@ class Reader:
                                run.ROOT / settings)
             self.folder, settings = found.parent, read_json(found)
         check_keys(f"{self.path}: settings", settings, ("models", "policies"))
-        self.settings, self.machines = settings, {}
+        self.settings = settings
 
     def read(self):
-        root = self.root
-        experiment = Experiment(self.path.stem, root.get("warmup", 2), root.get("steps", 5), root.get("rate", "200mbit"),
-                                root.get("time_planning", False), [])
-        for i, grid in enumerate(root.get("grids", [])):
+        experiment = Experiment(self.path.stem, [], **{
+            key: self.root[key] for key in ("warmup", "steps", "rate", "time_planning") if key in self.root})
+        for i, grid in enumerate(self.root.get("grids", [])):
             where = f"{self.path}: grids[{i}]"
-            check_keys(where, grid, GRID_KEYS)
+            check_keys(where, grid, ("on", "label", *AXES, "set", "routing"))
             imbalance = imbalance_of(grid, where)
             for names in itertools.product(*lists_of(grid, where)):
                 experiment.points.append(self.point(experiment, grid, where, imbalance, *names))
@@ -159,16 +156,20 @@ class Reader:
         return named[name]
 
     def machine(self, place, where):
-        """Returns the JSON of a hardware file with changes to its numbers."""
+        """Writes a hardware file with changes to its numbers; returns its path and its JSON."""
         if place not in self.machines:
             name, _, changes = place.partition(":")
-            path = first_file(f"a hardware file or one of {', '.join(sorted(p.stem for p in HARDWARE.glob('*.json')))}",
-                              *([Path(name), run.ROOT / name] if "/" in name or name.endswith(".json") else
-                                [HARDWARE / f"{name}.json"]))
+            known = ", ".join(sorted(path.stem for path in HARDWARE.glob("*.json")))
+            path = first_file(f"a hardware file or one of {known}", *([Path(name), run.ROOT / name] if "/" in name or
+                              name.endswith(".json") else [HARDWARE / f"{name}.json"]))
+            written = self.folder_of_machines / str(len(self.machines)) / f"{path.stem}.json"
             try:
-                self.machines[place] = changed(read_json(path), changes)
+                document = changed(read_json(path), changes)
             except (KeyError, TypeError, ValueError) as error:
                 raise Failed(f"{where}: {path}: {error}") from error
+            written.parent.mkdir()
+            written.write_text(json.dumps(document))
+            self.machines[place] = written, document
         return self.machines[place]
 
     def point(self, experiment, grid, where, imbalance, variation, model, gate, ranks, policy):
@@ -179,11 +180,12 @@ class Reader:
         point = Point(grid.get("label", ""), model, gate, ranks, policy, on,
                       ",".join(filter(None, (changes, variation))), 1,
                       first_file("a config", name, self.folder / name, run.ROOT / name).resolve(),
-                      [*of_model.get("set", []), f"model.router={gate}", *grid.get("set", []), *of_policy.get("set", [])],
-                      {}, imbalance, of_policy.get("padded", False), of_policy.get("plan", ""))
+                      [*of_model.get("set", []), f"model.router={gate}", *grid.get("set", []),
+                       *of_policy.get("set", [])],
+                      None, imbalance, of_policy.get("padded", False), of_policy.get("plan", ""))
         if point.network() == "simulated":
-            machine = self.machine(point.place(), where)
-            point = point._replace(hardware=machine, hosts=-(-ranks // int(machine["node"]["devices"]["value"])))
+            hardware, machine = self.machine(point.place(), where)
+            point = point._replace(hardware=hardware, hosts=-(-ranks // int(machine["node"]["devices"]["value"])))
         elif point.variation or point.imbalance != 1 or point.padded or point.plan:
             raise Failed(f"{where}: expected even routing, no padding, no plan file and no changes of hardware where "
                          f"points are run, found {point}")
@@ -205,7 +207,7 @@ class Reader:
                 value = json.loads(value)
             section[last] = value
         if point.network() == "simulated":
-            how = [self.build, experiment.time_planning, point.imbalance, point.padded, point.hardware]
+            how = [self.build, experiment.time_planning, point.imbalance, point.padded, self.machines[point.place()][1]]
             how += [first_file("a plan file", Path(point.plan)).read_text()] if point.plan else []
         else:
             how = [processor(), experiment.warmup, experiment.steps, experiment.rate * (point.on == "emulated")]
@@ -287,9 +289,7 @@ def reason_in(lines):
 
 # Outcomes
 
-def row_times(row):
-    return {"step_ms": row["step_ms"], **{f"{name}_ms": row[f"{name}_ms"] for name in (
-        "compute", "all_to_all", "all_reduce", "communication", "exposed")}}
+TIMES = ("step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms")
 
 
 def plan_words(point, *more):
@@ -305,18 +305,14 @@ def build_of(processes, lancet):
     return json.loads(out)["build"]
 
 
-def simulate(processes, lancet, experiment, point, folder):
+def simulate(processes, lancet, experiment, point):
     """Plans the point's step on its hardware, and returns what a record says of it."""
-    hardware = folder / hashlib.sha256(point.place().encode()).hexdigest()[:16] / f"{Path(point.on).stem}.json"
-    hardware.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=hardware.parent, delete=False) as file:
-        json.dump(point.hardware, file)
-    os.replace(file.name, hardware)
-    words = plan_words(point, "--on", hardware, *(["--plan", point.plan] if point.plan else []),
-                       *(["--imbalance", point.imbalance] if point.imbalance != 1 else []), *["--padded"] * point.padded)
+    words = plan_words(point, "--on", point.hardware, *["--padded"] * point.padded,
+                       *(["--imbalance", point.imbalance] if point.imbalance != 1 else []),
+                       *(["--plan", point.plan] if point.plan else []))
     code, out, err = processes.run([lancet, *words])
     if code != 0:
-        raise Failed(f"{point}: {reason_in(err).replace(f'{hardware}', point.place())}")
+        raise Failed(f"{point}: {reason_in(err).replace(f'{point.hardware}', point.place())}")
     plan = json.loads(out)
     row = next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
     routing = "even: every expert gets the same tokens, none is dropped"
@@ -326,7 +322,7 @@ def simulate(processes, lancet, experiment, point, folder):
     found = {"status": "ok" if plan["fits"] else "out of memory",
              "runs": "a plan file" if point.plan else plan["chosen"], "k": row["parts"]}
     if plan["fits"]:
-        found |= {**row_times(row), "predicted_ms": None, "forward_ms": plan["forward_ms"],
+        found |= {**{name: row[name] for name in TIMES}, "predicted_ms": None, "forward_ms": plan["forward_ms"],
                   "experts_ms": plan["experts_ms"]}
         found |= {"bound_ms": plan["bound_ms"]} if plan["bound_ms"] is not None else {}
     found["memory_gib"] = plan["memory_bytes"] / 2**30
@@ -422,10 +418,8 @@ class Runs:
 # Records
 
 def record_of(experiment, point, outcome, commit):
-    batch = json.loads(next((field.partition("=")[2] for field in reversed(point.fields)
-                             if field.startswith("train.micro_batch_size=")), "null"))
-    if batch is None:
-        batch = read_json(point.config)["train"]["micro_batch_size"]
+    batches = [field.partition("=")[2] for field in point.fields if field.startswith("train.micro_batch_size=")]
+    batch = int(batches[-1]) if batches else read_json(point.config)["train"]["micro_batch_size"]
     record = {"id": point.id, "experiment": experiment.name, "network": point.network(), "hardware": point.on,
               **({"variation": point.variation} if point.variation else {}), "label": point.label, "model": point.model,
               "gate": point.gate, "ranks": point.ranks, "hosts": point.hosts,
@@ -443,7 +437,7 @@ class Records:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failed(f"{folder}: expected a folder that no other sweep writes to, found one at work there") from None
+            raise Failed(f"{folder}: expected a folder that no other sweep writes to, found one at work") from None
         self.results, text = {}, self.path.read_text() if self.path.is_file() else ""
         kept, others = ("", text) if fresh else self.split(text, {point.id for point in points})
         if others:
@@ -515,8 +509,8 @@ def outcomes(points, processes, lancet, experiment, runs, jobs):
                 yield point, runs.run(point)
             continue
         here = list(here)
-        with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            found = [pool.submit(simulate, processes, lancet, experiment, point, Path(folder)) for point in here]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            found = [pool.submit(simulate, processes, lancet, experiment, point) for point in here]
             try:
                 for point, outcome in zip(here, found):
                     yield point, outcome.result()
@@ -529,11 +523,17 @@ def outcomes(points, processes, lancet, experiment, runs, jobs):
 def sweep(name, lancet, out=None, on="", fresh=False, only_list=False, timeout_s=1800, jobs=None):
     """Makes the points of an experiment and returns the exit code."""
     processes = Processes()
-    experiment = Reader(name, on, build_of(processes, lancet)).read()
-    if only_list:
-        print("\n".join(f"{point.id}  {point}" for point in experiment.points))
-        return 0
-    place = "-on-" + on.replace(on.partition(":")[0], Path(on.partition(":")[0]).stem, 1).replace(":", "-") if on else ""
+    with tempfile.TemporaryDirectory() as machines:
+        experiment = Reader(name, on, build_of(processes, lancet), Path(machines)).read()
+        if only_list:
+            print("\n".join(f"{point.id}  {point}" for point in experiment.points))
+            return 0
+        return make_points(processes, experiment, lancet, out, on, fresh, timeout_s, jobs)
+
+
+def make_points(processes, experiment, lancet, out, on, fresh, timeout_s, jobs):
+    file, colon, changes = on.partition(":")
+    place = f"-on-{Path(file).stem}{colon and '-'}{changes}" if on else ""
     folder = Path(out or f"runs/sweeps/{experiment.name}{place}")
     records, commit = Records(folder, experiment.points, fresh), run.program_commit()
     runs = Runs(processes, lancet, experiment, folder, timeout_s, fresh)
@@ -567,8 +567,8 @@ def sweep(name, lancet, out=None, on="", fresh=False, only_list=False, timeout_s
 
 def add_arguments(parser):
     parser.add_argument("experiment", help="a file, or a name in configs/experiments")
-    parser.add_argument("--on", default="", help="replaces the file's field: this (run here), emulated (run on a cluster "
-                        "of network namespaces, as root), or a declared machine, also with changes to its numbers")
+    parser.add_argument("--on", default="", help="replaces the file's field: this (run here), emulated (run on a "
+                        "cluster of network namespaces, as root), or a machine, also with changes to its numbers")
     parser.add_argument("--out", type=Path, help="folder of points.jsonl; default: runs/sweeps/EXPERIMENT[-on-PLACE]")
     parser.add_argument("--timeout", type=run.at_least(1), default=1800,
                         help="seconds of a run's profiling, and again of its training; default: %(default)s")

@@ -83,7 +83,11 @@ class Folder:
 
     def points(self, **changes):
         self.write(**changes)
-        return sweep.Reader(str(self.path / "test.json"), "", "build").read().points
+        return self.read("build")
+
+    def read(self, build):
+        with tempfile.TemporaryDirectory() as machines:
+            return sweep.Reader(str(self.path / "test.json"), "", build, Path(machines)).read().points
 
     def refused(self, said, *more, **changes):
         self.write(**changes)
@@ -130,8 +134,8 @@ def ids():
     for changes in ({"label": "x"}, {"hardware": ["network.latency_us=105"]}, {"routing": {"imbalance": 2}},
                     {"set": ["train.lr=2"]}, {"time_planning": True}, {"on": "p4de-a100"}):
         expect(folder.points(**changes)[0].id != first.id, True, f"the id with {changes}")
-    expect(sweep.Reader(str(folder.path / "test.json"), "", "another").read().points[0].id != first.id, True,
-           "another build")
+    folder.write()
+    expect(folder.read("another")[0].id != first.id, True, "another build")
     path.write_text('{"train": {"lr": 0.001, "micro_batch_size": 4}}')
     expect(folder.points()[0].id, first.id, "equal settings in other words")
     measured = folder.points(on="this")[0].id
