@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import drawn, policies, run
+from bench import policies, run
 from bench.emulated_errors import best_over_auto, is_late, plans_of, rows_of, summary
 from bench.table import markdown, number, rounded, signed_percent, write_csv
 
@@ -71,7 +71,7 @@ def run_case(name, lancet, folder, effort):
     case = CASES[name]
     up = policies.links(case.hosts, case.hardware, case.scale, case.dilation, case.ranks_a_host)
     with policies.Cluster("bench", *up) as launcher:
-        policies.compare(lancet, launcher, case.setting(), effort, folder / name)
+        case.setting().run(lancet, launcher, effort, folder / name)
 
 
 def results(folder):
@@ -145,7 +145,7 @@ def auto_lines(found):
             continue
         best, ratio, (low, high) = of_case
         rows.append([name, best, number(ratio, 3), f"{number(low, 3)} to {number(high, 3)}",
-                     drawn.words(document["rounds"])])
+                     policies.words_of_ends(document["rounds"])])
     return ["## The best single published way over `auto`", "",
             "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
             "schedule are one, and plans that were late are left out. The ends are from rounds drawn again at random.", "",

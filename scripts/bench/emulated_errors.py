@@ -4,9 +4,8 @@ import itertools
 import random
 import statistics
 
-from bench import drawn
 from bench.points import group
-from bench.policies import MOST_LATE, PUBLISHED
+from bench.policies import MOST_LATE, PUBLISHED, ends_of
 
 TOLD_APART = 0.03  # predicted steps that differ by more are expected in the right order
 
@@ -92,7 +91,7 @@ def best_over_auto(document, draws=1000):
 
     ratios = [ratio(generator.choices(range(count), k=count))[0] for _ in range(draws)]
     found, best = ratio(range(count))
-    return best, found, drawn.ends(ratios, count)
+    return best, found, ends_of(ratios, count)
 
 
 def errors_line(what, errors):

@@ -125,7 +125,7 @@ def emulate(lancet, folder, rounds):
     with policies.Cluster("imbalance", *policies.links(**EMULATED)) as launcher:
         for capacity, routing, out, setting in points:
             run.log(f"emulated, capacity factor {capacity}, {routing}")
-            policies.compare(lancet, launcher, setting, effort, out)
+            setting.run(lancet, launcher, effort, out)
         if not shifted:
             shift(lancet, folder, launcher, rounds, commit)
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import (bounds, generate, interleaved, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
+from bench import (bounds, generate, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
                    recompute, run)
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
@@ -163,16 +163,16 @@ def write_round(folder, found):
         for name, (_, exposed, _, _) in found.items()]}))
 
 
-def made_up(policies, figures):
-    return interleaved.Point("made up", "configs/bench-overlap.json", ["train.dtype=bf16"], 2, policies,
-                             bounds.Share("step", 0.4), figures)
+def made_up(names, figures):
+    return policies.Point("made up", "configs/bench-overlap.json", ["train.dtype=bf16"], 2, names,
+                           bounds.Share("step", 0.4), figures)
 
 
 def overlap_rounds():
     point = made_up(["sequential", "expert_pipeline:2", "expert_pipeline:4", "dw", "lancet"], overlap_page.expert_figures)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        results = interleaved.Results(folder / "runs", {"main": point, "other": point})
+        results = policies.Results(folder / "runs", {"main": point, "other": point})
         where, about = results.begin("main", 3, "0123456789")
         expect(about.get("mbit"), None, "a point without a rate")
         results.note("main", {**about, "mbit": 280, "rate": "280mbit"})
@@ -184,7 +184,7 @@ def overlap_rounds():
         again = results.begin("main", 3, "0123456789")[1]
         expect((again["rate"], len(results.rounds("main"))), ("280mbit", 3), "rounds that are not run again")
         point, about, rounds = results.all()["main"]
-        rows = interleaved.medians(rounds)
+        rows = policies.medians(rounds)
         expect([rows["lancet"][field] for field in ("step_ms", "least_ms", "most_ms", "steps", "arena_mb")],
                [62, 60, 64, 9, 2.1], "medians of rounds, least, most")
         expect((rows["lancet"]["hidden_forward_pct"], round(rows["lancet"]["hidden_backward_pct"], 3)), (78, 81.667),
@@ -195,7 +195,7 @@ def overlap_rounds():
                              "lancet, step / max(compute, communication)": 62 / 50}.items():
             expect(round(found[what], 9), round(wanted, 9), what)
         for several, wanted in ((rounds, "least and most"), (2 * rounds, "95% of rounds drawn again")):
-            what, ends = interleaved.intervals(several, point.figures)
+            what, ends = policies.intervals(several, point.figures)
             expect((what, ends["lancet / best expert_pipeline, exposed"]), (wanted, (0.5, 0.6)), "an interval")
         overlap_page.write(results, ["# Made up", ""], folder / "overlap")
         lines = (folder / "overlap.md").read_text().splitlines()
@@ -224,7 +224,7 @@ def overlap_of_products():
         write_round(Path(name), {"sequential": (100, 40, 100, 2000000), "dw": (80, 30, 80, 2000000),
                                  "collective_matmul": (64, 10, 64, 2000000), "lancet": (60, 5, 60, 2000000), "auto": (65, 5, 60, 2000000)})
         point = point._replace(policies=overlap.policies_of(point.settings))
-        found = overlap_page.figures_of(point, interleaved.medians([interleaved.read_round(Path(name))]))
+        found = overlap_page.figures_of(point, policies.medians([policies.read_round(Path(name))]))
         expect(found["best without rings / collective_matmul, step"], 1.25, "against the best way without rings")
         expect(found["best without rings / auto, step"], 1.28, "the same of auto")
         expect(found["collective_matmul, hidden share of gathers and scatters, forward"], 0.8, "the hidden share")
