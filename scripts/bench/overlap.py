@@ -80,8 +80,8 @@ class Network:
         cluster("rate", f"{mbit}mbit")
         out = self.folder / "rate"
         settings = [f"overlap.profile={self.profile(point)}"]
-        policies.compare(self.lancet, self.launcher, point.config, ["sequential"], Effort(1, 2), out,
-                         run.sets([*point.settings, *settings]))
+        policies.compare(self.lancet, self.launcher, point.config, ["sequential"], 2, out,
+                         [*point.settings, *settings])
         return overlap_page.share_of(policies.read_round(out))
 
     def rate_of(self, point):
@@ -129,8 +129,8 @@ def measure(name, network, results, effort):
         results.note(name, about)
     cluster("rate", about["rate"])
     network.measure_costs(point)
-    policies.run_rounds(results, name, network.lancet, network.launcher,
-                           [f"overlap.profile={network.profile(point)}"], effort)
+    policies.run_rounds(results, name, network.lancet, network.launcher, effort,
+                        [f"overlap.profile={network.profile(point)}"])
 
 
 def add_arguments(parser):

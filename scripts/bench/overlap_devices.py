@@ -63,8 +63,7 @@ class Device(NamedTuple):
         return dilation_of(self.case)
 
     def fields(self):
-        return ["device=emulated", *(f"{field}={value}" for field, value in policies.fields_of(
-            self.hardware, SCALE, self.dilation).items())]
+        return policies.settings_of(policies.fields_of(self.hardware, SCALE, self.dilation))
 
     def links(self):
         return policies.links(self.case.ranks, self.hardware, SCALE, self.dilation)
@@ -91,7 +90,7 @@ def measure(name, lancet, results, effort):
         results.note(name, about)
     device = Device(plans.hardware_at(case, about["gbit"]), case)
     with policies.Cluster("overlap", *device.links()) as launcher:
-        policies.run_rounds(results, name, lancet, launcher, device.fields(), effort)
+        policies.run_rounds(results, name, lancet, launcher, effort, device.fields())
 
 
 def add_arguments(parser):

@@ -1,10 +1,8 @@
 """Compares policies in turns: names them, runs `lancet bench policies`, and reads and pools what it measured.
 
-A result is the folder of a call. Its policies.json holds the program's commit, the rounds and steps, the config and, of
-each policy, a hash of the schedule that ran (`plan`), the times of its rounds and the communications of its last step;
-beside it is a run folder for each policy. A setting's result is one call of several rounds. A point's rounds are a call
-each, so that a command that was interrupted keeps them; rounds of the same point, commit, steps and rate are not run
-again.
+A round is a call of `lancet bench policies`, which runs every policy once, so that the machine's drift meets all of
+them. Its folder holds policies.json, with a hash of the schedule that each policy ran (`plan`) and the communications
+of its last step, and a run folder for each policy. Rounds of the same point, commit, steps and rate are not run again.
 """
 import json
 import os
@@ -46,20 +44,6 @@ def applying(settings):
     return [policy for policy in PUBLISHED if policy not in left_out]
 
 
-class Setting(NamedTuple):
-    """What a result is of."""
-    policies: list
-    ranks: int
-    fields: dict  # of the config, "SECTION.NAME": value
-
-    def words(self):
-        return run.sets(["device=emulated", *(f"{field}={value}" for field, value in self.fields.items())])
-
-    def run(self, lancet, launcher, effort, out):
-        """Runs the policies in turns; the result is in the folder `out`."""
-        compare(lancet, launcher, CONFIG, self.policies, effort, out, self.words())
-
-
 class Effort(NamedTuple):
     rounds: int
     steps: int  # of a policy in a round, after one of warm-up
@@ -90,40 +74,20 @@ def links(hosts, hardware, scale, dilation, ranks_a_host=1):
 
 def fields_of(hardware, scale, dilation, routing="even"):
     """Returns the fields of a config that describe its emulated devices."""
-    return {"emulated.hardware": hardware, "emulated.scale": scale, "emulated.dilation": dilation,
-            "emulated.routing": routing}
+    return {"device": "emulated", "emulated.hardware": hardware, "emulated.scale": scale,
+            "emulated.dilation": dilation, "emulated.routing": routing}
 
 
-def compare(lancet, launcher, config, policies, effort, out, words):
-    """Runs the policies in turns; the result is in the folder `out`. words: settings of the config."""
+def settings_of(fields):
+    """Returns the fields of a config, by name, as FIELD=VALUE."""
+    return [f"{field}={value}" for field, value in fields.items()]
+
+
+def compare(lancet, launcher, config, policies, steps, out, settings):
+    """Runs every policy once; the result is in the folder `out`."""
     shutil.rmtree(out, ignore_errors=True)
-    run.call([*launcher, lancet, "bench", "policies", config, "--policies", ",".join(policies), "--repeats",
-              effort.rounds, "--steps", effort.steps, "--out", out, *words])
-
-
-def has_fields(config, fields):
-    """Returns True if the config has these values. config: sections by name."""
-    names = {field: field.split(".") for field in fields}
-    return {field: config[section][name] for field, (section, name) in names.items()} == fields
-
-
-def read(out, setting):
-    """Returns the policies.json of a folder, or None: there is none, or it is of another setting."""
-    path = out / "policies.json"
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text())
-    if "config" not in found:  # of a program that did not write it yet
-        return None
-    is_of = (found["ranks"] == setting.ranks and [each["policy"] for each in found["policies"]] == setting.policies and
-             has_fields(found["config"], setting.fields))
-    return found if is_of else None
-
-
-def is_done(out, setting, effort, commit):
-    """Returns True if the folder has a result of this setting, effort and commit of the program."""
-    found = read(out, setting)
-    return found is not None and (found["rounds"], found["steps"], found["commit"]) == (*effort, commit)
+    run.call([*launcher, lancet, "bench", "policies", config, "--policies", ",".join(policies), "--repeats", 1,
+              "--steps", steps, "--out", out, *run.sets(settings)])
 
 
 class Point(NamedTuple):
@@ -132,8 +96,8 @@ class Point(NamedTuple):
     settings: list  # FIELD=VALUE of all policies
     hosts: int
     policies: list  # POLICY or POLICY:PARTS; the first is the one without overlap
-    share: NamedTuple  # of communication (bounds.Share), which the rate of the links is to give
-    figures: Callable  # of the medians by policy, as figures by name
+    share: NamedTuple = None  # of communication (bounds.Share), which the rate of the links is to give
+    figures: Callable = lambda rows: {}  # of the medians by policy, as figures by name
 
     def not_run(self):
         """Returns the published policies that have work here and that the point does not run."""
@@ -244,12 +208,11 @@ class Results:
         return found
 
 
-def run_rounds(results, name, lancet, launcher, settings, effort):
+def run_rounds(results, name, lancet, launcher, effort, settings=()):
     """Runs the rounds of a point that its folder lacks."""
     point, folder = results.points[name], results.folder / name
     for number in range(1, effort.rounds + 1):
         out = folder / f"round-{number:02}"
         if not (out / "policies.json").is_file():
             run.log(f"{name}: round {number} of {effort.rounds}")
-            compare(lancet, launcher, point.config, point.policies, Effort(1, effort.steps), out,
-                    run.sets([*point.settings, *settings]))
+            compare(lancet, launcher, point.config, point.policies, effort.steps, out, [*point.settings, *settings])

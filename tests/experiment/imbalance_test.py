@@ -84,24 +84,22 @@ def emulated():
     from bench import imbalance, policies
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        capacity, routing, out, setting = imbalance.emulated_points(folder)[1]
-        expect((capacity, routing, out.name), (1.25, "zipf:1", "emulated-1.25-zipf-1"), "a point")
-        config = {}
-        for field, value in setting.fields.items():
-            config.setdefault(field.split(".")[0], {})[field.split(".")[1]] = value
-        found = [{"policy": "sequential", "ran": "sequential", "plan": "a", "predicted_ms": 90, "step_ms": [100, 102, 98],
-                  "late_pct": 0.5},
-                 {"policy": "lancet", "ran": "lancet", "plan": "b", "predicted_ms": 75, "step_ms": [80, 85, 80], "late_pct": 2.5}]
-        out.mkdir()
-        (out / "policies.json").write_text(json.dumps({"commit": "0123456789", "ranks": 4, "rounds": 3, "steps": 2,
-                                                       "config": config, "policies": found}))
-        effort = policies.Effort(3, imbalance.EMULATED_STEPS)
-        expect([policies.is_done(out, setting, effort, commit) for commit in ("0123456789", "9876543210")], [True, False],
-               "a result of this commit, and of another")
+        results, case = policies.Results(folder, imbalance.POINTS), "emulated-1.25-zipf-1"
+        expect(imbalance.CASES[case], (1.25, "zipf:1"), "a point")
+        where, about = results.begin(case, imbalance.EMULATED_STEPS, "0123456789")
+        results.note(case, about)
+        for n, steps in enumerate(((100, 80), (102, 85), (98, 80)), 1):
+            for policy, step, predicted, late in zip(("sequential", "lancet"), steps, (90, 75), (0.5, 2.5)):
+                out = where / f"round-{n:02}" / policy
+                out.mkdir(parents=True)
+                (out / "metrics.jsonl").write_text(json.dumps({"step_ms": step, "predicted_ms": predicted, "late_pct": late}))
+                (out / "plan.ir").write_text("plan {}\narena 1\n")
+            (where / f"round-{n:02}/policies.json").write_text(json.dumps({"policies": [
+                {"policy": name, "ran": name, "plan": name, "communications": []} for name in ("sequential", "lancet")]}))
         rows = imbalance.emulated_rows(folder)
         expect([imbalance.emulated_cells(row) for row in rows], [
             [1.25, "zipf:1", "sequential", "100.0", "90.0", "1.000", "1.000", "0.5", "0123456789"],
-            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.225", "1.200", "2.5, too late", "0123456789"]], "its rows")
+            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.250", "1.200", "2.5, too late", "0123456789"]], "its rows")
         shift = {"commit": "0123456789", "settings": {**imbalance.EMULATED, **imbalance.SHIFT}, "kept": [[], []],
                  "replanned": [[], []]}
         (folder / "shift.json").write_text(json.dumps(shift))
