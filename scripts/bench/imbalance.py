@@ -11,7 +11,6 @@ results stay in runs/imbalance and are on the page of every later call. Those of
 the program are not run again.
 """
 import json
-import re
 import statistics
 from pathlib import Path
 
@@ -58,15 +57,9 @@ def planned(lancet, hardware, routing, capacity, *options):
     """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
     ranks, hosts = CLUSTERS[hardware]
     device = policies.settings_of(fields_on(hardware, ranks, routing, capacity))
-    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts,
-                     *run.sets([*device, "overlap.policy=lancet"]), *options]).out
-    return parsed(text)
-
-
-def parsed(text):
-    load = re.search(r"the fullest rank has ([\d.]+) of the mean load, ([\d.]+)% of the tokens are dropped", text)
-    steps = {match[1]: float(match[2]) for match in re.finditer(r"^(\w+)(?: \*)? +([\d.]+) ", text, re.MULTILINE)}
-    return float(load[1]), float(load[2]), steps
+    plan = json.loads(run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, "--json",
+                                *run.sets([*device, "overlap.policy=lancet"]), *options]).out)
+    return plan["fullest"], 100 * max(0, 1 - plan["kept"]), {row["policy"]: row["step_ms"] for row in plan["policies"]}
 
 
 def simulated_rows(lancet, hardware, folder):

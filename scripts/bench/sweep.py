@@ -314,6 +314,8 @@ def simulate(processes, lancet, experiment, point):
     if code != 0:
         raise Failed(f"{point}: {reason_in(err).replace(f'{point.hardware}', point.place())}")
     plan = json.loads(out)
+    if "pipeline" in plan:
+        raise Failed(f"{point}: expected mesh.stage = 1 where points are simulated")
     row = next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
     routing = "even: every expert gets the same tokens, none is dropped"
     if point.imbalance != 1:

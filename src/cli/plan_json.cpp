@@ -4,6 +4,7 @@
 #include "lancet/base/json.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/schedule_report.h"
 #include "plan_report.h"
 
 namespace lancet::cli {
@@ -30,6 +31,22 @@ ordered_json stages_of(const planning::PlannedStep& planned) {
           {"least_ms", planned.stage_times.least},
           {"schedule", planned.stage_times.how},
           {"stages", stages}};
+}
+
+ordered_json memory_of(const planner::MemoryReport& memory) {
+  return {{"limit_bytes", memory.limit},
+          {"bytes", memory.bytes},
+          {"all_kept_bytes", memory.all_kept},
+          {"activations_kept_bytes", memory.activations},
+          {"activations_bytes", memory.all_activations}};
+}
+
+// The time of what is computed again in the backward pass, in all and beside communication.
+std::pair<double, double> recomputed_ms(const ir::Plan& plan) {
+  double ms = 0, beside_ms = 0;
+  for (const schedule::RecomputedSite& site : schedule::recomputed_sites(plan.program, plan.predicted))
+    ms += site.ms, beside_ms += site.beside_ms;
+  return {ms, beside_ms};
 }
 
 // The end of the forward pass, of the first micro batch, and the sum of all work of experts.
@@ -62,6 +79,7 @@ std::string plan_json(const planning::PlannedStep& planned) {
                    {"planning_ms", planned.planning_ms},
                    {"imbalance", planned.routing.imbalance},
                    {"padded", planned.routing.padded},
+                   {"fullest", planned.routing.fullest()},
                    {"kept", planned.routing.kept() * std::min(planned.routing.capacity, 1.0)}};
   if (report.lower_bound.ms() > 0) out["bound_ms"] = report.lower_bound.ms();
   if (planned.available_gib) {
@@ -73,6 +91,9 @@ std::string plan_json(const planning::PlannedStep& planned) {
   } else {
     const auto [forward, experts] = forward_and_experts_ms(planned.plan);
     out["forward_ms"] = forward, out["experts_ms"] = experts;
+    const auto [recomputed, beside] = recomputed_ms(planned.plan);
+    out["recomputed_ms"] = recomputed, out["recomputed_beside_ms"] = beside;
+    if (report.memory) out["memory"] = memory_of(*report.memory);
   }
   return json_text(out, {.indent = 1}) + "\n";
 }

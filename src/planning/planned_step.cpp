@@ -141,6 +141,9 @@ void set_memory_of_stages(PlannedStep& step, const runtime::EmulatedDevice& devi
   }
 }
 
+// The slots of the experts over the tokens that choose them. Experts that choose fill all their slots.
+double slots_of(const config::Config& config) { return config.model.experts_choose() ? 1 : config.model.kept_factor(); }
+
 // Plans for the emulated cluster of device = emulated; by default each host has one rank.
 Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget target) {
   if (target.hosts == 0) target.hosts = target.ranks;
@@ -155,20 +158,19 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
       "of the tokens are dropped",
       target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
       // A sum of shares may be a little over 1.
-      100 * std::max(0.0, 1 - load.kept *
-                                  (config.model.experts_choose() ? 1.0 : std::min(config.model.kept_factor(), 1.0))));
+      100 * std::max(0.0, 1 - load.kept * std::min(slots_of(config), 1.0)));
+  result.routing = {.capacity = slots_of(config), .known_fullest = load.fullest, .known_kept = load.kept};
   result.available_gib = double(device->free_bytes(0)) / (1 << 30);
   set_memory_of_stages(result, *device);
   return result;
 }
 
-// Even routing does not depend on the capacity. Experts that choose fill all their slots.
+// Even routing does not depend on the capacity.
 cost::Routing routing_of(const config::Config& config, const PlanTarget& target) {
   cost::Routing routing{.imbalance = target.imbalance, .padded = target.padded};
   if (target.imbalance == 1 && !target.padded) return routing;
   const std::int64_t experts = config.model.experts(config::mesh_of(config, target.ranks)[mesh::Axis::expert]);
-  const double slots = config.model.experts_choose() ? 1 : config.model.kept_factor();
-  routing.capacity = std::min(slots, double(experts) / double(config.model.num_experts_per_tok));
+  routing.capacity = std::min(slots_of(config), double(experts) / double(config.model.num_experts_per_tok));
   return routing;
 }
 

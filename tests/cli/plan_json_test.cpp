@@ -114,6 +114,7 @@ TEST_CASE("padding costs the empty share of the capacity, and the fullest expert
   CHECK(uneven["experts_ms"] > 1.5 * roomy["experts_ms"].get<double>());
   CHECK(step(uneven) < step(both));
   CHECK(uneven["kept"] == 1);
+  CHECK(uneven["fullest"] == 2);
   CHECK(plan("1", " --imbalance 2")["kept"].get<double>() == Approx(0.75));
   CHECK(files.run("--imbalance 0.5").code == 2);
   CHECK(test::lancet("plan " + files.config + " --padded").code == 2);
@@ -144,6 +145,21 @@ TEST_CASE("plan --json of several stages holds each of them") {
   for (const json& stage : plan["pipeline"]["stages"])
     CHECK(stage["compute_ms"].get<double>() + stage["bubble_ms"].get<double>() ==
           Approx(plan["pipeline"]["step_ms"].get<double>()));
+}
+
+TEST_CASE("plan --json of a step within a memory limit holds what it keeps and what that costs") {
+  const Files files;
+  const std::string limit =
+      "--alone --set overlap.policy=sequential --set train.micro_batch_size=512 --set train.memory_limit_mb=";
+  const json free = files.plan(limit + "10000");
+  const json tight = files.plan(limit + std::to_string(free["memory"]["bytes"].get<std::int64_t>() / 1'000'000 - 2));
+  CHECK(free["memory"]["activations_kept_bytes"] == free["memory"]["activations_bytes"]);
+  CHECK(free["recomputed_ms"] == 0);
+  CHECK(tight["memory"]["bytes"] <= tight["memory"]["limit_bytes"]);
+  CHECK(tight["memory"]["all_kept_bytes"] == free["memory"]["bytes"]);
+  CHECK(tight["memory"]["activations_kept_bytes"] < free["memory"]["activations_kept_bytes"].get<std::int64_t>());
+  CHECK(tight["recomputed_ms"] > 0);
+  CHECK(tight["recomputed_beside_ms"] <= tight["recomputed_ms"]);
 }
 
 TEST_CASE("the build of plan --json covers the sources that decide its numbers") {

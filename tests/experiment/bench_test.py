@@ -81,19 +81,19 @@ def read_of_bounds():
 
 
 def plan_within(limit):
-    """What `lancet plan` prints of a step of 100 MB, 80 of them activations, of which any part may go, at 1 ms a MB."""
+    """What `lancet plan` says of a step of 100 MB, 80 of them activations, of which any part may go, at 1 ms a MB."""
     if limit < 20:
         raise run.Failed("error: train.memory_limit_mb: expected at least 20, which a rank needs, found less")
     kept = min(80, limit - 20)
-    again = f"computed again in the backward pass: {80 - kept:.2f} ms, of which 1.00 ms are beside communication\n"
-    return (f"policy   step ms\nsequential *      {200 + 80 - kept:.1f}    100.0\n\n"
-            f"limit: {20 + kept:.1f} MB a rank of {limit:.1f} MB; the sequential step that keeps all activations needs "
-            f"100.0 MB\nkept for the backward pass: {kept:.1f} of 80.0 MB of activations\n{again if kept < 80 else ''}")
+    return {"chosen": "sequential", "policies": [{"policy": "sequential", "step_ms": 280 - kept}],
+            "recomputed_ms": 80 - kept, "recomputed_beside_ms": 1, "memory": {
+                "bytes": (20 + kept) * 10**6, "all_kept_bytes": 10**8, "activations_kept_bytes": kept * 10**6,
+                "activations_bytes": 8 * 10**7}}
 
 
 def limits_of_memory():
     class Plans:
-        def plan(self, case, hardware, policy, *words):
+        def planned(self, case, hardware, policy, *words):
             return plan_within(int(words[-1].split("=")[1]))
 
     free, found = recompute.measured(Plans(), None, "", "sequential", 0.5)

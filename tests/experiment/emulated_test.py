@@ -34,8 +34,8 @@ def policy(name, plan, predicted, steps, late=0.5):
 
 def rounds_of(found):
     """Returns the rounds of policies, as policies.read_round has them."""
-    return [{each["policy"]: {"step_ms": each["step_ms"][n], "predicted_ms": each["predicted_ms"], "late_pct": each["late_pct"],
-                              "plan": each["plan"], "ran": each["policy"], "steps": 1} for each in found} for n in range(3)]
+    return [{each["policy"]: {**each, "step_ms": each["step_ms"][n], "ran": each["policy"], "steps": 1} for each in found}
+            for n in range(3)]
 
 
 def write_rounds(results, case, found, commit="0123456789"):
@@ -46,11 +46,11 @@ def write_rounds(results, case, found, commit="0123456789"):
         out = folder / f"round-{number:02}"
         for name, times in each.items():
             (out / name).mkdir(parents=True)
-            (out / name / "metrics.jsonl").write_text(json.dumps({"step_ms": times["step_ms"], "late_pct": times["late_pct"],
-                                                                  "predicted_ms": times["predicted_ms"]}) + "\n")
+            (out / name / "metrics.jsonl").write_text(json.dumps(times) + "\n")
             (out / name / "plan.ir").write_text("plan {}\narena 1000000\n")
         (out / "policies.json").write_text(json.dumps({"policies": [
-            {"policy": name, "ran": name, "plan": times["plan"], "communications": []} for name, times in each.items()]}))
+            {"policy": name, "ran": name, "plan": times["plan"], "communications": []}
+            for name, times in each.items()]}))
 
 
 # The plans of tutel and fastermoe are one, those of dw and partition are two of the same prediction.
@@ -75,7 +75,7 @@ def plans():
     near(tutel["speed_up"], 102 / 93, "the speed-up")
     near(tutel["error_pct"], 100 * (90 / 93 - 1), "the error: predicted / step - 1")
     near(tutel["speed_up_error_pct"], 100 * (100 / 90 / tutel["speed_up"] - 1), "the error of the speed-up")
-    expect({name for name in tutel if tutel[name] != rows["fastermoe"][name]}, {"policy", "ran"}, "what a plan's rows share")
+    expect({name for name in tutel if tutel[name] != rows["fastermoe"][name]}, {"policy", "ran"}, "what a plan shares")
     expect((rows["sequential"]["steps"], rows["sequential"]["step_ms"]), (6, 102), "the base's rounds are pooled, too")
     expect((rows["dw"]["steps"], rows["dw"]["step_ms"], rows["partition"]["step_ms"]), (3, 84, 100),
            "plans of one prediction are two plans")
@@ -179,7 +179,8 @@ option = lambda name: sys.argv[sys.argv.index(name) + 1]
 names, folder = option("--policies").split(","), pathlib.Path(option("--out"))
 for name in names:
     (folder / name).mkdir(parents=True)
-    (folder / name / "metrics.jsonl").write_text(json.dumps({"step_ms": 100, "predicted_ms": 100, "late_pct": 0}) + "\\n")
+    times = {"step_ms": 100, "predicted_ms": 100, "late_pct": 0}
+    (folder / name / "metrics.jsonl").write_text(json.dumps(times) + "\\n")
     (folder / name / "plan.ir").write_text("plan {}\\narena 1000000\\n")
 (folder / "policies.json").write_text(json.dumps({"policies": [
     {"policy": name, "ran": name, "plan": name, "communications": []} for name in names]}))

@@ -18,20 +18,16 @@ from bench.run import python_with  # noqa: E402
 # A step of `lancet` takes 100 ms, 10 more for each unit of S, and 5 more with the plan for even routing; sequential takes
 # twice as long. The fullest rank has 1 + S of the mean; a capacity of 1.25 drops 10% for each unit of S.
 LANCET = """#!/usr/bin/env python3
-import pathlib, sys
+import json, pathlib, sys
 words = dict(word.split("=", 1) for word in sys.argv if "=" in word)
 routing, capacity = words["emulated.routing"], float(words["model.capacity_factor"])
 skew = float(routing[5:]) if routing.startswith("zipf:") else 0 if routing == "even" else 2
 drops = 10 * skew if capacity < 2 else 0
-print(f"costs: emulated x; routing {routing}: the fullest rank has {1 + skew:.3f} of the mean load, {drops:.2f}% of the "
-      "tokens are dropped")
 given = "--plan" in sys.argv
-ms = 100 + 10 * skew + 5 * given
+ms = 100.0 + 10 * skew + 5 * given
 policies = [] if given else ["sequential", "tutel", "fastermoe", "comet", "flowmoe", "lancet_paper"]
-print("policy             step ms   compute")
-for policy in policies:
-    print(f"{policy:<16} {2 * ms:>9.1f} {0:>9.1f}")
-print(f"{'lancet *':<16} {ms:>9.1f} {0:>9.1f}")
+print(json.dumps({"fullest": 1 + skew, "kept": 1 - drops / 100, "policies": [
+    *({"policy": policy, "step_ms": 2 * ms} for policy in policies), {"policy": "lancet", "step_ms": ms}]}))
 if "--out" in sys.argv:
     pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).touch()
 """

@@ -71,15 +71,16 @@ class Folder:
             "grids": [grid], "warmup": 1, "steps": 3, **root}))
 
     def words(self, *more, lancet=None):
-        return [sys.executable, ROOT / "scripts/bench", "sweep", "./test.json", "--lancet", lancet or self.lancet, "--jobs",
-                "2", *more]
+        return [sys.executable, ROOT / "scripts/bench", "sweep", "./test.json", "--lancet", lancet or self.lancet,
+                "--jobs", "2", *more]
 
     def sweep(self, *more, lancet=None):
         return subprocess.run(self.words(*more, lancet=lancet), cwd=self.path, capture_output=True, text=True,
                               env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
 
     def records(self, folder="test"):
-        return [json.loads(line) for line in (self.path / f"runs/sweeps/{folder}/points.jsonl").read_text().splitlines()]
+        path = self.path / f"runs/sweeps/{folder}/points.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def points(self, **changes):
         self.write(**changes)
@@ -213,7 +214,8 @@ def with_the_program():
     faster = folder.sweep("--on", "ethernet-10g-cpu:network.nic_gbit_per_s=x4", lancet=lancet)
     expect(faster.returncode, 0, faster.stderr)
     record = folder.records("test-on-ethernet-10g-cpu-network.nic_gbit_per_s=x4")[0]
-    expect((record["variation"], record["step_ms"] < whole["step_ms"]), ("network.nic_gbit_per_s=x4", True), "a faster NIC")
+    expect((record["variation"], record["step_ms"] < whole["step_ms"]), ("network.nic_gbit_per_s=x4", True),
+           "a faster NIC")
     # A plan of one's own takes what its policy was predicted to take.
     plan = folder.path / "plan.ir"
     run.call([lancet, "plan", folder.path / "small.json", "--on", "ethernet-10g-cpu", "--ranks", 2, "--out", plan,
@@ -233,7 +235,8 @@ def changes():
         found = changed(machine, text)[section][field]
         return found.get("value", found.get("points"))
 
-    expect([value(text) for text in ("", "slow", "fast", "network=slow", "device=slow", "fast,network.latency_us=slow")],
+    expect([value(text) for text in ("", "slow", "fast", "network=slow", "device=slow",
+                                     "fast,network.latency_us=slow")],
            [105, 118, 100, 118, 105, 118], "the ends of a number")
     expect([value(text, "device", "fp32_tflops") for text in ("slow", "device.fp32_tflops=x2")], [15.7, 31.4],
            "a number without ends, and a factor")

@@ -46,7 +46,7 @@ struct PlannedStep {
   planner::StageReport stage_times = {};
   cost::Profile profile;                // the measured costs; empty on a declared machine without a profile
   std::string costs;                    // their origin in words
-  cost::Routing routing = {};           // of a declared machine
+  cost::Routing routing = {};           // of a declared or an emulated machine
   std::int64_t memory = 0;              // bytes of a rank: parameters, states, inputs and the arena
   double planning_ms = 0;               // processor time of the thread that planned
   bool crowded = false;                 // StepOptions::crowded, on this machine
