@@ -260,7 +260,9 @@ class Processes:
             return process.returncode, out, err.splitlines()
         except subprocess.TimeoutExpired:
             self.end(process)
-            out, err = process.communicate()
+            out = err = ""
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a descendant may still hold the pipes
+                out, err = process.communicate(timeout=GRACE_S)
             return None, out, err.splitlines()
         finally:
             if process.poll() is None:

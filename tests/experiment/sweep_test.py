@@ -25,6 +25,8 @@ words, here = sys.argv[1:], pathlib.Path(__file__).parent
 with open(here / "calls", "a") as calls:
     calls.write(" ".join(words) + "\\n")
 option = lambda name: words[words.index(name) + 1]
+if words[0] == "profile" and (here / "slow").exists():
+    time.sleep(60)
 if words[0] == "train":
     if (here / "fail").exists():
         sys.exit("error: a rank left")
@@ -152,6 +154,10 @@ def measured():
     expect((done.returncode, folder.records()[0]["status"]), (1, "failed"), done.stderr)
     expect("exit code 1: error: a rank left" in folder.records()[0]["why"], True, folder.records()[0]["why"])
     (folder.path / "fail").unlink()
+    (folder.path / "slow").touch()
+    done = folder.sweep("--timeout", "1")
+    expect((done.returncode, folder.records()[0]["why"][:26]), (1, "killed after 1 s (--timeou"), done.stderr)
+    (folder.path / "slow").unlink()
     done = folder.sweep()
     expect(done.returncode, 0, done.stderr)
     record, = folder.records()
