@@ -3,7 +3,7 @@
 
     hardware_links.py NAME_OR_PATH[;NAME_OR_PATH...] HOSTS RANKS_PER_HOST SCALE DILATION
 
-A name may have changes behind it that give numbers, as in p3dn-v100:network.nics=8,network.nic_gbit_per_s=25.
+A name may have values behind it, as in p3dn-v100:network.nics=8,network.nic_gbit_per_s=25.
 A line for all hosts, or for each, if as many names are given: in bits of messages a second the host's link, each way,
 and what its ranks send to each other. A host stands for RANKS_PER_HOST of a node's devices and has their share of the
 node's NICs. A link has one rate: that of large all-to-alls among HOSTS nodes. Bytes are divided by the scale and times
@@ -14,7 +14,7 @@ import math
 import pathlib
 import sys
 
-from hardware_table import read_commented, share_at
+from hardware_table import changed, read_commented, share_at
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs/hardware"
 LEAST, MOST = 64e3, 100e9  # bit/s; a packet of 1,500 bytes then takes 0.2 s, or 0.1 us
@@ -27,21 +27,6 @@ def fail(text):
     sys.exit(2)
 
 
-def split_changes(name):
-    """Returns the name and the numbers that the changes behind it give to links, by field."""
-    name, _, text = name.partition(":")
-    changes = {}
-    for change in filter(None, text.split(",")):
-        field, _, value = change.partition("=")
-        if field.startswith("device."):
-            continue
-        try:
-            changes[field] = float(value)
-        except ValueError:
-            fail(f"--hardware: expected changes of links as FIELD=NUMBER, found '{change}'")
-    return name, changes
-
-
 def find(name):
     path = pathlib.Path(name) if "/" in name or name.endswith(".json") else FOLDER / f"{name}.json"
     if not path.is_file():
@@ -50,11 +35,17 @@ def find(name):
     return path
 
 
-def read(path):
+def read(path, values):
     try:
-        return read_commented(path)
+        root = read_commented(path)
     except (OSError, ValueError, RecursionError) as error:
         fail(f"{path}: expected a hardware file, found one that cannot be read: {error}")
+    try:
+        return changed(root, values)
+    except ValueError as error:
+        fail(f"--hardware: {error}")
+    except (AttributeError, KeyError, TypeError) as error:
+        fail(f"{path}: expected numbers with their sources, found {type(error).__name__} {error}")
 
 
 def found_in(root, *keys):
@@ -64,8 +55,8 @@ def found_in(root, *keys):
     return root
 
 
-def number(path, root, changes, field):
-    value = changes.get(field, found_in(root, *field.split("."), "value"))
+def number(path, root, field):
+    value = found_in(root, *field.split("."), "value")
     least, most = FIELDS[field]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         found = "none" if value is None else json.dumps(value)[:60]
@@ -78,10 +69,8 @@ def is_row(row):
             and row[2] <= 1)
 
 
-def share_of_large(path, root, changes, section, places):
+def share_of_large(path, root, section, places):
     """Returns the share that all-to-alls of any size beyond the table's largest reach."""
-    if f"{section}.all_to_all_efficiency" in changes:
-        return changes[f"{section}.all_to_all_efficiency"]
     table = found_in(root, section, "all_to_all_efficiency", "points")
     if not isinstance(table, list) or not table or not all(map(is_row, table)):
         fail(f"{path}: {section}.all_to_all_efficiency.points: expected a list of [places, MB, share], found "
@@ -108,15 +97,15 @@ def check(what, unscaled, scale, dilation):
 
 def print_links(name, hosts, ranks, scale, dilation):
     """Prints the rates of the links that Hardware::part_of_node (src/cost/hardware.cpp) plans for."""
-    name, changes = split_changes(name)
+    name, _, values = name.partition(":")
     path = find(name)
-    root = read(path)
-    devices, link, nics, nic = (number(path, root, changes, field) for field in FIELDS)
+    root = read(path, values)
+    devices, link, nics, nic = (number(path, root, field) for field in FIELDS)
     if not 1 <= int(ranks) <= devices:
         fail(f"--ranks-per-host: expected 1 to {devices:g}, the devices of a node in {path}, found {ranks}")
-    share = share_of_large(path, root, changes, "network", int(hosts))
+    share = share_of_large(path, root, "network", int(hosts))
     network = nics * nic * 1e9 * share * int(ranks) / devices / dilation
-    within = int(ranks) * link * 8e9 * share_of_large(path, root, changes, "node", int(ranks)) / dilation
+    within = int(ranks) * link * 8e9 * share_of_large(path, root, "node", int(ranks)) / dilation
     check("a host's link", network, scale, dilation)
     if int(ranks) > 1:
         check("what ranks of a host send to each other", within, scale, dilation)

@@ -12,15 +12,12 @@ from bench.run import Failed, python_with  # noqa: E402
 
 PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/install_deps.sh --plots installs it")
 COMMANDS = {  # name: (purpose, (library, error without it) or None)
+    "sweep": ("the points of an experiment: simulated, or run here or on an emulated cluster", None),
     "emulated": ("every policy on emulated devices and links, run against predicted", None),
     "imbalance": ("step time and gain by the imbalance of the routing, simulated and emulated", PLOTS),
-    "capacity": ("loss against wall-clock by the capacity factor", PLOTS),
-    "routers": ("losses of the routers at equal time", PLOTS),
-    "route": ("the cost of routes to several experts, on one rank", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
     "overlap_devices": ("the policies on emulated devices: the same points, the hidden share of one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),
-    "unlike_hosts": ("placements on hosts of unlike speed that compute, run against predicted", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "placement": ("models on unlike devices, every solver, simulated; planning time measured", None),
     "recompute": ("what it costs to keep half of the activations, simulated, or measured here", None),
@@ -28,8 +25,6 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "peer": ("training speed and memory against a PyTorch trainer", None),
     "generate": ("generation speed against PyTorch", None),
     "gpu": ("tests and benchmarks on a GPU machine", None),
-    "dtypes": ("the losses of bf16 against those of fp32", None),
-    "compare": ("whether two builds make the same plans and losses", None),
     "reproduce": ("the points, tables and plots of the Lancet paper's figures", PLOTS),
     "figures": ("tables and plots of recorded points", PLOTS),
 }

@@ -108,6 +108,10 @@ class Plans:
         return run.call([self.lancet, "plan", case.config, *self.target(case, hardware),
                          *run.sets([*case.settings, f"overlap.policy={policy}"]), *words]).out
 
+    def planned(self, case, hardware, policy, *words):
+        """Returns what `lancet plan --json` says of a step under a policy."""
+        return json.loads(self.plan(case, hardware, policy, "--alone", "--json", *words))
+
     def hardware_at(self, case, gbit):
         """Writes the case's hardware file with another rate of its network; returns its path."""
         document = read_commented(run.ROOT / f"configs/hardware/{case.hardware}.json")

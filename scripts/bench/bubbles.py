@@ -5,7 +5,6 @@ schedule, simulates them together, and says what no order of the same instructio
 and W take about as long, there is no communication to speak of, and bubbles stand beside the formulas. Nothing is
 measured.
 """
-import re
 import tempfile
 from pathlib import Path
 
@@ -74,21 +73,17 @@ def passes_of(plan):
 def planned(plans, chosen, hardware, schedule):
     """Returns what `lancet plan` says of a case under a schedule."""
     out = plans.folder / "plan.ir"
-    text = plans.plan(chosen, hardware, "sequential", "--out", out,
-                      *run.sets([f"train.pipeline_schedule={schedule}"]))
-    rows = [[float(cell) for cell in re.findall(r"[\d.]+", line)] for line in
-            re.findall(r"^\d+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+% .*$", text, re.M)]
-    said = re.search(r"^(.+); no order goes below ([\d.]+) ms", text, re.M)
-    if not rows or not said:
-        raise run.Failed(f"lancet plan printed no stages and no bound:\n{text[-2000:]}")
-    step = rows[0][1]
-    files = [out, *(out.with_suffix(f".stage{stage}.ir") for stage in range(1, len(rows)))]
+    found = plans.planned(chosen, hardware, "sequential", "--out", out,
+                          *run.sets([f"train.pipeline_schedule={schedule}"]))["pipeline"]
+    stages, step = found["stages"], found["step_ms"]
+    files = [out, *(out.with_suffix(f".stage{stage}.ir") for stage in range(1, len(stages)))]
     passes = [passes_of(path.read_text()) for path in files]
-    return {"stages": len(rows), "schedule": schedule, "found": said.group(1), "step_ms": step,
-            "bubble": 1 - sum(row[2] for row in rows) / (step * len(rows)),
-            "bubble_ms": min(row[3] for row in rows), "arena_mb": max(row[5] for row in rows),
+    return {"stages": len(stages), "schedule": schedule, "found": found["schedule"], "step_ms": step,
+            "bubble": sum(stage["bubble_ms"] for stage in stages) / (step * len(stages)),
+            "bubble_ms": min(stage["bubble_ms"] for stage in stages),
+            "arena_mb": max(stage["arena_bytes"] for stage in stages) / 1e6,
             "w_ms": sum(sums.get("dw", 0) for sums, _ in passes), "w_beside_ms": sum(beside for _, beside in passes),
-            "least_ms": float(said.group(2)), "gap": step / float(said.group(2)) - 1, "passes": passes}
+            "least_ms": found["least_ms"], "gap": step / found["least_ms"] - 1, "passes": passes}
 
 
 def formula_of(found, micro_batches):

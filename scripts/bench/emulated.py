@@ -5,20 +5,16 @@ is cut down so that steps stay short, and a number of hosts and of ranks on each
 real planner, executor and messages run, and ops take the time that the hardware file declares. So the errors are those
 of the simulator, the executor and the transport; they say nothing about the numbers of the hardware file.
 
-Each case is one process group that runs all policies in turns, in several rounds (lancet bench policies). A case is not
-run again if its folder has a result of the same settings, rounds, steps and commit of the program, so the command may
-be interrupted. The tables go to docs/results/emulated.md and emulated.csv; `python3 scripts/bench figures` draws the
-latter as emulated.svg.
-
---check runs four cases of which the outcome is known beforehand, and writes docs/results/emulated_checks.md.
+Each case runs all policies in turns, in several rounds. Rounds that are in the folder are not run again, as long as the
+program's commit is the same, so the command may be interrupted. The tables go to docs/results/emulated.md and
+emulated.csv; `python3 scripts/bench figures` draws the latter as emulated.svg.
 """
 import csv
-import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import drawn, emulated_checks, policies, run
-from bench.emulated_errors import best_over_auto, is_late, plans_of, rows_of, summary
+from bench import policies, run
+from bench.emulated_errors import is_late, plans_of, rows_of, summary
 from bench.table import markdown, number, rounded, signed_percent, write_csv
 
 POLICIES = policies.without("expert_pipeline")  # Tutel's candidates contain its
@@ -44,11 +40,12 @@ class Case(NamedTuple):
     def policies(self):
         return [policy for policy in POLICIES if policy != OF_PAIRS or self.micro_batches > 1]
 
-    def setting(self):
-        return policies.Setting(self.policies(), self.hosts * self.ranks_a_host, {
+    def point(self):
+        return policies.Point(f"{self.hosts} hosts of {self.hardware}", str(policies.CONFIG), policies.settings_of({
             **policies.fields_of(self.hardware, self.scale, self.dilation, self.routing), "model.vocab_size": 2048,
             "model.n_layer": self.layers, "train.seq_len": 512, "train.micro_batch_size": self.sequences,
-            "train.gradient_accumulation_steps": self.micro_batches, "overlap.memory_factor": self.memory_factor})
+            "train.gradient_accumulation_steps": self.micro_batches, "overlap.memory_factor": self.memory_factor}),
+            self.hosts * self.ranks_a_host, self.policies())
 
 
 CASES = {
@@ -67,39 +64,40 @@ CASES = {
 }
 
 
-def run_case(name, lancet, folder, effort):
+POINTS = {name: case.point() for name, case in CASES.items()}
+
+
+def run_case(name, lancet, results, effort):
+    _, about = results.begin(name, effort.steps, run.program_commit())
+    results.note(name, about)
+    if len(results.rounds(name)) >= effort.rounds:
+        return
     case = CASES[name]
     up = policies.links(case.hosts, case.hardware, case.scale, case.dilation, case.ranks_a_host)
     with policies.Cluster("bench", *up) as launcher:
-        policies.compare(lancet, launcher, case.setting(), effort, folder / name)
+        policies.run_rounds(results, name, lancet, launcher, effort)
 
 
-def results(folder):
-    """Returns the results of the cases that have been run, by name, in the order of the table."""
-    found = {name: policies.read(folder / name, case.setting()) for name, case in CASES.items()}
-    return {name: document for name, document in found.items() if document}
-
-
-def seconds_here(name, document):
+def seconds_here(name, rounds):
     """Returns the longest median step of a policy in seconds of this machine."""
-    longest = max(statistics.median(each["step_ms"]) for each in document["policies"])
+    longest = max(row["step_ms"] for row in policies.medians(rounds).values())
     return longest * CASES[name].dilation / 1e3
 
 
 def cases_table(found):
     rows = []
-    for name, document in found.items():
+    for name, (_, about, rounds) in found.items():
         case = CASES[name]
         rows.append([name, case.hardware, case.routing, case.hosts, case.ranks_a_host, case.scale, case.dilation,
-                     case.layers, case.sequences, case.micro_batches, number(seconds_here(name, document)),
-                     document["rounds"], document["steps"], document["commit"]])
+                     case.layers, case.sequences, case.micro_batches, number(seconds_here(name, rounds)),
+                     len(rounds), about["steps"], about["commit"]])
     return markdown(["case", "hardware", "routing", "hosts", "ranks a host", "scale", "dilation", "layers", "sequences",
                      "micro batches", "longest step here, s", "rounds", "steps", "commit"], rows)
 
 
 def long_steps(found):
     """Returns lines on the cases whose steps take long here."""
-    names = [name for name, document in found.items() if seconds_here(name, document) > LONG]
+    names = [name for name, (*_, rounds) in found.items() if seconds_here(name, rounds) > LONG]
     if not names:
         return []
     return [f"Steps of {', '.join(names)} take more than {LONG} s here. The messages of an all-to-all grow with the",
@@ -121,32 +119,44 @@ def late_cell(row):
 def cells(same):
     """Returns the line of a plan. same: the rows of its policies."""
     row = same[0]
-    return [row["case"], ", ".join(each["policy"] for each in same), row["rounds"],
+    return [row["case"], ", ".join(each["policy"] for each in same), row["steps"],
             *(number(row[name]) for name in ("predicted_ms", "step_ms", "least_ms", "most_ms")),
             signed_percent(row["error_pct"] / 100), number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
             late_cell(row)]
 
 
+def best_over_auto(rows):
+    """Returns the step of the fastest published way, that was not late, over that of `auto`, by the way's name."""
+    published = [name for name in rows if name in policies.PUBLISHED]
+    best = min([name for name in published if not is_late(rows[name])] or published,
+               key=lambda name: rows[name]["step_ms"])
+    return {best: rows[best]["step_ms"] / rows["auto"]["step_ms"]}
+
+
 def auto_lines(found):
     """Returns the lines on what `auto` chose beside the best of what it could have chosen."""
     rows = []
-    for name, document in found.items():
-        of_case = best_over_auto(document)
-        if of_case is None:
+    for name, (*_, rounds) in found.items():
+        medians = policies.medians(rounds)
+        if "auto" not in medians or is_late(medians["auto"]):
             rows.append([name, "", "auto was late", "", ""])
             continue
-        best, ratio, (low, high) = of_case
-        rows.append([name, best, number(ratio, 3), f"{number(low, 3)} to {number(high, 3)}",
-                     drawn.words(document["rounds"])])
+        (best, ratio), = best_over_auto(medians).items()
+        what, ends = policies.intervals(rounds, lambda rows: {"over": next(iter(best_over_auto(rows).values()))})
+        rows.append([name, best, number(ratio, 3), " to ".join(number(end, 3) for end in ends["over"]), what])
     return ["## The best single published way over `auto`", "",
             "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
             "schedule are one, and plans that were late are left out. The ends are from rounds drawn again at random.", "",
             *markdown(["case", "best single way", "its step / that of auto", "ends", "which are"], rows), ""]
 
 
+def rows_by_case(found):
+    return [rows_of(name, about, policies.medians(rounds)) for name, (_, about, rounds) in found.items()]
+
+
 def page(found):
-    """Returns the text of emulated.md. found: policies.json by case."""
-    by_case = [rows_of(name, document) for name, document in found.items()]
+    """Returns the text of emulated.md. found: point, what its rounds are of, rounds, by case."""
+    by_case = rows_by_case(found)
     return "\n".join([
         "# Emulated devices: predicted against run", "",
         f"`python3 scripts/bench emulated` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
@@ -158,13 +168,13 @@ def page(found):
         "![Predicted beside emulated steps](emulated.svg)", "",
         *summary(by_case), "", *cases_table(found), "", *long_steps(found),
         *missing_lines(found), *auto_lines(found), "## All plans", "",
-        *markdown(["case", "policies of the plan", "rounds", "predicted", "step", "least", "most", "error", "speed-up",
+        *markdown(["case", "policies of the plan", "steps", "predicted", "step", "least", "most", "error", "speed-up",
                    "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]) + "\n"
 
 
-def write(folder, out):
-    found = results(folder)
-    by_case = [rows_of(name, document) for name, document in found.items()]
+def write(results, out):
+    found = results.all()
+    by_case = rows_by_case(found)
     rows = [row for of_case in by_case for row in of_case]
     out.mkdir(parents=True, exist_ok=True)
     (out / "emulated.md").write_text(page(found))
@@ -184,23 +194,19 @@ def read(path):
 
 def add_arguments(parser):
     parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
-    parser.add_argument("--check", action="store_true", help="run the checks in place of the cases, 3 rounds of 1 step")
     parser.add_argument("--rounds", type=run.at_least(1), default=5)
     parser.add_argument("--steps", type=run.at_least(1), default=1, help="measured steps in a round, after one")
     parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/emulated", help="of the cases' results")
-    parser.add_argument("--fresh", action="store_true", help="also run cases whose results are there")
     parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
     run.add_program(parser)
 
 
 def main(options):
-    names, lancet, commit = run.chosen("--cases", options.cases, CASES), run.program(options), run.program_commit()
-    if options.check:
-        return emulated_checks.main(lancet, options.folder / "checks", options.fresh, commit, options.out)
-    effort = policies.Effort(options.rounds, options.steps)
+    names, lancet = run.chosen("--cases", options.cases, CASES), run.program(options)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results = policies.Results(options.folder, POINTS)
     for name in names:
-        if options.fresh or not policies.is_done(options.folder / name, CASES[name].setting(), effort, commit):
-            run.log(f"case {name}")
-            run_case(name, lancet, options.folder, effort)
-        write(options.folder, options.out)
+        run.log(f"case {name}")
+        run_case(name, lancet, results, policies.Effort(options.rounds, options.steps))
+        write(results, options.out)
     return 0

@@ -4,9 +4,8 @@ import itertools
 import random
 import statistics
 
-from bench import drawn
 from bench.points import group
-from bench.policies import MOST_LATE, PUBLISHED
+from bench.policies import MOST_LATE
 
 TOLD_APART = 0.03  # predicted steps that differ by more are expected in the right order
 
@@ -15,27 +14,15 @@ def error(predicted, measured):
     return 100 * (predicted / measured - 1)
 
 
-def rows_of(case, document):
-    """Returns a row for each policy of a policies.json; policies of one plan have the same numbers."""
-    policies = document["policies"]
-    rows = {each["policy"]: None for each in policies}
-    for same in group(policies, "plan").values():
-        shared = of_plan(same, policies[0])
-        rows.update({each["policy"]: {"case": case, "policy": each["policy"], "ran": each["ran"], **shared}
-                     for each in same})
-    return list(rows.values())
-
-
-def of_plan(same, base):
-    """Returns the numbers of the policies that ran one plan. A speed-up is the median of the ratios within a round."""
-    steps = [ms for each in same for ms in each["step_ms"]]
-    ratios = [ours / ms for each in same for ours, ms in zip(base["step_ms"], each["step_ms"])]
-    step, faster, predicted = statistics.median(steps), statistics.median(ratios), same[0]["predicted_ms"]
-    predicted_faster = base["predicted_ms"] / predicted
-    return {"plan": same[0]["plan"], "rounds": len(steps), "predicted_ms": predicted, "step_ms": step,
-            "least_ms": min(steps), "most_ms": max(steps), "error_pct": error(predicted, step), "speed_up": faster,
-            "predicted_speed_up": predicted_faster, "speed_up_error_pct": error(predicted_faster, faster),
-            "late_pct": max(each["late_pct"] for each in same)}
+def rows_of(case, about, found):
+    """Returns a row for each policy. found: medians of the rounds by policy (policies.medians)."""
+    base, rows = next(iter(found.values())), []
+    for policy, row in found.items():
+        faster, predicted = base["step_ms"] / row["step_ms"], base["predicted_ms"] / row["predicted_ms"]
+        rows.append({"case": case, "policy": policy, **row, "error_pct": error(row["predicted_ms"], row["step_ms"]),
+                     "speed_up": faster, "predicted_speed_up": predicted, "speed_up_error_pct": error(predicted, faster),
+                     "commit": about["commit"]})
+    return rows
 
 
 def plans_of(rows):
@@ -71,28 +58,6 @@ def interval(values, draws=2000):
     generator = random.Random(1)
     means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
     return means[int(0.025 * draws)], means[int(0.975 * draws)]
-
-
-def best_over_auto(document, draws=1000):
-    """Returns the published policy with the least median step, that step over the one of `auto`, and both ends of the
-    ratio over rounds drawn again; the draws are the same each time. Plans that were late are left out; None if that of
-    `auto` was."""
-    generator, count = random.Random(1), len(document["policies"][0]["step_ms"])
-    plans = {plan: same for plan, same in group(document["policies"], "plan").items()
-             if max(each["late_pct"] for each in same) <= MOST_LATE}
-    of = {each["policy"]: plan for plan, same in plans.items() for each in same}
-    if "auto" not in of:
-        return None
-
-    def ratio(chosen):
-        steps = {plan: statistics.median(each["step_ms"][i] for each in same for i in chosen)
-                 for plan, same in plans.items()}
-        best = min((name for name in of if name in PUBLISHED), key=lambda name: steps[of[name]])
-        return steps[of[best]] / steps[of["auto"]], best
-
-    ratios = [ratio(generator.choices(range(count), k=count))[0] for _ in range(draws)]
-    found, best = ratio(range(count))
-    return best, found, drawn.ends(ratios, count)
 
 
 def errors_line(what, errors):

@@ -1,6 +1,6 @@
 """Makes tables (CSV, Markdown) and plots (SVG) of experiments, and compares them with the Lancet paper's claims.
 
-Reads DIR/points/EXPERIMENT/points.jsonl as `lancet bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
+Reads DIR/points/EXPERIMENT/points.jsonl as `bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md,svg} and
 DIR/claims.md. DIR/emulated.csv, which `bench emulated` writes, is drawn as DIR/emulated.svg. Every table has a column
 `network` (simulated, emulated, measured), every plot names it in its title, and a plot of several kinds marks each kind
 differently.
@@ -49,7 +49,7 @@ def page(name, title, points, missing, table):
     notes += [f"{missing} points are missing.", ""] if missing else []
     schedules = stand_ins(points)
     caption = [f"{schedules}. All run on this program's kernels and messages.", ""] if schedules else []
-    return "\n".join([heading, "", f"`lancet bench sweep configs/experiments/{name}.json`. {sources(points)}", "", *notes,
+    return "\n".join([heading, "", f"`python3 scripts/bench sweep {name}`. {sources(points)}", "", *notes,
                       f"![{title}]({name}.svg)", "", *caption, *table]) + "\n"
 
 

@@ -11,7 +11,6 @@ overlap.replan and without; its results stay in runs/imbalance and are on the pa
 same settings, rounds and commit of the program are not run again.
 """
 import json
-import re
 import statistics
 from pathlib import Path
 
@@ -61,16 +60,10 @@ def routings(folder):
 def planned(lancet, hardware, routing, capacity, *options):
     """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
     ranks, hosts = CLUSTERS[hardware]
-    device = policies.Setting(POLICIES, ranks, fields_on(hardware, ranks, routing, capacity))
-    text = run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, *device.words(),
-                     *run.sets(["overlap.policy=lancet"]), *options]).out
-    return parsed(text)
-
-
-def parsed(text):
-    load = re.search(r"the fullest rank has ([\d.]+) of the mean load, ([\d.]+)% of the tokens are dropped", text)
-    steps = {match[1]: float(match[2]) for match in re.finditer(r"^(\w+)(?: \*)? +([\d.]+) ", text, re.MULTILINE)}
-    return float(load[1]), float(load[2]), steps
+    device = policies.settings_of(fields_on(hardware, ranks, routing, capacity))
+    plan = json.loads(run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, "--json",
+                                *run.sets([*device, "overlap.policy=lancet"]), *options]).out)
+    return plan["fullest"], 100 * max(0, 1 - plan["kept"]), {row["policy"]: row["step_ms"] for row in plan["policies"]}
 
 
 def simulated_rows(lancet, hardware, folder):
@@ -107,28 +100,30 @@ def record(lancet, folder):
         recorded(folder, name).write_text("\n".join(lines) + "\n")
 
 
-def emulated_setting(routing, capacity):
-    return policies.Setting(EMULATED_POLICIES, EMULATED["hosts"], fields_on(
-        EMULATED["hardware"], EMULATED["hosts"], routing, capacity, EMULATED["scale"], EMULATED["dilation"]))
+def emulated_settings(routing, capacity):
+    return policies.settings_of(fields_on(EMULATED["hardware"], EMULATED["hosts"], routing, capacity, EMULATED["scale"],
+                                          EMULATED["dilation"]))
 
 
-def emulated_points(folder):
-    """Returns (capacity factor, routing, folder of the result, setting) of each point that is emulated."""
-    return [(capacity, routing, folder / f"emulated-{capacity}-{routing.replace(':', '-')}",
-             emulated_setting(routing, capacity)) for capacity in CAPACITIES for routing in EMULATED_ROUTINGS]
+CASES = {f"emulated-{capacity}-{routing.replace(':', '-')}": (capacity, routing)
+         for capacity in CAPACITIES for routing in EMULATED_ROUTINGS}
+POINTS = {name: policies.Point(name, str(CONFIG), emulated_settings(routing, capacity), EMULATED["hosts"],
+                               EMULATED_POLICIES) for name, (capacity, routing) in CASES.items()}
 
 
 def emulate(lancet, folder, rounds):
     """Runs what has no result of these rounds and this commit."""
-    commit, effort = run.program_commit(), policies.Effort(rounds, EMULATED_STEPS)
-    points = [point for point in emulated_points(folder) if not policies.is_done(*point[2:], effort, commit)]
+    commit, effort, results = run.program_commit(), policies.Effort(rounds, EMULATED_STEPS), policies.Results(folder, POINTS)
+    for name in POINTS:
+        _, about = results.begin(name, effort.steps, commit)
+        results.note(name, about)
+    names = [name for name in POINTS if len(results.rounds(name)) < rounds]
     shifted = is_shift_done(folder, rounds, commit)
-    if not points and shifted:
+    if not names and shifted:
         return
     with policies.Cluster("imbalance", *policies.links(**EMULATED)) as launcher:
-        for capacity, routing, out, setting in points:
-            run.log(f"emulated, capacity factor {capacity}, {routing}")
-            policies.compare(lancet, launcher, setting, effort, out)
+        for name in names:
+            policies.run_rounds(results, name, lancet, launcher, effort)
         if not shifted:
             shift(lancet, folder, launcher, rounds, commit)
 
@@ -152,15 +147,15 @@ def shift(lancet, folder, launcher, rounds, commit):
     lines = [json.dumps({"layer_expert_tokens": [counts] * 2}) for counts in [skewed] * half + [[1000] * EXPERTS] * half]
     trace = folder / "shift.jsonl"
     trace.write_text("\n".join(lines) + "\n")
-    setting = emulated_setting(f"trace:{trace}", EXPERTS)
+    settings = emulated_settings(f"trace:{trace}", EXPERTS)
 
     def side(replan):
-        run.log(f"emulated, the routing shifts, overlap.replan={replan}, {setting.ranks} ranks")
+        run.log(f"emulated, the routing shifts, overlap.replan={replan}, {EMULATED['hosts']} ranks")
         run_dir = folder / f"shift-{replan}"
         run_dir.mkdir(exist_ok=True)
         (run_dir / "metrics.jsonl").unlink(missing_ok=True)
-        run.call([*launcher, lancet, "train", CONFIG, "--run-dir", run_dir, *setting.words(), *run.sets([
-            f"train.steps={SHIFT['steps']}", "overlap.policy=lancet", f"overlap.replan={replan}"])])
+        run.call([*launcher, lancet, "train", CONFIG, "--run-dir", run_dir, *run.sets([
+            *settings, f"train.steps={SHIFT['steps']}", "overlap.policy=lancet", f"overlap.replan={replan}"])])
         return run.step_records(run_dir, SHIFT["steps"])
 
     found = run.in_turns(rounds, {0: lambda: side(0), interval: lambda: side(interval)})
@@ -170,11 +165,11 @@ def shift(lancet, folder, launcher, rounds, commit):
 
 def emulated_rows(folder):
     rows = []
-    for capacity, routing, out, setting in emulated_points(folder):
-        if document := policies.read(out, setting):
-            shared = {"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"],
-                      "capacity_factor": capacity, "routing": routing, "commit": document["commit"]}
-            rows += [{**row, **shared} for row in rows_of("", document)]
+    for name, (_, about, rounds) in policies.Results(folder, POINTS).all().items():
+        capacity, routing = CASES[name]
+        shared = {"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"],
+                  "capacity_factor": capacity, "routing": routing}
+        rows += [{**row, **shared} for row in rows_of(name, about, policies.medians(rounds))]
     return rows
 
 

@@ -9,10 +9,9 @@ folder has rounds of a point with the same sequential step.
 """
 import os
 
-from bench import drawn, interleaved, overlap_page, run
+from bench import overlap_page, policies, run
 from bench.bounds import CASES
-from bench.interleaved import Point
-from bench.policies import Effort, applying
+from bench.policies import Effort, Point, applying
 
 FIRST_MBIT = 140  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
@@ -54,7 +53,7 @@ HEAD = [
     "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
     "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
     "ends of a figure are from rounds drawn again: the",
-    f"least and the most, or 95% where there are {drawn.FEWEST} rounds or more.", ""]
+    f"least and the most, or 95% where there are {policies.FEWEST} rounds or more.", ""]
 
 
 def cluster(*arguments):
@@ -81,8 +80,9 @@ class Network:
         cluster("rate", f"{mbit}mbit")
         out = self.folder / "rate"
         settings = [f"overlap.profile={self.profile(point)}"]
-        interleaved.compare(self.lancet, self.launcher, point, ["sequential"], settings, 2, out)
-        return overlap_page.share_of(interleaved.read_round(out))
+        policies.compare(self.lancet, self.launcher, point.config, ["sequential"], 2, out,
+                         [*point.settings, *settings])
+        return overlap_page.share_of(policies.read_round(out))
 
     def rate_of(self, point):
         """Returns the links' rate in Mbit/s, of those tried, at which the share is closest to the point's."""
@@ -129,8 +129,8 @@ def measure(name, network, results, effort):
         results.note(name, about)
     cluster("rate", about["rate"])
     network.measure_costs(point)
-    interleaved.run_rounds(results, name, network.lancet, network.launcher,
-                           [f"overlap.profile={network.profile(point)}"], effort)
+    policies.run_rounds(results, name, network.lancet, network.launcher, effort,
+                        [f"overlap.profile={network.profile(point)}"])
 
 
 def add_arguments(parser):
@@ -141,7 +141,7 @@ def main(options):
     names, lancet = run.chosen("--points", options.points, POINTS), run.program(options)
     os.environ["LANCET_CLUSTER"] = "bench"
     options.folder.mkdir(parents=True, exist_ok=True)
-    results, network = interleaved.Results(options.folder, POINTS), Network(lancet, options.folder)
+    results, network = policies.Results(options.folder, POINTS), Network(lancet, options.folder)
     try:
         for name in names:
             measure(name, network, results, Effort(options.rounds, options.steps))

@@ -10,10 +10,9 @@ run again, as long as the program's commit is the same.
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import interleaved, overlap, overlap_page, policies, run
+from bench import overlap, overlap_page, policies, run
 from bench.bounds import CASES, CPU, Case, Plans
-from bench.interleaved import Point
-from bench.policies import Effort, applying
+from bench.policies import Effort, Point, applying
 
 SCALE = 16
 # By devices: more of them need more of this machine's time; so do the many messages of products split over ranks.
@@ -64,8 +63,7 @@ class Device(NamedTuple):
         return dilation_of(self.case)
 
     def fields(self):
-        return ["device=emulated", *(f"{field}={value}" for field, value in policies.fields_of(
-            self.hardware, SCALE, self.dilation).items())]
+        return policies.settings_of(policies.fields_of(self.hardware, SCALE, self.dilation))
 
     def links(self):
         return policies.links(self.case.ranks, self.hardware, SCALE, self.dilation)
@@ -92,7 +90,7 @@ def measure(name, lancet, results, effort):
         results.note(name, about)
     device = Device(plans.hardware_at(case, about["gbit"]), case)
     with policies.Cluster("overlap", *device.links()) as launcher:
-        interleaved.run_rounds(results, name, lancet, launcher, device.fields(), effort)
+        policies.run_rounds(results, name, lancet, launcher, effort, device.fields())
 
 
 def add_arguments(parser):
@@ -102,7 +100,7 @@ def add_arguments(parser):
 def main(options):
     names, lancet = run.chosen("--points", options.points, POINTS), run.program(options)
     options.folder.mkdir(parents=True, exist_ok=True)
-    results = interleaved.Results(options.folder, POINTS)
+    results = policies.Results(options.folder, POINTS)
     for name in names:
         measure(name, lancet, results, Effort(options.rounds, options.steps))
         overlap_page.write(results, HEAD, options.out / "overlap_devices")

@@ -1,11 +1,10 @@
-"""Tables of points that were measured in turns (interleaved.py): figures of their medians, Markdown and CSV."""
+"""Tables of points that were measured in turns (policies.py): figures of their medians, Markdown and CSV."""
 import functools
 import statistics
 from pathlib import Path
 
 from bench import run
-from bench.interleaved import intervals, medians
-from bench.policies import OURS
+from bench.policies import OURS, intervals, medians
 from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
 
 FIELDS = ["point", "what", "rate", "hosts", "policy", "parts", "ran", "step_ms", "least_ms", "most_ms", "compute_ms",

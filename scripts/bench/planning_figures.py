@@ -1,11 +1,9 @@
-"""Figure 15 and the weak scaling: planning times, and the terms of an all-to-all by number of ranks."""
-from bench.all_to_all_terms import all_to_alls_of, crossings, is_bound_by_messages, read_hardware, taken, ways
+"""Figure 15 and the weak scaling: planning times, and steps by number of ranks."""
 from bench import paper
 from bench.plot import begin_at_zero, colours_of, column, interval_of, joined, same_schedules, save
 from bench.points import best_of_families, fits, group, stand_ins, step_of, title_of
 from bench.table import markdown, number
 
-PARTS = (1, 2, 4)
 PLANNING = "planning, s of processor time (measured)"
 SECONDS = "planning, s (measured)"
 
@@ -39,35 +37,6 @@ def planning(points, path, title):
     axis.set_title(f"paper: most below {60 * paper.PLANNING_MINUTES:,} s, far above this panel")
     save(figure, path, f"{title}, measured on {planned_on(points)}")
     return markdown(["model, cluster", "GPUs", PLANNING, "k", "on"], rows)
-
-
-def crossing_line(k, direct, way, most):
-    by_direct = f"messages outlast bytes from {direct} ranks on" if direct else f"bytes outlast messages up to {most} ranks"
-    by_faster = f"from {way} ranks on" if way else f"nowhere up to {most} ranks"
-    return f"- k = {k}: sent directly, {by_direct}; by the faster way {by_faster}."
-
-
-def terms(points):
-    """Returns the page's lines on the terms of one all-to-all of tokens, by ranks and parts, and on the number of ranks
-    at which its messages take longer than its bytes."""
-    point, ranks = points[0], sorted({point["ranks"] for point in points})
-    hardware = read_hardware(point["hardware"])
-    rows = []
-    for count in ranks:
-        sent = all_to_alls_of(point["model"], point["batch"], count)[0][1]
-        for k in PARTS:
-            direct, way = ways(hardware, count, sent / k)[0], taken(hardware, count, sent / k)
-            rows.append([count, k, number(direct["messages"], 3), way["way"],
-                         *(number(way[term], 3) for term in ("network", "links", "messages", "latency", "total")),
-                         "messages" if is_bound_by_messages(way) else "bytes"])
-    found = crossings(hardware, point["model"], point["batch"], ranks, PARTS)
-    return ["## What an all-to-all is made of", "",
-            "One all-to-all of tokens (four a MoE layer), or one of its k parts, in ms, from the hardware file. Network and links are the",
-            "times of the bytes on NICs and within a node, messages is the time of one rank's messages to the others, one after the",
-            "other. Direct: latency and the longest of the three; in two steps: latency, links, and the longer of network and messages.", "",
-            *(crossing_line(k, direct, way, ranks[-1]) for k, (direct, way) in found.items()), "",
-            *markdown(["ranks", "k", "direct messages", "way taken", "network", "links", "messages", "latency", "in all",
-                       "bound by"], rows)]
 
 
 def scale_rows(points, names):
@@ -130,4 +99,4 @@ def scale(points, path, title):
     by_ranks(seconds, "ranks", SECONDS)
     save(figure, path, f"{title}: steps simulated, planning measured on {planned_on(points)} ({stand_ins(points)})")
     return markdown(["ranks", "schedule", "step, ms", "computation", "all-to-all", "exposed", "k", "runs", "fastest",
-                     PLANNING, "network"], scale_rows(points, names)) + ["", *beside_gshard(points), "", *terms(points)]
+                     PLANNING, "network"], scale_rows(points, names)) + ["", *beside_gshard(points)]

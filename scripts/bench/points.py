@@ -1,4 +1,4 @@
-"""Reads and groups the points that `lancet bench sweep` writes, and formats them for tables and plots.
+"""Reads and groups the points that `bench sweep` writes, and formats them for tables and plots.
 
 A simulated point may have been made several times, with changed numbers of the hardware file (its variation). Those of
 BANDS choose among the ends of the numbers' bands; the nominal point stands for them: its `_low` and `_high` columns

@@ -1,12 +1,15 @@
-"""Runs `lancet bench policies` on emulated devices, and says whether a result that is there is still of now.
+"""Compares policies in turns: names them, runs `lancet bench policies`, and reads and pools what it measured.
 
-A result is the folder of a call. Its policies.json holds the program's commit, the rounds and steps, the config and, of
-each policy, a hash of the schedule that ran (`plan`) and the times of its rounds.
+A round is a call of `lancet bench policies`, which runs every policy once, so that the machine's drift meets all of
+them. Its folder holds policies.json, with a hash of the schedule that each policy ran (`plan`) and the communications
+of its last step, and a run folder for each policy. Rounds of the same point, commit, steps and rate are not run again.
 """
 import json
 import os
+import random
 import shutil
-from typing import NamedTuple
+import statistics
+from typing import Callable, NamedTuple
 
 from bench import run
 
@@ -19,6 +22,10 @@ ALL = ("sequential", *PUBLISHED, *OURS)
 OF_EXPERTS = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet")  # they cut nothing else
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
+TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",
+         "late_pct")
+DRAWS = 1000
+FEWEST = 6  # rounds; 95% of the draws of fewer would be little less than their least and their most
 MOST_LATE = 2  # percent of a step; results whose messages are later are of a machine that did not keep up
 
 
@@ -35,16 +42,6 @@ def applying(settings):
     if int(values.get("train.gradient_accumulation_steps", 1)) == 1:
         left_out += ("neighbour_microbatches",)
     return [policy for policy in PUBLISHED if policy not in left_out]
-
-
-class Setting(NamedTuple):
-    """What a result is of."""
-    policies: list
-    ranks: int
-    fields: dict  # of the config, "SECTION.NAME": value
-
-    def words(self):
-        return run.sets(["device=emulated", *(f"{field}={value}" for field, value in self.fields.items())])
 
 
 class Effort(NamedTuple):
@@ -77,42 +74,145 @@ def links(hosts, hardware, scale, dilation, ranks_a_host=1):
 
 def fields_of(hardware, scale, dilation, routing="even"):
     """Returns the fields of a config that describe its emulated devices."""
-    return {"emulated.hardware": hardware, "emulated.scale": scale, "emulated.dilation": dilation,
-            "emulated.routing": routing}
+    return {"device": "emulated", "emulated.hardware": hardware, "emulated.scale": scale,
+            "emulated.dilation": dilation, "emulated.routing": routing}
 
 
-def run_in_turns(lancet, launcher, config, policies, effort, out, words):
-    """Runs the policies in turns; the result is in the folder `out`. words: settings of the config."""
+def settings_of(fields):
+    """Returns the fields of a config, by name, as FIELD=VALUE."""
+    return [f"{field}={value}" for field, value in fields.items()]
+
+
+def compare(lancet, launcher, config, policies, steps, out, settings):
+    """Runs every policy once; the result is in the folder `out`."""
     shutil.rmtree(out, ignore_errors=True)
-    run.call([*launcher, lancet, "bench", "policies", config, "--policies", ",".join(policies), "--repeats",
-              effort.rounds, "--steps", effort.steps, "--out", out, *words])
+    run.call([*launcher, lancet, "bench", "policies", config, "--policies", ",".join(policies), "--repeats", 1,
+              "--steps", steps, "--out", out, *run.sets(settings)])
 
 
-def compare(lancet, launcher, setting, effort, out):
-    """Runs the policies of a setting in turns; the result is in the folder `out`."""
-    run_in_turns(lancet, launcher, CONFIG, setting.policies, effort, out, setting.words())
+class Point(NamedTuple):
+    what: str
+    config: str
+    settings: list  # FIELD=VALUE of all policies
+    hosts: int
+    policies: list  # POLICY or POLICY:PARTS; the first is the one without overlap
+    share: NamedTuple = None  # of communication (bounds.Share), which the rate of the links is to give
+    figures: Callable = lambda rows: {}  # of the medians by policy, as figures by name
+
+    def not_run(self):
+        """Returns the published policies that have work here and that the point does not run."""
+        mine = [policy.split(":")[0] for policy in self.policies]
+        return [policy for policy in applying(self.settings) if policy not in mine]
 
 
-def has_fields(config, fields):
-    """Returns True if the config has these values. config: sections by name."""
-    names = {field: field.split(".") for field in fields}
-    return {field: config[section][name] for field, (section, name) in names.items()} == fields
+def hidden_part(communications, which):
+    """Returns the share of the time of all-to-alls, gathers and scatters in a pass during which the compute stream is
+    busy: the share of communication latency that Comet's section 5.3 calls hidden. None without communication."""
+    here = [each for each in communications if each["stream"] == "expert" and each["pass"] == which]
+    total = sum(each["ms"] for each in here)
+    return 100 * (1 - sum(each["exposed_ms"] for each in here) / total) if total > 0 else None
 
 
-def read(out, setting):
-    """Returns the policies.json of a folder, or None: there is none, or it is of another setting."""
-    path = out / "policies.json"
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text())
-    if "config" not in found:  # of a program that did not write it yet
-        return None
-    is_of = (found["ranks"] == setting.ranks and [each["policy"] for each in found["policies"]] == setting.policies and
-             has_fields(found["config"], setting.fields))
-    return found if is_of else None
+def read_round(folder):
+    """Returns what a round measured: by policy, medians of its steps by name."""
+    found = {}
+    for each in json.loads((folder / "policies.json").read_text())["policies"]:
+        run_dir = folder / each["policy"]
+        records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        times = {name: statistics.median(record[name] for record in records)
+                 for name in TIMES if records[0].get(name) is not None}
+        arena = (run_dir / "plan.ir").read_text().split("\n", 2)[1]
+        found[each["policy"]] = {
+            **times, "ran": each["ran"], "plan": each["plan"], "arena_mb": int(arena.split()[1]) / 1e6,
+            "steps": len(records),
+            "hidden_forward_pct": hidden_part(each["communications"], "forward"),
+            "hidden_backward_pct": hidden_part(each["communications"], "backward")}
+    return found
 
 
-def is_done(out, setting, effort, commit):
-    """Returns True if the folder has a result of this setting, effort and commit of the program."""
-    found = read(out, setting)
-    return found is not None and (found["rounds"], found["steps"], found["commit"]) == (*effort, commit)
+def medians(rounds):
+    """Returns the medians of the rounds, by policy and name, and of a step also its least and its longest round.
+    Policies whose plans are the same schedule in a round have that round of all of them."""
+    found = {}
+    for policy, first in rounds[0].items():
+        mine = [each[other] for each in rounds for other in each if each[other]["plan"] == each[policy]["plan"]]
+        found[policy] = {name: value if isinstance(value, str) or value is None
+                         else statistics.median(each[name] for each in mine) for name, value in first.items()}
+        steps = [each["step_ms"] for each in mine]
+        found[policy].update(ran=first["ran"], steps=sum(each["steps"] for each in mine), least_ms=min(steps),
+                             most_ms=max(steps))
+    return found
+
+
+def ends_of(values, rounds):
+    """Returns both ends of figures of that many rounds that were drawn again at random (bootstrap)."""
+    values = sorted(values)
+    if rounds < FEWEST:
+        return values[0], values[-1]
+    return values[int(0.025 * len(values))], values[int(0.975 * len(values))]
+
+
+def words_of_ends(rounds):
+    return "least and most" if rounds < FEWEST else "95% of rounds drawn again"
+
+
+def intervals(rounds, figures):
+    """Returns what the ends of the figures are, in words, and both ends of each: bootstrapped over rounds, and the same
+    each time."""
+    generator = random.Random(1)
+    draws = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
+    return words_of_ends(len(rounds)), {name: ends_of([each[name] for each in draws], len(rounds))
+                                      for name in draws[0]}
+
+
+def described(point):
+    """Returns what of a point its rounds depend on, as JSON reads it."""
+    return json.loads(json.dumps([point.config, point.settings, point.hosts, point.policies, point.share]))
+
+
+class Results:
+    """The rounds of points in a folder, a folder each with what they are of in point.json."""
+
+    def __init__(self, folder, points):
+        self.folder, self.points = folder, points
+
+    def begin(self, name, steps, commit):
+        """Returns the folder of a point and what its rounds are of. Rounds of another point, commit or number of steps
+        are deleted."""
+        point, folder = self.points[name], self.folder / name
+        mine = {"point": described(point), "steps": steps, "commit": commit}
+        path = folder / "point.json"
+        found = json.loads(path.read_text()) if path.is_file() else {}
+        if {key: found.get(key) for key in mine} == mine:
+            return folder, found
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder, mine
+
+    def note(self, name, about):
+        (self.folder / name / "point.json").write_text(json.dumps(about))
+
+    def rounds(self, name):
+        """Returns the rounds of a point that have been run, in their order."""
+        folders = sorted((self.folder / name).glob("round-*/policies.json"))
+        return [read_round(path.parent) for path in folders]
+
+    def all(self):
+        """Returns the points with rounds of them as they are now: (point, what they are of, rounds) by name."""
+        found = {}
+        for name, point in self.points.items():
+            path = self.folder / name / "point.json"
+            about = json.loads(path.read_text()) if path.is_file() else {}
+            if about.get("point") == described(point) and (rounds := self.rounds(name)):
+                found[name] = point, about, rounds
+        return found
+
+
+def run_rounds(results, name, lancet, launcher, effort, settings=()):
+    """Runs the rounds of a point that its folder lacks."""
+    point, folder = results.points[name], results.folder / name
+    for number in range(1, effort.rounds + 1):
+        out = folder / f"round-{number:02}"
+        if not (out / "policies.json").is_file():
+            run.log(f"{name}: round {number} of {effort.rounds}")
+            compare(lancet, launcher, point.config, point.policies, effort.steps, out, [*point.settings, *settings])

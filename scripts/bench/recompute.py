@@ -5,7 +5,6 @@ with the largest limit (train.memory_limit_mb, found by halving an interval) at 
 activations for the backward pass. With --run, one rank trains configs/bench-overlap.json on this machine instead, in
 turns with and without the limit, and the medians of its steps are printed.
 """
-import re
 import tempfile
 from pathlib import Path
 
@@ -27,27 +26,19 @@ POLICIES = ("sequential", "dw", "lancet")
 TRIES = 8  # halvings of the interval of limits
 
 
-def read_plan(text):
-    """Returns what `lancet plan` printed of a step within a limit."""
-    def numbers(pattern):
-        found = re.search(pattern, text)
-        if not found:
-            raise run.Failed(f"lancet plan printed no {pattern!r}:\n{text[-2000:]}")
-        return [float(group) for group in found.groups()]
-
-    needed, _, all_kept = numbers(r"limit: ([\d.]+) MB a rank of ([\d.]+) MB; .* needs ([\d.]+) MB")
-    kept, activations = numbers(r"kept for the backward pass: ([\d.]+) of ([\d.]+) MB")
-    again = re.search(r"computed again in the backward pass: ([\d.]+) ms, of which ([\d.]+) ms", text)
-    step = re.search(r"^(\S+) \* +([\d.]+) ", text, re.M)
-    return {"mb": needed, "all_mb": all_kept, "kept_mb": kept, "activations_mb": activations, "ran": step.group(1),
-            "ms": float(step.group(2)), "again_ms": float(again.group(1)) if again else 0.0,
-            "beside_ms": float(again.group(2)) if again else 0.0}
+def read_plan(plan):
+    """Returns what `lancet plan --json` says of a step within a limit."""
+    memory, row = plan["memory"], next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
+    return {"mb": memory["bytes"] / 1e6, "all_mb": memory["all_kept_bytes"] / 1e6,
+            "kept_mb": memory["activations_kept_bytes"] / 1e6, "activations_mb": memory["activations_bytes"] / 1e6,
+            "ran": plan["chosen"], "ms": row["step_ms"], "again_ms": plan["recomputed_ms"],
+            "beside_ms": plan["recomputed_beside_ms"]}
 
 
 def within(plans, case, hardware, policy, limit):
     """Returns the plan within a limit in MB, or None if no plan is that small."""
     try:
-        return read_plan(plans.plan(case, hardware, policy, *run.sets([f"train.memory_limit_mb={limit}"])))
+        return read_plan(plans.planned(case, hardware, policy, *run.sets([f"train.memory_limit_mb={limit}"])))
     except run.Failed as error:
         if "train.memory_limit_mb: expected at least" in str(error):
             return None

@@ -1,14 +1,11 @@
-"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots
-(SVG).
+"""Reproduces the Lancet paper's figures: the points of every experiment, then tables (CSV, Markdown) and plots (SVG).
 
-Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine): --runs. An interrupted command resumes where it stopped; --fresh runs every point again.
+Figure 14 needs real runs, here and on an emulated cluster (as root, on an idle machine): --runs. An interrupted command
+resumes where it stopped; --fresh runs every point again.
 """
-import subprocess
 from pathlib import Path
 
-from bench import figures, run
-
-INTERRUPTED = 75  # the exit code of a sweep that a signal stopped
+from bench import figures, run, sweep
 
 
 def add_arguments(parser):
@@ -27,10 +24,8 @@ def main(options):
     for name in names:
         if name == "fig14" and not options.runs:
             continue
-        code = subprocess.call([lancet, "bench", "sweep", f"configs/experiments/{name}.json",
-                                "--out", options.out.resolve() / "points" / name,
-                                *(["--fresh"] if options.fresh else [])], cwd=run.ROOT)
-        if code == INTERRUPTED:
+        code = sweep.sweep(name, lancet, options.out / "points" / name, fresh=options.fresh)
+        if code == sweep.INTERRUPTED:
             return code
         failed = code or failed  # the tables mark points that failed
     return failed if figures.make_all(options.out, options.out / "points") else 1

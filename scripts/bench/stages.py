@@ -40,7 +40,7 @@ class Placed(NamedTuple):
 
     def placed(self, lancet, schedule):
         done = run.call([lancet, "place", policies.CONFIG, "--on", self.cluster, "--stages", "--json",
-                         *run.sets(words({**MODEL, **self.fields, "train.pipeline_schedule": schedule}))])
+                         *run.sets(policies.settings_of({**MODEL, **self.fields, "train.pipeline_schedule": schedule}))])
         found = dict(setting.split("=", 1) for setting in json.loads(done.out)["set"])
         hardware = found.pop("emulated.hardware")
         return Case(hardware, int(found["mesh.stage"]), self.scale, self.dilation, {**self.fields, **found})
@@ -58,10 +58,6 @@ CASES = {
     "placed-memory-split": Placed("memory-split", 50, 24, {"model.n_layer": 8, "model.vocab_size": 8192}),
     "placed-moirai-inter": Placed("moirai-inter", 50, 24, EXPERTS),
 }
-
-
-def words(fields):
-    return [f"{field}={value}" for field, value in fields.items()]
 
 
 class Ran(NamedTuple):
@@ -86,11 +82,11 @@ def run_case(name, schedule, lancet, folder, steps, commit):
     case = CASES[name].placed(lancet, schedule)
     fields = {**MODEL, **case.fields, **policies.fields_of(case.hardware, case.scale, case.dilation),
               "train.pipeline_schedule": schedule, "data.synthetic": "true", "train.save_minutes": 0,
-              "train.sample_tokens": 0, "device": "emulated"}
+              "train.sample_tokens": 0}
     fields.setdefault("mesh.expert", 1)
     with policies.Cluster("stages", *policies.links(case.hosts, case.hardware, case.scale, case.dilation,
                                                     case.ranks_a_host)) as launcher:
-        records, _ = run.train(lancet, policies.CONFIG, out, steps + 1, words(fields), launcher)
+        records, _ = run.train(lancet, policies.CONFIG, out, steps + 1, policies.settings_of(fields), launcher)
     records = records[1:]
     times = [records[0]["predicted_ms"], *(run.median(records, field) for field in ("step_ms", "late_pct"))]
     stored.write_text(json.dumps({"commit": commit, "steps": steps, "case": case._asdict(), "times": times}))

@@ -33,7 +33,8 @@ struct PlanArguments {
   int ranks = 1, hosts = 0;
   std::string out, profile, hardware, given, dump, trace;
   std::vector<std::string> skip;
-  bool explain = false, passes = false, bounds = false;
+  double imbalance = 1;
+  bool explain = false, passes = false, bounds = false, json = false, alone = false, padded = false;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -95,10 +96,14 @@ Result<planning::PlannedStep> planned_for(const config::Config& config, const Co
                               .profile = arguments.profile,
                               .profile_folder = profile_folder(),
                               .hardware = arguments.hardware,
+                              .imbalance = arguments.imbalance,
+                              .padded = arguments.padded,
+                              .must_fit = !arguments.json,
                               .plan_file = arguments.given,
                               .skip = arguments.skip,
                               .keep_texts = !arguments.dump.empty(),
-                              .bounds = arguments.bounds};
+                              .bounds = arguments.bounds,
+                              .compare = !arguments.alone};
   auto planned = planning::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
@@ -145,18 +150,8 @@ Status check_stages(const config::Config& config, const PlanArguments& arguments
   return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
 }
 
-Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
-  LANCET_TRY(check_stages(config, arguments));
-  LANCET_TRY(planner::check_skip(arguments.skip));
-  if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
-  if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
-  LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
-  if (const std::string warning = planning::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
-  std::vector<report::Communication> communications;
-  if (planned.stages.empty()) communications = report::communications(planned.plan);
-  if (!arguments.trace.empty()) {
-    LANCET_ASSIGN(communications, report::communications(planned.plan, std::filesystem::path(arguments.trace)));
-  }
+void print_tables(const config::Config& config, const PlanArguments& arguments, const planning::PlannedStep& planned,
+                  const std::vector<report::Communication>& communications) {
   fmt::print("costs: {}\n", planned.costs);
   if (arguments.ranks > 1) fmt::print("mesh: {}\n", mesh::describe(config::mesh_of(config, arguments.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
@@ -168,7 +163,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
-  if (arguments.given.empty() && planned.stages.empty() &&
+  if (!arguments.alone && arguments.given.empty() && planned.stages.empty() &&
       planned.report.policies.size() < planner::compared_policies(in_plan).size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
@@ -186,6 +181,24 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
                                               : stage_explanation(planned, mesh));
   if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
+}
+
+Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
+  LANCET_TRY(check_stages(config, arguments));
+  LANCET_TRY(planner::check_skip(arguments.skip));
+  if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
+  if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
+  LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
+  if (const std::string warning = planning::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
+  std::vector<report::Communication> communications;
+  if (planned.stages.empty()) communications = report::communications(planned.plan);
+  if (!arguments.trace.empty()) {
+    LANCET_ASSIGN(communications, report::communications(planned.plan, std::filesystem::path(arguments.trace)));
+  }
+  if (arguments.json)
+    LANCET_TRY(print(plan_json(planned)));
+  else
+    print_tables(config, arguments, planned, communications);
   if (!arguments.dump.empty()) LANCET_TRY(dump(arguments.dump, planned.report));
   if (!arguments.out.empty()) return write_plans(arguments.out, planned);
   return {};
@@ -217,6 +230,19 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->add_option("--profile", arguments->profile,
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
+  CLI::Option* on = command->get_option("--on");
+  command
+      ->add_option(
+          "--imbalance", arguments->imbalance,
+          "Of --on: the tokens of the fullest expert over the mean; what its capacity does not hold is dropped")
+      ->check(between(1, 1000))
+      ->needs(on);
+  command->add_flag("--padded", arguments->padded, "Of --on: whole buffers are sent and multiplied, filled or not")
+      ->needs(on);
+  command->add_flag("--alone", arguments->alone, "Plan overlap.policy without the predictions of the other policies");
+  CLI::Option* json = command->add_flag(
+      "--json", arguments->json,
+      "Print one JSON object, also of a step that the device has no memory for (docs/experiments.md)");
   command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
   command->add_flag("--bounds", arguments->bounds,
                     "List what each known way to overlap would bring with ideal dependencies");
@@ -243,6 +269,7 @@ void add_plan(CLI::App& app, Selection& selection) {
       ->needs(given);
   for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"})
     given->excludes(of_planning);
+  for (const char* of_text : {"--explain", "--bounds", "--passes", "--trace"}) json->excludes(of_text);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

@@ -22,6 +22,8 @@ std::string stage_table(const planning::PlannedStep& planned);  // a row for eac
 std::string explanation(const planning::PlannedStep& planned);  // in words, for a first reader
 // The same of pipeline stages, with what hides each communication of a stage and communication_table() of each.
 std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh);
+// All of the above that a script needs, as one JSON object.
+std::string plan_json(const planning::PlannedStep& planned);
 // A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
 // why. Empty on one rank.
 std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh);

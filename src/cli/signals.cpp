@@ -1,6 +1,6 @@
-// Of the three ways to handle signals, the one that a command installs last holds: main() calls announce_signals() on
-// rank 0 for every command, training catch_stop_signals(), sweeps note_stop_signals(). Handlers use only write(),
-// sigaction(), raise(), _exit() and lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
+// Of the two ways to handle signals, the one that a command installs last holds: main() calls announce_signals() on
+// rank 0 for every command, training catch_stop_signals(). Handlers use only write(), sigaction(), raise() and
+// lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
 #include "signals.h"
 
 #include <unistd.h>
@@ -9,8 +9,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <string_view>
-
-#include "lancet/base/result.h"
 
 namespace lancet::cli {
 namespace {
@@ -55,25 +53,7 @@ void request(int signal) {
   say(": saving and stopping after this step; another SIGTERM or SIGINT stops at once\n");
 }
 
-const char* note_of_stop = "";
-std::atomic<bool> next_ends{false};
-
-void note_stop(int signal) {
-  if (requested.exchange(signal) == 0) return say(note_of_stop);
-  if (!next_ends) return;
-  say("stopped at once\n");
-  ::_exit(static_cast<int>(ExitCode::saved));
-}
-
 }  // namespace
-
-const std::atomic<int>& note_stop_signals(const char* note) {
-  note_of_stop = note;
-  handle({SIGINT, SIGTERM, SIGHUP}, note_stop, SA_RESTART);
-  return requested;
-}
-
-void next_stop_ends(bool ends) { next_ends = ends; }
 
 void announce_signals() {
   handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, stop, static_cast<int>(SA_RESETHAND));

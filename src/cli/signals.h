@@ -14,11 +14,4 @@ const std::atomic<int>& catch_stop_signals(bool is_rank0);
 // Stops the reports: this process has failed and is about to end, and its launcher may send signals.
 void report_no_signals();
 
-// Makes the first of SIGINT, SIGTERM and SIGHUP, unless ignored, set the returned number and print `note` to stderr;
-// later ones are ignored. For commands that must clean up before they end, and do so in bounded time.
-const std::atomic<int>& note_stop_signals(const char* note);
-// true: another signal ends the process at once with ExitCode::saved, for phases that have nothing to clean up and may
-// take long. Initially false.
-void next_stop_ends(bool ends);
-
 }  // namespace lancet::cli

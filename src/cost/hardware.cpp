@@ -358,6 +358,4 @@ std::string HardwareCosts::describe() const {
   return text;
 }
 
-bool HardwareCosts::fits(std::int64_t bytes) const { return bytes <= hardware_.free_bytes(); }
-
 }  // namespace lancet::cost

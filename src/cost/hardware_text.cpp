@@ -1,14 +1,14 @@
 // Reads the hardware file: {"what": ..., "device": {"memory_gib": {"value": 32, "source": "..."}, ...}, ...}. A number
-// without a source is an error. A number that is not known exactly has "low" and "high" besides "value"; curves and
-// tables have "points" in place of "value", and their ends are whole lists. Which of the three is taken, and what
-// replaces it, is decided by the changes behind the file's name (hardware.h).
+// without a source is an error. Curves and tables have "points" in place of "value". The "low" and "high" ends of a
+// number that is not known exactly are for scripts/bench, which writes files with other values, and are not read here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
 
-#include "hardware_changes.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
@@ -26,7 +26,6 @@ struct Field {
   const char* name;
   double& (*member)(Hardware&);
   double least, most;
-  Slow slow;
 };
 struct Curve {
   const char* section;
@@ -42,33 +41,33 @@ struct Table {
 constexpr double least_rate = 1e-6, most_rate = 1e9;
 constexpr double least_share = 1e-3;  // not 0, since times are divided by shares
 
-#define FIELD(section, name, least, most, slow)                                                      \
-  Field {                                                                                            \
-#section, #name, [](Hardware & h) -> double& { return h.section.name; }, least, most, Slow::slow \
+#define FIELD(section, name, least, most)                                                \
+  Field {                                                                                \
+#section, #name, [](Hardware & h) -> double& { return h.section.name; }, least, most \
   }
 constexpr Field fields[] = {
-    FIELD(device, memory_gib, least_rate, most_rate, low),
-    FIELD(device, reserved_gib, 0, most_rate, high),
-    FIELD(device, memory_gb_per_s, least_rate, most_rate, low),
-    FIELD(device, memory_efficiency, least_share, 1, low),
-    FIELD(device, fp32_tflops, least_rate, most_rate, low),
-    FIELD(device, bf16_tflops, least_rate, most_rate, low),
-    FIELD(device, vector_tflops, least_rate, most_rate, low),
-    FIELD(device, attention_efficiency, least_share, 1, low),
-    FIELD(device, launch_us, 0, most_rate, high),
-    FIELD(node, devices, 1, 4096, low),
-    FIELD(node, link_gb_per_s, least_rate, most_rate, low),
-    FIELD(node, latency_us, 0, most_rate, high),
-    FIELD(network, nics, 1, 4096, low),
-    FIELD(network, nic_gbit_per_s, least_rate, most_rate, low),
-    FIELD(network, latency_us, 0, most_rate, high),
-    FIELD(network, hop_us, 0, most_rate, high),
-    FIELD(network, message_us, 0, most_rate, high),
-    FIELD(overlap, core_share, 0, 1, high),
-    FIELD(overlap, core_ms_per_mb, 0, most_rate, high),
-    FIELD(overlap, network_beside_compute, least_share, 1, low),
-    FIELD(overlap, network_beside_network, least_share, 1, low),
-    FIELD(overlap, signal_us, 0, most_rate, high),
+    FIELD(device, memory_gib, least_rate, most_rate),
+    FIELD(device, reserved_gib, 0, most_rate),
+    FIELD(device, memory_gb_per_s, least_rate, most_rate),
+    FIELD(device, memory_efficiency, least_share, 1),
+    FIELD(device, fp32_tflops, least_rate, most_rate),
+    FIELD(device, bf16_tflops, least_rate, most_rate),
+    FIELD(device, vector_tflops, least_rate, most_rate),
+    FIELD(device, attention_efficiency, least_share, 1),
+    FIELD(device, launch_us, 0, most_rate),
+    FIELD(node, devices, 1, 4096),
+    FIELD(node, link_gb_per_s, least_rate, most_rate),
+    FIELD(node, latency_us, 0, most_rate),
+    FIELD(network, nics, 1, 4096),
+    FIELD(network, nic_gbit_per_s, least_rate, most_rate),
+    FIELD(network, latency_us, 0, most_rate),
+    FIELD(network, hop_us, 0, most_rate),
+    FIELD(network, message_us, 0, most_rate),
+    FIELD(overlap, core_share, 0, 1),
+    FIELD(overlap, core_ms_per_mb, 0, most_rate),
+    FIELD(overlap, network_beside_compute, least_share, 1),
+    FIELD(overlap, network_beside_network, least_share, 1),
+    FIELD(overlap, signal_us, 0, most_rate),
 };
 #undef FIELD
 constexpr Curve curves[] = {
@@ -85,25 +84,56 @@ constexpr const char* sections[] = {"device", "node", "network", "overlap"};
 
 class Parser {
  public:
-  Parser(std::string_view origin, HardwareChanges changes) : origin_(origin), changes_(std::move(changes)) {}
+  Parser(std::string_view origin, std::string_view values) : origin_(origin), values_text_(values) {}
 
   Result<Hardware> operator()(std::string_view text) {
     LANCET_ASSIGN(const json root, parse_json(text, origin_, ExitCode::config, JsonComments::ignored));
+    LANCET_TRY(parse_values());
     Hardware hardware;
     LANCET_TRY(known(root, "", {"what", "device", "node", "network", "overlap"}));
     LANCET_TRY(read_text(root, "what", hardware.what));
     for (const char* section : sections) LANCET_TRY(read_section(root, section, hardware));
     if (hardware.node.devices != double(int(hardware.node.devices)))
       return fail("node.devices", "an integer", fmt::format("{}", hardware.node.devices));
-    LANCET_TRY(changes_.all_used());
-    hardware.name = std::filesystem::path(origin_).stem().string() + changes_.suffix();
-    hardware.identity = hex(hash64(json_text(root, {.ascii = true}) + changes_.suffix()));
+    if (!values_.empty()) return wrong_value(values_.begin()->first);
+    const std::string suffix = values_text_.empty() ? "" : ":" + values_text_;
+    hardware.name = std::filesystem::path(origin_).stem().string() + suffix;
+    hardware.identity = hex(hash64(json_text(root, {.ascii = true}) + suffix));
     return hardware;
   }
 
  private:
   Error fail(const std::string& where, const std::string& expected, const std::string& found) const {
     return config_error(fmt::format("{}: {}: expected {}, found {}", origin_, where, expected, found));
+  }
+
+  static Error wrong_value(const std::string& text) {
+    return config_error(
+        "hardware: expected values behind a name as in NAME:network.latency_us=50,device.fp32_tflops=10, found " +
+        shown(text));
+  }
+
+  Status parse_values() {
+    for (std::size_t at = 0; at < values_text_.size();) {
+      const std::size_t comma = std::min(values_text_.find(',', at), values_text_.size());
+      const std::string text = values_text_.substr(at, comma - at), number = text.substr(text.find('=') + 1);
+      char* end = nullptr;
+      const double value = std::strtod(number.c_str(), &end);
+      if (number.empty() || number.size() == text.size() || *end != '\0' || !std::isfinite(value))
+        return wrong_value(text);
+      values_[text.substr(0, text.find('='))] = value;
+      at = comma + 1;
+    }
+    return {};
+  }
+
+  // Takes the value of a field out of those behind the name; nothing if it has none there.
+  std::optional<double> value_of(const std::string& field) {
+    const auto found = values_.find(field);
+    if (found == values_.end()) return std::nullopt;
+    const double value = found->second;
+    values_.erase(found);
+    return value;
   }
 
   Status known(const json& value, const std::string& where, const std::vector<std::string>& names) const {
@@ -140,52 +170,34 @@ class Parser {
     return in_section(tables, [&](const Table& t) { return read_table(root[section], t, hardware); });
   }
 
-  // The three values of a field: [low, nominal, high], all equal without a band. key: "value" or "points". parse:
-  // converts the JSON value at a place into the field's value.
-  template <class Value, class Parse>
-  Result<std::array<Value, 3>> read_band(const json& section, const std::string& where, const char* name,
-                                         const char* key, const Parse& parse) const {
+  // The value of a field: what the file has at the key, "value" or "points".
+  Result<json> read_field(const json& section, const std::string& where, const char* name, const char* key) const {
     if (!section.contains(name)) return fail(where, "a number with its source", "none");
     const json& field = section[name];
     LANCET_TRY(known(field, where, {key, "low", "high", "source"}));
     if (!field.contains(key)) return fail(where + "." + key, "a number", "none");
     if (!field.contains("source") || !field["source"].is_string() || field["source"].get<std::string>().empty())
       return fail(where + ".source", "where the number comes from", "none");
-    if (field.contains("low") != field.contains("high")) return fail(where, "both of low and high, or none", "one");
-    std::array<Value, 3> band;
-    for (std::size_t i = 0; i < 3; ++i) {
-      const char* from = i == 1 || !field.contains("low") ? key : i == 0 ? "low" : "high";
-      LANCET_ASSIGN(band[i], parse(where + "." + from, field[from]));
-    }
-    return band;
+    return field[key];
   }
 
   Status read_number(const json& section, const Field& field, Hardware& hardware) {
     const std::string where = fmt::format("{}.{}", field.section, field.name);
-    const std::string expected = fmt::format("a number from {} to {}", field.least, field.most);
-    const auto parse = [&](const std::string& at, const json& value) -> Result<double> {
-      if (!value.is_number() || !(value.get<double>() >= field.least && value.get<double>() <= field.most))
-        return fail(at, expected, shown(value));
-      return value.get<double>();
-    };
-    LANCET_ASSIGN(const auto band, read_band<double>(section, where, field.name, "value", parse));
-    if (!std::is_sorted(band.begin(), band.end()))
-      return fail(where, "low, value and high in rising order", fmt::format("{}", fmt::join(band, ", ")));
-    const double number =
-        changes_.applied(field.section, field.name, band[changes_.index(field.section, field.name, field.slow)]);
-    if (!(number >= field.least && number <= field.most)) return fail(where, expected, fmt::format("{}", number));
-    field.member(hardware) = number;
+    LANCET_ASSIGN(json value, read_field(section, where, field.name, "value"));
+    if (const auto other = value_of(where)) value = *other;
+    if (!value.is_number() || !(value.get<double>() >= field.least && value.get<double>() <= field.most))
+      return fail(where + ".value", fmt::format("a number from {} to {}", field.least, field.most), shown(value));
+    field.member(hardware) = value.get<double>();
     return {};
   }
 
-  // Applies the changes to the shares of a curve or a table.
+  // Replaces the shares of a curve or a table by the value behind the name.
   template <class Points>
-  Status change_shares(const std::string& section, const std::string& name, Points& points) {
-    for (auto& point : points) {
-      point.share = changes_.applied(section, name, point.share);
-      if (!(point.share >= least_share && point.share <= 1))
-        return fail(section + "." + name, "shares in [0.001, 1]", fmt::format("{}", point.share));
-    }
+  Status replace_shares(const std::string& where, Points& points) {
+    const auto share = value_of(where);
+    if (!share) return {};
+    if (!(*share >= least_share && *share <= 1)) return fail(where, "shares in [0.001, 1]", fmt::format("{}", *share));
+    for (auto& point : points) point.share = *share;
     return {};
   }
 
@@ -207,55 +219,56 @@ class Parser {
 
   Status read_curve(const json& section, const Curve& curve, Hardware& hardware) {
     const std::string where = fmt::format("{}.{}", curve.section, curve.name);
-    const auto parse = [&](const std::string& at, const json& list) -> Result<std::vector<Efficiency>> {
-      std::vector<Efficiency> points;
-      for (const auto& row : rows_of(list, 2)) points.push_back({row[0], row[1]});
-      const auto falls = [](const Efficiency& a, const Efficiency& b) { return a.n >= b.n; };
-      if (points.empty() || std::adjacent_find(points.begin(), points.end(), falls) != points.end())
-        return fail(at, "a list of [n, share] with rising n and a share of the peak in [0.001, 1]", shown(list));
-      return points;
-    };
-    LANCET_ASSIGN(auto band, read_band<std::vector<Efficiency>>(section, where, curve.name, "points", parse));
-    curve.member(hardware) = std::move(band[changes_.index(curve.section, curve.name, Slow::low)]);
-    return change_shares(curve.section, curve.name, curve.member(hardware));
+    LANCET_ASSIGN(const json list, read_field(section, where, curve.name, "points"));
+    std::vector<Efficiency> points;
+    for (const auto& row : rows_of(list, 2)) points.push_back({row[0], row[1]});
+    const auto falls = [](const Efficiency& a, const Efficiency& b) { return a.n >= b.n; };
+    if (points.empty() || std::adjacent_find(points.begin(), points.end(), falls) != points.end())
+      return fail(where + ".points", "a list of [n, share] with rising n and a share of the peak in [0.001, 1]",
+                  shown(list));
+    LANCET_TRY(replace_shares(where, points));
+    curve.member(hardware) = std::move(points);
+    return {};
   }
 
   Status read_table(const json& section, const Table& table, Hardware& hardware) {
     const std::string where = fmt::format("{}.{}", table.section, table.name);
     const std::string places = table.section == std::string("node") ? "devices" : "nodes";
-    const auto parse = [&](const std::string& at, const json& list) -> Result<LinkShares> {
-      LinkShares shares;
-      for (const auto& row : rows_of(list, 3)) shares.push_back({row[0], row[1], row[2]});
-      const auto falls = [](const LinkShare& a, const LinkShare& b) {
-        return std::pair(a.places, a.mb) >= std::pair(b.places, b.mb);
-      };
-      if (shares.empty() || std::adjacent_find(shares.begin(), shares.end(), falls) != shares.end())
-        return fail(
-            at,
-            fmt::format("a list of [{0}, MB, share] in rising order of {0} and MB, with shares in [0.001, 1]", places),
-            shown(list));
-      return shares;
+    LANCET_ASSIGN(const json list, read_field(section, where, table.name, "points"));
+    LinkShares shares;
+    for (const auto& row : rows_of(list, 3)) shares.push_back({row[0], row[1], row[2]});
+    const auto falls = [](const LinkShare& a, const LinkShare& b) {
+      return std::pair(a.places, a.mb) >= std::pair(b.places, b.mb);
     };
-    LANCET_ASSIGN(auto band, read_band<LinkShares>(section, where, table.name, "points", parse));
-    table.member(hardware) = std::move(band[changes_.index(table.section, table.name, Slow::low)]);
-    return change_shares(table.section, table.name, table.member(hardware));
+    if (shares.empty() || std::adjacent_find(shares.begin(), shares.end(), falls) != shares.end())
+      return fail(
+          where + ".points",
+          fmt::format("a list of [{0}, MB, share] in rising order of {0} and MB, with shares in [0.001, 1]", places),
+          shown(list));
+    LANCET_TRY(replace_shares(where, shares));
+    table.member(hardware) = std::move(shares);
+    return {};
   }
 
-  const std::string origin_;
-  HardwareChanges changes_;
+  const std::string origin_, values_text_;
+  std::map<std::string, double> values_;  // by SECTION.FIELD: those behind the name that no field has taken yet
 };
 
 const std::filesystem::path folder = "configs/hardware";
 
 }  // namespace
 
-Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view changes) {
-  LANCET_ASSIGN(HardwareChanges parsed, HardwareChanges::parse(changes));
-  return Parser(origin, std::move(parsed))(text);
+std::pair<std::string, std::string> split_values(const std::string& hardware) {
+  const std::size_t colon = std::min(hardware.find(':'), hardware.size());
+  return {hardware.substr(0, colon), colon < hardware.size() ? hardware.substr(colon + 1) : ""};
+}
+
+Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view values) {
+  return Parser(origin, values)(text);
 }
 
 Result<Hardware> read_hardware(const std::string& name_or_path) {
-  const auto [file, changes] = split_changes(name_or_path);
+  const auto [file, values] = split_values(name_or_path);
   const bool is_path = file.ends_with(".json") || file.find('/') != std::string::npos;
   const std::filesystem::path path = is_path ? std::filesystem::path(file) : folder / (file + ".json");
   const std::filesystem::path found = find_shipped(path);
@@ -264,7 +277,7 @@ Result<Hardware> read_hardware(const std::string& name_or_path) {
                                     or_shipped_json(folder), file, either_of(shipped_places(path))));
   auto text = read_file(found, "a hardware file");
   if (!text.ok()) return config_error(text.error().message);
-  return parse_hardware(*text, found.string(), changes);
+  return parse_hardware(*text, found.string(), values);
 }
 
 }  // namespace lancet::cost

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <functional>
 
 #include "lancet/backend/cpu/parallel.h"
@@ -16,6 +17,13 @@
 
 namespace lancet::planning {
 namespace {
+
+// The processor time of this thread, which does all the planning, so that other load does not count.
+double processor_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return double(now.tv_sec) * 1e3 + double(now.tv_nsec) * 1e-6;
+}
 
 int local_ranks_of(const PlanTarget& target) { return (target.ranks + target.hosts - 1) / target.hosts; }
 
@@ -84,6 +92,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
   }
   PlannedStep result;
   result.crowded = is_crowded(config, target);
+  const double start = processor_ms();
   auto plans = plan_stages(config, target.ranks,
                            {.costs = &costs,
                             .crowded = result.crowded,
@@ -92,6 +101,7 @@ Result<PlannedStep> planned(const config::Config& config, const PlanTarget& targ
                             .keep_texts = target.keep_texts,
                             .bounds = target.bounds},
                            &result.report, &result.stage_times);
+  result.planning_ms = processor_ms() - start;
   if (!plans.ok()) return Error{plans.error().code, origin + ": " + plans.error().message, false};
   for (const ir::Plan& plan : *plans) result.memory = std::max(result.memory, schedule::plan_bytes(plan));
   result.plan = (*plans)[0];
@@ -107,6 +117,7 @@ Status check_hosts(const PlanTarget& target) {
 // Config error, before planning, which takes long for a large step. available: bytes by stage.
 Status check_memory(const config::Config& config, const PlanTarget& target,
                     const std::function<double(int)>& available) {
+  if (!target.must_fit) return {};
   LANCET_ASSIGN(const std::vector<LeastMemory> stages, least_memory(config, target.ranks));
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const LeastMemory& least = stages[stage];
@@ -130,6 +141,9 @@ void set_memory_of_stages(PlannedStep& step, const runtime::EmulatedDevice& devi
   }
 }
 
+// The slots of the experts over the tokens that choose them. Experts that choose fill all their slots.
+double slots_of(const config::Config& config) { return config.model.experts_choose() ? 1 : config.model.kept_factor(); }
+
 // Plans for the emulated cluster of device = emulated; by default each host has one rank.
 Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget target) {
   if (target.hosts == 0) target.hosts = target.ranks;
@@ -144,11 +158,20 @@ Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget targe
       "of the tokens are dropped",
       target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
       // A sum of shares may be a little over 1.
-      100 * std::max(0.0, 1 - load.kept *
-                                  (config.model.experts_choose() ? 1.0 : std::min(config.model.kept_factor(), 1.0))));
+      100 * std::max(0.0, 1 - load.kept * std::min(slots_of(config), 1.0)));
+  result.routing = {.capacity = slots_of(config), .known_fullest = load.fullest, .known_kept = load.kept};
   result.available_gib = double(device->free_bytes(0)) / (1 << 30);
   set_memory_of_stages(result, *device);
   return result;
+}
+
+// Even routing does not depend on the capacity.
+cost::Routing routing_of(const config::Config& config, const PlanTarget& target) {
+  cost::Routing routing{.imbalance = target.imbalance, .padded = target.padded};
+  if (target.imbalance == 1 && !target.padded) return routing;
+  const std::int64_t experts = config.model.experts(config::mesh_of(config, target.ranks)[mesh::Axis::expert]);
+  routing.capacity = std::min(slots_of(config), double(experts) / double(config.model.num_experts_per_tok));
+  return routing;
 }
 
 // Plans for a declared machine. Measured costs take precedence over declared ones.
@@ -164,11 +187,12 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
     LANCET_ASSIGN(measured, profile_for(config, target, path));
   }
   const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts, config::mesh_of(config, target.ranks)},
-                                  measured);
+                                  measured, routing_of(config, target));
   const auto loaded = under_counts(config, target.ranks, costs);
   LANCET_ASSIGN(PlannedStep result, planned(config, target, loaded ? *loaded : costs, target.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
+  result.routing = costs.routing();
   result.available_gib = available_gib;
   return result;
 }

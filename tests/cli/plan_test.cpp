@@ -332,7 +332,7 @@ TEST_CASE("plan --plan predicts the plan of a file, made for other costs, and re
   const std::string plan = files.folder / "plan.ir", on = "plan " + files.config + " --on p3dn-v100";
   REQUIRE(lancet(on + " --ranks 2 --hosts 2 --set overlap.policy=dw --out " + plan).code == 0);
   const auto same = lancet(on + " --ranks 2 --hosts 2 --plan " + plan);
-  const auto slow = lancet(on + ":network=slow --ranks 2 --hosts 2 --plan " + plan);
+  const auto slow = lancet(on + ":network.nic_gbit_per_s=25 --ranks 2 --hosts 2 --plan " + plan);
   INFO(same.output << slow.output);
   REQUIRE((same.code == 0 && slow.code == 0));
   CHECK(slow.lines_with("as in " + plan) == 1);

@@ -39,7 +39,6 @@ const std::vector<Command> commands = {
     {"bench network", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
     {"bench network", Command::none, "", "--gaps", "a number from 0 to 60000"},
     {"bench network", Command::none, "", "--repeats", "a whole number from 1 to 10000"},
-    {"bench sweep", Command::one, "experiment", "--timeout", "a whole number from 1 to 1000000"},
     {"bench checkpoint", Command::one, "config", "--rounds", "a whole number from 1 to 1000"},
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the numbers of `bench emulated` and `bench emulated --check` on made-up results of `lancet bench policies`, and
-which results are not run again.
+"""Tests the numbers of `bench emulated` on made-up results of `lancet bench policies`, and which results are not run
+again.
 
     emulated_test.py LANCET
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import emulated, emulated_checks, emulated_errors, policies  # noqa: E402
+from bench import emulated, emulated_errors, policies  # noqa: E402
 
 
 def expect(found, wanted, what):
@@ -28,18 +28,29 @@ def near(found, wanted, what):
         sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
 
 
-def policy(name, plan, predicted, steps, late=0.5, exposed=0):
-    return {"policy": name, "ran": name, "plan": plan, "predicted_ms": predicted, "predicted_exposed_ms": exposed,
-            "step_ms": steps, "late_pct": late}
+def policy(name, plan, predicted, steps, late=0.5):
+    return {"policy": name, "plan": plan, "predicted_ms": predicted, "step_ms": steps, "late_pct": late}
 
 
-def document(setting, found, rounds=3, steps=1, commit="0123456789"):
-    config = {}
-    for field, value in setting.fields.items():
-        section, name = field.split(".")
-        config.setdefault(section, {})[name] = float(value) if isinstance(value, int) else value
-    return {"commit": commit, "ranks": setting.ranks, "rounds": rounds, "steps": steps, "config": config,
-            "policies": found}
+def rounds_of(found):
+    """Returns the rounds of policies, as policies.read_round has them."""
+    return [{each["policy"]: {**each, "step_ms": each["step_ms"][n], "ran": each["policy"], "steps": 1} for each in found}
+            for n in range(3)]
+
+
+def write_rounds(results, case, found, commit="0123456789"):
+    """Writes the rounds of a case as the program does."""
+    folder, about = results.begin(case, 1, commit)
+    results.note(case, about)
+    for number, each in enumerate(rounds_of(found), 1):
+        out = folder / f"round-{number:02}"
+        for name, times in each.items():
+            (out / name).mkdir(parents=True)
+            (out / name / "metrics.jsonl").write_text(json.dumps(times) + "\n")
+            (out / name / "plan.ir").write_text("plan {}\narena 1000000\n")
+        (out / "policies.json").write_text(json.dumps({"policies": [
+            {"policy": name, "ran": name, "plan": times["plan"], "communications": []}
+            for name, times in each.items()]}))
 
 
 # The plans of tutel and fastermoe are one, those of dw and partition are two of the same prediction.
@@ -55,19 +66,18 @@ GRID = [BY_NAME[name] for name in emulated.CASES["v100-4"].policies()]
 
 
 def plans():
-    rows = {row["policy"]: row for row in emulated_errors.rows_of("v100-4", document(
-        emulated.CASES["v100-4"].setting(), FOUND))}
+    rows = {row["policy"]: row for row in emulated_errors.rows_of(
+        "v100-4", {"commit": "0123456789"}, policies.medians(rounds_of(FOUND)))}
     expect(list(rows), [each["policy"] for each in FOUND], "a row for each policy")
     tutel = rows["tutel"]
-    # Rounds of both: 88 90 92 94 96 100; ratios to sequential: 1, 1.25, 104/96, 100/90, 110/92, 104/94.
-    expect((tutel["rounds"], tutel["step_ms"], tutel["least_ms"], tutel["most_ms"]), (6, 93, 88, 100), "pooled rounds")
-    near(tutel["speed_up"], (104 / 94 + 100 / 90) / 2, "the speed-up: the median of the ratios within rounds")
+    # Steps of both: 88 90 92 94 96 100; of sequential's plan: 100 100 100 104 104 110.
+    expect((tutel["steps"], tutel["step_ms"], tutel["least_ms"], tutel["most_ms"]), (6, 93, 88, 100), "pooled rounds")
+    near(tutel["speed_up"], 102 / 93, "the speed-up")
     near(tutel["error_pct"], 100 * (90 / 93 - 1), "the error: predicted / step - 1")
     near(tutel["speed_up_error_pct"], 100 * (100 / 90 / tutel["speed_up"] - 1), "the error of the speed-up")
-    expect(tutel["late_pct"], 1.5, "the latest of the pooled policies")
-    expect({name for name in tutel if tutel[name] != rows["fastermoe"][name]}, {"policy", "ran"}, "what a plan's rows share")
-    expect((rows["sequential"]["rounds"], rows["sequential"]["step_ms"]), (6, 102), "the base's rounds are pooled, too")
-    expect((rows["dw"]["rounds"], rows["dw"]["step_ms"], rows["partition"]["step_ms"]), (3, 84, 100),
+    expect({name for name in tutel if tutel[name] != rows["fastermoe"][name]}, {"policy", "ran"}, "what a plan shares")
+    expect((rows["sequential"]["steps"], rows["sequential"]["step_ms"]), (6, 102), "the base's rounds are pooled, too")
+    expect((rows["dw"]["steps"], rows["dw"]["step_ms"], rows["partition"]["step_ms"]), (3, 84, 100),
            "plans of one prediction are two plans")
     return list(rows.values())
 
@@ -103,23 +113,23 @@ def summaries(rows):
 
 
 def best_over_auto():
-    setting = emulated.CASES["v100-4"].setting()
     # Medians of 76 and 77; of rounds drawn again both are from one round at the extremes: 70 / 80 and 76 / 75.
-    best, ratio, ends = emulated_errors.best_over_auto(document(setting, GRID))
+    def ratio(found):
+        (best, over), = emulated.best_over_auto(policies.medians(rounds_of(found))).items()
+        return best, over
+
+    best, over = ratio(GRID)
     expect(best, "comet", "the best published way")
-    near(ratio, 76 / 77, "its step over that of auto")
-    near(ends[0], 70 / 80, "the lower end")
-    near(ends[1], 76 / 75, "the upper end")
+    near(over, 76 / 77, "its step over that of auto")
     same = [{**each, "plan": "g"} if each["policy"] == "auto" else each for each in GRID]
-    expect(emulated_errors.best_over_auto(document(setting, same)), ("comet", 1, (1, 1)), "auto's schedule is the best way's")
+    expect(ratio(same), ("comet", 1), "auto's schedule is the best way's")
     late = [{**each, "late_pct": 3.0} if each["policy"] == "comet" else each for each in GRID]
-    expect(emulated_errors.best_over_auto(document(setting, late))[0], "lancet_paper", "a late way is no rival")
-    late = [{**each, "late_pct": 3.0} if each["policy"] == "auto" else each for each in GRID]
-    expect(emulated_errors.best_over_auto(document(setting, late)), None, "auto was late")
+    expect(ratio(late)[0], "lancet_paper", "a late way is no rival")
     expect("neighbour_microbatches" in emulated.CASES["v100-4"].policies(), False, "pairs without a second micro batch")
     micro = emulated.CASES["v100-4-micro"]
     expect("neighbour_microbatches" in micro.policies(), True, "pairs of micro batches")
-    expect(micro.setting().fields["train.gradient_accumulation_steps"], 2, "the same step for all policies")
+    expect("train.gradient_accumulation_steps=2" in micro.point().settings, True, "the same step for all policies")
+    expect("emulated.routing=zipf:1" in emulated.POINTS["v100-4-zipf"].settings, True, "a case of uneven routing")
 
 
 def one_list(lancet):
@@ -135,22 +145,20 @@ def one_list(lancet):
 def pages():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case, commit in (("v100-4", "aaaaaaaaaa"), ("v100-32", "bbbbbbbbbb and changes")):
-            (folder / case).mkdir()
-            (folder / case / "policies.json").write_text(json.dumps(
-                document(emulated.CASES[case].setting(), GRID, commit=commit)))
-        other = emulated.CASES["v100-8"]._replace(dilation=12).setting()
-        (folder / "v100-8").mkdir()
-        (folder / "v100-8/policies.json").write_text(json.dumps(document(other, GRID)))
-        emulated.write(folder, folder / "out")
+        results = policies.Results(folder, emulated.POINTS)
+        write_rounds(results, "v100-4", GRID, "aaaaaaaaaa")
+        write_rounds(results, "v100-32", GRID, "bbbbbbbbbb and changes")
+        other = policies.Results(folder, {"v100-8": emulated.CASES["v100-8"]._replace(dilation=12).point()})
+        write_rounds(other, "v100-8", GRID)
+        emulated.write(results, folder / "out")
         text = (folder / "out/emulated.md").read_text()
-        # The longest median, 102 ms of the pooled base apart: sequential's own 104 times the dilation of 12 and 48.
+        # The longest median, 102 ms of the pooled base, times the dilation of 12 and 48.
         expect("| v100-4 | p3dn-v100 | even | 4 | 1 | 100 | 12 | 4 | 8 | 1 | 1.2 | 3 | 1 | aaaaaaaaaa |" in text, True,
                f"a case, its length here and its commit: {text}")
-        expect("| 5.0 | 3 | 1 | bbbbbbbbbb and changes |" in text, True, f"another commit: {text}")
+        expect("| 4.8 | 3 | 1 | bbbbbbbbbb and changes |" in text, True, f"another commit: {text}")
         expect("| v100-8 |" in text, False, "a case that ran with another dilation")
         expect("Steps of v100-32 take more than 3 s here." in text, True, f"the long steps: {text}")
-        expect("| v100-4 | tutel, fastermoe | 6 | 90.0 | 93.0 | 88.0 | 100.0 | -3.2% | 1.109 | 1.111 | 1.5 |" in text, True,
+        expect("| v100-4 | tutel, fastermoe | 6 | 90.0 | 93.0 | 88.0 | 100.0 | -3.2% | " in text, True,
                f"a plan of two policies: {text}")
         expect("| v100-4 | comet | 0.987 | 0.875 to 1.013 |" in text, True, f"the best way over auto: {text}")
         expect("| 2.5, left out |" in text, True, f"the mark of a plan that was late: {text}")
@@ -159,54 +167,23 @@ def pages():
                [("tutel", "b", 93.0, "p3dn-v100"), ("fastermoe", "b", 93.0, "p3dn-v100")], "rows of emulated.csv")
         with open(folder / "out/emulated.csv") as file:
             expect(len(list(csv.DictReader(file))), 2 * len(GRID), "a row for each policy of both cases")
+        for steps, commit, kept in ((1, "aaaaaaaaaa", 3), (2, "aaaaaaaaaa", 0)):
+            results.begin("v100-4", steps, commit)
+            expect(len(results.rounds("v100-4")), kept, f"rounds that are kept for {steps} steps")
 
 
-def done():
-    setting, effort = emulated.CASES["v100-4-zipf"].setting(), policies.Effort(3, 1)
-    expect(setting.fields["emulated.routing"], "zipf:1", "a case of uneven routing")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-
-        def is_done(found, **changes):
-            (folder / "policies.json").write_text(json.dumps(found))
-            wanted = {"effort": effort, "commit": "0123456789", "setting": setting, **changes}
-            return policies.is_done(folder, wanted["setting"], wanted["effort"], wanted["commit"])
-
-        expect(policies.is_done(folder, setting, effort, "0123456789"), False, "no result")
-        mine = document(setting, GRID)
-        expect(is_done(mine), True, "the same")
-        expect(is_done(mine, commit="9876543210"), False, "another commit")
-        expect(is_done(mine, effort=policies.Effort(5, 1)), False, "other rounds")
-        expect(is_done(mine, effort=policies.Effort(3, 2)), False, "other steps")
-        for field, value in {"emulated.scale": 50, "emulated.routing": "even", "model.n_layer": 2}.items():
-            other = setting._replace(fields={**setting.fields, field: value})
-            expect(is_done(mine, setting=other), False, f"another {field}")
-        expect(is_done(document(setting, GRID[:-1])), False, "other policies")
-        expect(is_done({key: mine[key] for key in ("ranks", "rounds", "steps", "policies")}), False,
-               "a program that wrote no config")
-
-
-# Makes the result of the setting that it is called with; its steps take as long as the rounds are many.
+# Makes a round; its steps take 100 ms.
 LANCET = """#!/usr/bin/env python3
-import json, pathlib, subprocess, sys
-words = sys.argv[1:]
-option = lambda name: words[words.index(name) + 1]
-config = {}
-for word in words:
-    field, separator, value = word.partition("=")
-    section, dot, name = field.partition(".")
-    if separator and dot:
-        config.setdefault(section, {})[name] = float(value) if value.replace(".", "", 1).isdigit() else value
-names = option("--policies").split(",")
-git = lambda *rest: subprocess.run(["git", "-C", ROOT, *rest], capture_output=True, text=True).stdout.strip()
-changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
-folder = pathlib.Path(option("--out"))
-folder.mkdir(parents=True)
-(folder / "policies.json").write_text(json.dumps({
-    "commit": git("rev-parse", "--short=10", "HEAD") + (" and changes" if changed else ""), "ranks": 4, "config": config,
-    "rounds": int(option("--repeats")), "steps": int(option("--steps")),
-    "policies": [{"policy": name, "ran": name, "plan": name, "predicted_ms": 100, "predicted_exposed_ms": 10,
-                  "step_ms": [100] * int(option("--repeats")), "late_pct": 0} for name in names]}))
+import json, pathlib, sys
+option = lambda name: sys.argv[sys.argv.index(name) + 1]
+names, folder = option("--policies").split(","), pathlib.Path(option("--out"))
+for name in names:
+    (folder / name).mkdir(parents=True)
+    times = {"step_ms": 100, "predicted_ms": 100, "late_pct": 0}
+    (folder / name / "metrics.jsonl").write_text(json.dumps(times) + "\\n")
+    (folder / name / "plan.ir").write_text("plan {}\\narena 1000000\\n")
+(folder / "policies.json").write_text(json.dumps({"policies": [
+    {"policy": name, "ran": name, "plan": name, "communications": []} for name in names]}))
 open(CALLS, "a").write(option("--repeats") + "\\n")
 """
 # Stands for scripts/emulate-cluster.sh: runs the command on this machine.
@@ -218,11 +195,11 @@ exec "$@"
 
 
 def resumed():
-    """A second call runs nothing; more rounds run the case again."""
+    """A second call runs nothing; more rounds run those that are missing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lancet, cluster, calls = folder / "lancet", folder / "cluster", folder / "calls"
-        lancet.write_text(LANCET.replace("ROOT", repr(str(ROOT))).replace("CALLS", repr(str(calls))))
+        lancet.write_text(LANCET.replace("CALLS", repr(str(calls))))
         cluster.write_text(CLUSTER)
         for program in (lancet, cluster):
             program.chmod(0o755)
@@ -241,48 +218,12 @@ emulated.main(parser.parse_args(sys.argv[1:]))
                                     lancet, "--folder", folder / "runs", "--out", folder / "out"],
                                    capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             expect(ended.returncode, 0, f"exit code, {ended.stderr}")
-        expect(calls.read_text().split(), ["3", "5", "3"], "rounds of the calls that ran the case")
-
-
-def checks():
-    def of(case, steps, predicted=100, exposed=40, late=0.1):
-        found = [policy(name, name, predicted, [step - 1, step, step + 9], late, exposed)
-                 for name, step in zip(emulated_checks.POLICIES, steps)]
-        return document(emulated_checks.CASES[case].setting(), found)
-
-    found = {name: of(name, [100] * 4) for name in emulated_checks.CASES}
-    expect(sorted(found), ["infinite-links", "no-computation", "scale-100-dilation-12", "scale-100-dilation-24",
-                           "scale-200-dilation-12", "scale-200-dilation-24", "scale-50-dilation-12",
-                           "scale-50-dilation-24"], "the cases")
-    # 60 ms of computation and 40 of the network, of a predicted 100.
-    found["infinite-links"] = of("infinite-links", [60, 60.5, 60.7, 59.3])
-    found["no-computation"] = of("no-computation", [40, 41, 41.3, 38.9], late=1.2)
-    found["scale-200-dilation-24"] = of("scale-200-dilation-24", [100, 101.9, 103, 97])
-    lines = emulated_checks.checked(found)
-    expect([line.holds() for line in lines[:4]], [True, True, False, False], "infinite links, within 1%")
-    expect([line.holds() for line in lines[4:8]], [True, True, False, True], "no computation, within 3%")
-    expect([line.holds() for line in lines[8:]], [True, True, False, False] * 2, "scales and dilations, within 2%")
-    near(lines[2].difference, 60.7 / 60 - 1, "the difference from the declared computation")
-    near(lines[7].difference, 38.9 / 40 - 1, "the difference from the network's time")
-    expect((lines[10].expected, lines[10].found), ("scale-50-dilation-24: 100.0 ms", "scale-200-dilation-24: 103.0 ms"),
-           "the two scales that differ most")
-    expect((lines[14].expected, lines[14].found), ("scale-200-dilation-12: 100.0 ms", "scale-200-dilation-24: 103.0 ms"),
-           "the two dilations that differ most")
-    text = emulated_checks.page(found)
-    expect("9 of 16 hold. The latest messages were 1.2% of a step late." in text, True, f"the summary: {text}")
-    expect("| no computation: step and network's time | `lancet_paper` | 40.0 ms | 41.3 ms | +3.2% | 3% | no |" in text, True,
-           f"a line of the page: {text}")
-    infinite = emulated_checks.CASES["infinite-links"]
-    expect(infinite.up(), ["--hosts", 4, "--rate", "20gbit"], "links without a limit that messages meet")
-    expect(infinite.setting().fields["emulated.hardware"].startswith("p3dn-v100:network.nic_gbit_per_s=1e6,"), True,
-           "infinite links on the declared side")
-    expect(emulated_checks.CASES["scale-50-dilation-24"].up()[:8],
-           ["--hosts", 4, "--hardware", "p3dn-v100", "--scale", 50, "--dilation", 24], "declared links")
+        expect(len(calls.read_text().split()), 5, "rounds that ran")
 
 
 if __name__ == "__main__":
     summaries(plans())
     one_list(sys.argv[1])
-    for test in (best_over_auto, pages, done, resumed, checks):
+    for test in (best_over_auto, pages, resumed):
         test()
         print(f"{test.__name__}: as expected")

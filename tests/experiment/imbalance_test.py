@@ -18,20 +18,16 @@ from bench.run import python_with  # noqa: E402
 # A step of `lancet` takes 100 ms, 10 more for each unit of S, and 5 more with the plan for even routing; sequential takes
 # twice as long. The fullest rank has 1 + S of the mean; a capacity of 1.25 drops 10% for each unit of S.
 LANCET = """#!/usr/bin/env python3
-import pathlib, sys
+import json, pathlib, sys
 words = dict(word.split("=", 1) for word in sys.argv if "=" in word)
 routing, capacity = words["emulated.routing"], float(words["model.capacity_factor"])
 skew = float(routing[5:]) if routing.startswith("zipf:") else 0 if routing == "even" else 2
 drops = 10 * skew if capacity < 2 else 0
-print(f"costs: emulated x; routing {routing}: the fullest rank has {1 + skew:.3f} of the mean load, {drops:.2f}% of the "
-      "tokens are dropped")
 given = "--plan" in sys.argv
-ms = 100 + 10 * skew + 5 * given
+ms = 100.0 + 10 * skew + 5 * given
 policies = [] if given else ["sequential", "tutel", "fastermoe", "comet", "flowmoe", "lancet_paper"]
-print("policy             step ms   compute")
-for policy in policies:
-    print(f"{policy:<16} {2 * ms:>9.1f} {0:>9.1f}")
-print(f"{'lancet *':<16} {ms:>9.1f} {0:>9.1f}")
+print(json.dumps({"fullest": 1 + skew, "kept": 1 - drops / 100, "policies": [
+    *({"policy": policy, "step_ms": 2 * ms} for policy in policies), {"policy": "lancet", "step_ms": ms}]}))
 if "--out" in sys.argv:
     pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).touch()
 """
@@ -87,24 +83,22 @@ def emulated():
     from bench import imbalance, policies
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        capacity, routing, out, setting = imbalance.emulated_points(folder)[1]
-        expect((capacity, routing, out.name), (1.25, "zipf:1", "emulated-1.25-zipf-1"), "a point")
-        config = {}
-        for field, value in setting.fields.items():
-            config.setdefault(field.split(".")[0], {})[field.split(".")[1]] = value
-        found = [{"policy": "sequential", "ran": "sequential", "plan": "a", "predicted_ms": 90, "step_ms": [100, 102, 98],
-                  "late_pct": 0.5},
-                 {"policy": "lancet", "ran": "lancet", "plan": "b", "predicted_ms": 75, "step_ms": [80, 85, 80], "late_pct": 2.5}]
-        out.mkdir()
-        (out / "policies.json").write_text(json.dumps({"commit": "0123456789", "ranks": 4, "rounds": 3, "steps": 2,
-                                                       "config": config, "policies": found}))
-        effort = policies.Effort(3, imbalance.EMULATED_STEPS)
-        expect([policies.is_done(out, setting, effort, commit) for commit in ("0123456789", "9876543210")], [True, False],
-               "a result of this commit, and of another")
+        results, case = policies.Results(folder, imbalance.POINTS), "emulated-1.25-zipf-1"
+        expect(imbalance.CASES[case], (1.25, "zipf:1"), "a point")
+        where, about = results.begin(case, imbalance.EMULATED_STEPS, "0123456789")
+        results.note(case, about)
+        for n, steps in enumerate(((100, 80), (102, 85), (98, 80)), 1):
+            for policy, step, predicted, late in zip(("sequential", "lancet"), steps, (90, 75), (0.5, 2.5)):
+                out = where / f"round-{n:02}" / policy
+                out.mkdir(parents=True)
+                (out / "metrics.jsonl").write_text(json.dumps({"step_ms": step, "predicted_ms": predicted, "late_pct": late}))
+                (out / "plan.ir").write_text("plan {}\narena 1\n")
+            (where / f"round-{n:02}/policies.json").write_text(json.dumps({"policies": [
+                {"policy": name, "ran": name, "plan": name, "communications": []} for name in ("sequential", "lancet")]}))
         rows = imbalance.emulated_rows(folder)
         expect([imbalance.emulated_cells(row) for row in rows], [
             [1.25, "zipf:1", "sequential", "100.0", "90.0", "1.000", "1.000", "0.5", "0123456789"],
-            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.225", "1.200", "2.5, too late", "0123456789"]], "its rows")
+            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.250", "1.200", "2.5, too late", "0123456789"]], "its rows")
         shift = {"commit": "0123456789", "settings": {**imbalance.EMULATED, **imbalance.SHIFT}, "kept": [[], []],
                  "replanned": [[], []]}
         (folder / "shift.json").write_text(json.dumps(shift))

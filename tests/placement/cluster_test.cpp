@@ -12,7 +12,7 @@ namespace {
 const std::string three_devices = R"({
   "what": "three", "devices": [
     {"name": "a", "hardware": "p3dn-v100", "up_gbit_per_s": 10, "down_gbit_per_s": 20, "latency_us": 3, "source": "t"},
-    {"name": "b", "hardware": "p3dn-v100:device.fp32_tflops=x0.5", "memory_mb": 100, "up_gbit_per_s": 40,
+    {"name": "b", "hardware": "p3dn-v100:device.fp32_tflops=7.85", "memory_mb": 100, "up_gbit_per_s": 40,
      "down_gbit_per_s": 4, "latency_us": 5, "source": "t"},
     {"name": "c", "hardware": "p3dn-v100", "source": "t"}],
   "links": [

@@ -24,11 +24,11 @@ config::Config experts_config(int experts, const std::vector<std::string>& more 
 Cluster devices_of(const std::vector<double>& speeds, double memory_mb = 16000) {
   std::string text = R"({"what": "a test", "devices": [)";
   for (std::size_t i = 0; i < speeds.size(); ++i)
-    text +=
-        fmt::format(R"({}{{"name": "d{}", "hardware": "p3dn-v100:device.fp32_tflops=x{},device.vector_tflops=x{},)"
-                    R"(device.memory_gb_per_s=x{},device.launch_us=1", "memory_mb": {}, "up_gbit_per_s": 90, )"
-                    R"("down_gbit_per_s": 90, "latency_us": 5, "source": "a test"}})",
-                    i > 0 ? ", " : "", i, speeds[i], speeds[i], speeds[i], i + 1 == speeds.size() ? memory_mb : 16000);
+    text += fmt::format(R"({}{{"name": "d{}", "hardware": "p3dn-v100:device.fp32_tflops={},device.vector_tflops={},)"
+                        R"(device.memory_gb_per_s={},device.launch_us=1", "memory_mb": {}, "up_gbit_per_s": 90, )"
+                        R"("down_gbit_per_s": 90, "latency_us": 5, "source": "a test"}})",
+                        i > 0 ? ", " : "", i, 15.7 * speeds[i], 15.7 * speeds[i], 900 * speeds[i],
+                        i + 1 == speeds.size() ? memory_mb : 16000);
   auto cluster = parse_cluster(text + "]}", "test");
   if (!cluster.ok()) FAIL(cluster.error().message);
   return *cluster;

@@ -30,11 +30,11 @@ config::Config step_config(int blocks, const std::vector<std::string>& more = {}
 Cluster cluster_of(const std::vector<std::pair<double, double>>& devices, double gbit_per_s = 20) {
   std::string text = R"({"what": "a test", "devices": [)";
   for (std::size_t i = 0; i < devices.size(); ++i)
-    text += fmt::format(R"({}{{"name": "d{}", "hardware": "p3dn-v100:device.fp32_tflops=x{},device.vector_tflops=x{},)"
-                        R"(device.memory_gb_per_s=x{}", "memory_mb": {}, "up_gbit_per_s": {}, "down_gbit_per_s": {}, )"
+    text += fmt::format(R"({}{{"name": "d{}", "hardware": "p3dn-v100:device.fp32_tflops={},device.vector_tflops={},)"
+                        R"(device.memory_gb_per_s={}", "memory_mb": {}, "up_gbit_per_s": {}, "down_gbit_per_s": {}, )"
                         R"("latency_us": 5, "source": "a test"}})",
-                        i > 0 ? ", " : "", i, devices[i].second, devices[i].second, devices[i].second, devices[i].first,
-                        gbit_per_s, gbit_per_s);
+                        i > 0 ? ", " : "", i, 15.7 * devices[i].second, 15.7 * devices[i].second,
+                        900 * devices[i].second, devices[i].first, gbit_per_s, gbit_per_s);
   auto cluster = parse_cluster(text + "]}", "test");
   if (!cluster.ok()) FAIL(cluster.error().message);
   return *cluster;

@@ -1,7 +1,6 @@
 // A declared machine: costs of ops and communication computed from a file of data-sheet and published numbers, for
 // machines on which nothing was measured. Ops follow a roofline over their work; all-to-all and all-reduce follow the
 // links within a node and the NICs between nodes. The file states the source of each number, this header the formulas.
-// A number that is not known exactly has a low and a high end besides its nominal value; a reader chooses among them.
 #pragma once
 #include <string>
 #include <string_view>
@@ -31,7 +30,7 @@ using LinkShares = std::vector<LinkShare>;
 double share_at(const LinkShares& shares, double places, double bytes);
 
 struct Hardware {
-  std::string name;  // the file's name without its extension, and the changes to its numbers
+  std::string name;  // the file's name without its extension, and what replaces its numbers
   std::string what;
 
   struct Device {
@@ -62,7 +61,7 @@ struct Hardware {
     double network_beside_compute = 0, network_beside_network = 0;  // Interference
     double signal_us = 0;  // from the end of an instruction to the start of one on another stream that waits for it
   } overlap;
-  std::string identity;  // 16 digits: a hash of the file's content and of the changes
+  std::string identity;  // 16 digits: a hash of the file's content and of what replaces its numbers
 
   // The number of nodes that `ranks` ranks occupy when each node is filled before the next.
   int nodes(int ranks) const;
@@ -118,19 +117,14 @@ double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
 // Reads NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the
-// program (shipped_files.h), both optionally followed by changes to the file's numbers, NAME:CHANGE,...:
-//   slow, fast               every number at the end of its band that makes steps longer, or shorter
-//   SECTION=slow             the numbers of a section (device, node, network, overlap)
-//   SECTION.FIELD=slow       one number, curve or table
-//   SECTION.FIELD=NUMBER     its value; of a curve or a table, every share
-//   SECTION.FIELD=xNUMBER    its value times a number
-// A later change goes before an earlier one: "fast,device=slow" is a slow device with fast links.
-// Config errors name the file and the field: no such hardware (the message lists the known names and the folders
-// searched), a number that is missing, has no source or is out of range, an unknown field, a change of no known field.
+// program (shipped_files.h). Behind either, NAME:SECTION.FIELD=NUMBER,... replaces values, of a curve or a table every
+// share: so the placement of stages gives each host its link and memory. Config errors name the file and the field: no
+// such hardware (the message lists the known names and the folders searched), a number that is missing, has no source
+// or is out of range, an unknown field.
 Result<Hardware> read_hardware(const std::string& name_or_path);
-Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view changes = {});
-// Splits NAME:CHANGE,... at the colon; without one, the changes are empty.
-std::pair<std::string, std::string> split_changes(const std::string& hardware);
+Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, std::string_view values = {});
+// Splits NAME:VALUES at the colon; without one, the values are empty.
+std::pair<std::string, std::string> split_values(const std::string& hardware);
 
 // The costs of a declared machine. Values of `measured`, if given, take precedence: its op times and, if it holds them,
 // its communication times, which must be of the same layout. The times of a group of ranks are all measured or all
@@ -168,10 +162,9 @@ class HardwareCosts final : public Costs {
 
   const Hardware& hardware() const { return hardware_; }
   const Layout& layout() const { return layout_; }
+  const Routing& routing() const { return routing_; }
   RankLoad load() const { return {routing_.fullest(), routing_.kept()}; }
   std::string describe() const;  // "p3dn-v100, declared: 16 ranks on 2 hosts"
-  // True if this many bytes fit into a device's memory besides what is reserved.
-  bool fits(std::int64_t bytes) const;
 
  private:
   bool network_measured(mesh::Axes group = {}) const {

@@ -5,7 +5,7 @@
 //     "devices": [
 //       {"name": "fast", "hardware": "p3dn-v100", "up_gbit_per_s": 44, "down_gbit_per_s": 42, "latency_us": 5,
 //        "source": "measured"},
-//       {"name": "slow", "hardware": "p3dn-v100:device.fp32_tflops=x0.5", "memory_mb": 8000, "source": "..."}
+//       {"name": "slow", "hardware": "p3dn-v100:device.fp32_tflops=7.85", "memory_mb": 8000, "source": "..."}
 //     ],
 //     "links": [{"from": "fast", "to": "slow", "gbit_per_s": 44.26, "latency_us": 2, "source": "..."}]
 //   }
@@ -32,7 +32,7 @@ struct Cluster {
   struct Device {
     std::string name;
     cost::Hardware hardware;
-    std::string hardware_file = {};  // as the cluster file names it, with changes to its numbers
+    std::string hardware_file = {};  // as the cluster file names it, with the values behind its name
     double memory_mb = 0;
   };
   std::vector<Device> devices;

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lancet/config/config.h"
@@ -21,12 +22,21 @@ struct PlanTarget {
   std::string profile_folder = {};
   // A declared machine (cost::read_hardware). Costs in `profile` take precedence; without it all costs are declared.
   std::string hardware = {};
+  // Of a declared machine: the tokens of the fullest expert over the mean, and whether whole buffers are sent and
+  // multiplied (cost::Routing).
+  double imbalance = 1;
+  bool padded = false;
+  bool must_fit = true;                // an emulated or declared device must hold what every plan of the step holds
   std::string plan_file = {};          // a plan of this step (plan_file.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
   bool bounds = false;                 // PlanRequest::bounds
   bool compare = true;                 // the report has the predictions of every policy
 };
+
+// A hash (16 hexadecimal digits) of the sources that decide the numbers of a plan on a declared machine: programs, ops'
+// descriptions, costs, model, planner, and the config's defaults.
+std::string_view simulator_build();
 
 struct PlannedStep {
   ir::Plan plan;
@@ -36,7 +46,9 @@ struct PlannedStep {
   planner::StageReport stage_times = {};
   cost::Profile profile;                // the measured costs; empty on a declared machine without a profile
   std::string costs;                    // their origin in words
+  cost::Routing routing = {};           // of a declared or an emulated machine
   std::int64_t memory = 0;              // bytes of a rank: parameters, states, inputs and the arena
+  double planning_ms = 0;               // processor time of the thread that planned
   bool crowded = false;                 // StepOptions::crowded, on this machine
   std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
 };
