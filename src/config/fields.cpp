@@ -172,7 +172,7 @@ constexpr Field table[] = {
         "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32"),
     ROW(train.sequence_parallel, any(),
         "with mesh.tensor > 1: activations between the pairs of products are split along the sequence over mesh.tensor, "
-        "which need not divide train.seq_len"),
+        "which divides train.seq_len"),
     ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores"),
     ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them"),
     ROW(train.deterministic, any(),

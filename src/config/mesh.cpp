@@ -62,6 +62,10 @@ Status check_tensor(const Config& config) {
     if (dimension.there && dimension.extent % tensor != 0)
       return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
                                       dimension.extent, dimension.what, dimension.tensors, tensor));
+  if (const Train& train = config.train; train.sequence_parallel && train.seq_len % tensor != 0)
+    return config_error(fmt::format(
+        "config: train.seq_len: expected a multiple of mesh.tensor = {} with train.sequence_parallel, found {}", tensor,
+        train.seq_len));
   return {};
 }
 

@@ -40,7 +40,7 @@ class MoeLayer {
   }
 
   TensorId build(TensorId x) {
-    const Route all = of_positions(by_padded_numbers(route(b_, block_, x, groups_, capacity_)));
+    const Route all = by_padded_numbers(route(b_, block_, x, groups_, capacity_));
     const Experts weights = experts();
     const TensorId routed = slots_ == groups_ * capacity_ ? through(x, all, weights) : in_windows(x, all, weights);
     return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
@@ -55,12 +55,6 @@ class MoeLayer {
     to.expert = numbers[0];
     to.filled = numbers[1];
     return to;
-  }
-
-  // The route of all positions, in which those without a token go to no expert.
-  Route of_positions(Route to) {
-    const auto choices = b_.padded("pad_choices", {to.weight, to.expert, to.slot}, name_ + ".gate");
-    return {choices[1], choices[0], choices[2], to.filled};
   }
 
   // The first window of the slots (ops/window) is an MoE layer as any other. Further ones, where an expert has more
@@ -79,7 +73,7 @@ class MoeLayer {
     return sum;
   }
 
-  // To the experts and back: [B,S',D] -> [B,S',D].
+  // To the experts and back: [B,S,D] -> [B,S,D].
   TensorId through(TensorId x, const Route& to, const Experts& weights) {
     const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}},
                                   name_ + ".dispatch")[0];  // [E,C,D]

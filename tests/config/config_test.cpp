@@ -325,31 +325,6 @@ TEST_CASE("every number except the seed has an upper limit") {
   CHECK(good("{}", {"train.seed=9223372036854775807"}).train.seed == INT64_MAX);
 }
 
-TEST_CASE("sizes count the padding of sequences that ranks split") {
-  const auto checked = [](std::vector<std::string> overrides, std::int64_t sequence) {
-    for (const char* more : {"mesh.tensor=4", "train.sequence_parallel=true", "model.n_head=4"})
-      overrides.emplace_back(more);
-    overrides.push_back("model.n_positions=" + std::to_string(sequence));
-    return check(good("{}", overrides), 4);
-  };
-  const std::vector<std::string> tokens{"train.micro_batch_size=1048576"};
-  CHECK(fault(checked(tokens, 2045)) ==
-        "config: train.micro_batch_size * train.seq_len with padding to mesh.tensor: expected at most 2147483647 "
-        "tokens, found 2147483648");
-  CHECK(fault(checked(tokens, 2048)) ==
-        "config: train.micro_batch_size * train.seq_len: expected at most 2147483647 tokens, found 2147483648");
-  const std::vector<std::string> logits{"train.micro_batch_size=10673", "model.moe_layer_freq=0"};
-  CHECK(fault(checked(logits, 2045)) ==
-        "config: the logits (train.micro_batch_size * seq_len * model.vocab_size) with padding to mesh.tensor: "
-        "expected at most 1099511627776 elements, found 1.1e+12");  // 10673 * 2048 * 50304; of 2045 below 2^40
-  CHECK(checked(logits, 2044).ok());
-  const std::vector<std::string> choices{"train.micro_batch_size=8192", "model.vocab_size=1000"};
-  CHECK(fault(checked(choices, 2045)) ==
-        "config: train.micro_batch_size * train.seq_len * model.num_experts_per_tok with padding to mesh.tensor: "
-        "expected at most 16777215 with MoE layers, found 16777216");
-  CHECK(checked(choices, 2044).ok());
-}
-
 TEST_CASE("a tensor that fits no machine is refused before any size overflows") {
   const auto error = [](std::vector<std::string> overrides, int ranks = 1) {
     return fault(check(good("{}", overrides), ranks));

@@ -91,7 +91,9 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
                    {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33", "model.moe_layer_freq=1"}),
               3)
             .ok());  // no block has an FFN of n_inner features
-  CHECK(check(good("{}", {"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}), 3).ok());
+  CHECK(error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
+        "config: train.seq_len: expected a multiple of mesh.tensor = 3 with train.sequence_parallel, found 32");
+  CHECK(check(good("{}", {"mesh.tensor=3", "train.sequence_parallel=false", "train.seq_len=32"}), 3).ok());
   const auto cut = [](const std::string& blocks) {
     return std::vector<std::string>{"mesh.stage=2", "model.n_layer=4", "mesh.stage_blocks=" + blocks};
   };

@@ -112,26 +112,6 @@ TEST_CASE("stages: evaluation and generated text are those of one rank") {
   }
 }
 
-TEST_CASE("meshes: evaluation and generated text are those of one rank where tensor splits sequences unevenly") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config files = test::config_with_files(folder, "run");
-  const auto uneven = [&](const Mesh& mesh) {
-    config::Config config = on_files(mesh, files, config::Router::switch_top1);
-    config.train.seq_len = 13;
-    config.train.sequence_parallel = true;
-    return config;
-  };
-  const Inferred expected = infer(uneven({}), 1)[0];
-  const Mesh mesh = GENERATE(test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2));
-  INFO(to_string(mesh));
-  for (const Inferred& found : infer(uneven(mesh), mesh.ranks())) {
-    CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
-    CHECK(found.greedy == expected.greedy);
-    CHECK(found.drawn == expected.drawn);
-  }
-}
-
 TEST_CASE("meshes: ranks with unlike numbers of experts evaluate and write what one rank does") {
   const test::InMemory place;
   const test::TemporaryFolder folder;

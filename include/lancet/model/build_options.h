@@ -41,7 +41,7 @@ struct BuildOptions {
   // then, from dispatch to combine, and all of them the room of the rank with the most.
   mesh::PaddedExperts experts = {};
   // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
-  // They have S' positions of a sequence (mesh/padded_sequence.h) on tensor_ranks ranks.
+  // tensor_ranks divides S then.
   bool sequence_parallel = false;
 };
 
