@@ -4,8 +4,7 @@ It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), 
 machine. One host has a core of this machine, the other a part of one and a slower link. First each host trains the
 whole model alone. The file HARDWARE, with its rates of arithmetic and memory multiplied such that this step is
 predicted as it ran, is then the host's in a cluster file; the rates of the links are those that the cluster is given.
-`lancet place --stages` answers for that cluster. What it answers and even stages run in turns under each schedule. Then
-run MoE layers whose experts the hosts have in equal shares, in unlike ones, and as `lancet place --experts` answers.
+`lancet place --stages` answers for that cluster. What it answers and even stages run in turns under each schedule.
 The tables go to docs/results/unlike_hosts.md.
 """
 import json
@@ -22,14 +21,11 @@ HARDWARE = "ethernet-10g-cpu"
 SPEEDS = ("device.fp32_tflops", "device.vector_tflops", "device.memory_gb_per_s")
 LATENCY_US = 100  # of HARDWARE
 SCHEDULES = ("1f1b", "zero_bubble")
-LAYERS, EXPERTS = 8, 12
+LAYERS = 8
 MODEL = {"model.n_layer": LAYERS, "model.n_embd": 256, "model.n_head": 8, "model.vocab_size": 2048,
          "train.seq_len": 256, "train.micro_batch_size": 4, "train.gradient_accumulation_steps": 8,
          "train.dtype": "fp32", "overlap.policy": "sequential"}
 DENSE = {**MODEL, "model.moe_layer_freq": 0}
-MOE = {**MODEL, "model.moe_layer_freq": 1, "model.experts_per_rank": "null", "model.num_local_experts": EXPERTS,
-       "model.router": "top_k", "model.num_experts_per_tok": 2, "train.gradient_accumulation_steps": 2}
-SHARES = ("[6, 6]", "[7, 5]", "[8, 4]", "[9, 3]")
 
 
 class Host(NamedTuple):
@@ -117,31 +113,13 @@ def in_stages(options, hosts):
     return found
 
 
-def with_experts(options, hosts):
-    """Returns the steps of each share of the experts, on the fast host and on the slow one."""
-    answer = json.loads(run.call([options.lancet, "place", policies.CONFIG, "--on", options.folder / "unlike.json",
-                                  "--experts", "--json", *run.sets(words(MOE))]).out)
-    placed = str([device["experts"] for device in answer["assignment"]])
-    hardware = next(setting.split("=", 1)[1] for setting in answer["set"] if setting.startswith("emulated.hardware="))
-    emulated = {"device": "emulated", **policies.fields_of(hardware, 1, 1)}
-    shares = list(dict.fromkeys([*SHARES, placed]))
-    sides, predicted = {}, {}
-    for share in shares:
-        fields = {**MOE, "mesh.expert_counts": share}
-        predicted[share] = planned_ms(options, {**fields, **emulated}, "--ranks", 2, "--hosts", 2)
-        sides[share] = lambda fields=fields, share=share: step_ms(
-            options, list(hosts.values()), fields, options.folder / f"experts-{shares.index(share)}")
-    ran = run.in_turns(options.rounds, sides)
-    return [Ran("placed" if share == placed else "", share, predicted[share], ran[share]) for share in shares]
-
-
 def rows_of(rans):
     return [[ran.name, ran.split, number(ran.predicted_ms), number(statistics.median(ran.step_ms)),
              f"{number(min(ran.step_ms))} to {number(max(ran.step_ms))}",
              signed_percent(ran.predicted_ms / statistics.median(ran.step_ms) - 1)] for ran in rans]
 
 
-def page(options, hosts, stages, experts):
+def page(options, hosts, stages):
     about = [[name, f"{host.cores:g}", host.mbit, number(host.alone_ms)] for name, host in hosts.items()]
     header = ["predicted", "run", "all rounds", "error"]
     return "\n".join([
@@ -155,11 +133,7 @@ def page(options, hosts, stages, experts):
         f"GPT-2 of {LAYERS} blocks of width {DENSE['model.n_embd']}, {DENSE['train.gradient_accumulation_steps']} micro "
         f"batches of {DENSE['train.micro_batch_size'] * DENSE['train.seq_len']} tokens. `lancet place --stages` chose "
         "`placed`:", "",
-        *markdown(["schedule", "stages: blocks", *header], rows_of(stages)), "",
-        f"The same with {EXPERTS} experts in each block and 2 a token, {MOE['train.gradient_accumulation_steps']} "
-        "micro batches on each host,", "policy `sequential`, the experts of the fast host and of the slow one; "
-        "`lancet place --experts` chose `placed`:", "",
-        *markdown(["", "`mesh.expert_counts`", *header], rows_of(experts)), ""])
+        *markdown(["schedule", "stages: blocks", *header], rows_of(stages)), ""])
 
 
 def add_arguments(parser):
@@ -173,7 +147,7 @@ def add_arguments(parser):
 def main(options):
     options.lancet = run.program(options)
     hosts = calibrated(options)
-    stages, experts = in_stages(options, hosts), with_experts(options, hosts)
+    stages = in_stages(options, hosts)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "unlike_hosts.md").write_text(page(options, hosts, stages, experts))
+    (options.out / "unlike_hosts.md").write_text(page(options, hosts, stages))
     return 0

@@ -87,8 +87,7 @@ std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
                shared_inner = double(m.shared_inner());
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence,
                group = double(config.group_sequences()) * sequence;
-  const double experts = double(m.experts(coordinates)),
-               of_rank = double(std::ranges::max(expert_counts(config, mesh))),
+  const double experts = double(m.experts(coordinates)), of_rank = experts / coordinates,
                share = m.buffer_factor() * double(m.num_experts_per_tok) * group / experts;
   const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
   // Text generation uses a capacity of all tokens at every expert.
@@ -98,7 +97,7 @@ std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
                ? "the experts' activations (experts * capacity * the larger of model.n_embd and "
                  "moe_intermediate_size)"
                : "the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
-           of_rank * coordinates * slots * std::max(expert_inner, width)},
+           experts * slots * std::max(expert_inner, width)},
           {m.moe_intermediate_size ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
                                    : "a rank's expert weights (experts * model.n_embd * n_inner)",
            of_rank * width * expert_inner},

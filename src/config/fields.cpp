@@ -216,9 +216,6 @@ constexpr Field table[] = {
     ROW(mesh.expert, between(1, most_ranks),
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
-    ROW(mesh.expert_counts, between(1, most_experts_per_layer),
-        "experts of a layer on each rank along expert, in their order, as in [6, 2]; their sum is the layer's experts; "
-        "[]: as many on each"),
     ROW(mesh.tensor, between(1, most_ranks),
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),

@@ -187,9 +187,6 @@ class Reader {
       return settings_.fail("policies." + choice.policy + ".padded", "true or false", shown(padded));
     const auto mesh = config::make_mesh(point.config, point.ranks);
     if (!mesh.ok()) return file_.fail(where, "a mesh that fits the ranks", mesh.error().message);
-    if (const auto& counts = point.config.mesh.expert_counts; point.source == Source::simulated && !counts.empty())
-      return file_.fail(where, "mesh.expert_counts = [] where points are simulated",
-                        fmt::format("[{}]", fmt::join(counts, ", ")));
     const std::int64_t experts = point.config.model.experts((*mesh)[mesh::Axis::expert]);
     const config::Model& model = point.config.model;
     // Experts that choose fill all their slots.

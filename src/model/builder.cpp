@@ -49,7 +49,6 @@ void Builder::split_features(TensorId id, const Split& features) {
 
 TensorId Builder::add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
   parameter.is_experts = dimensions[0] == over_experts;
-  if (parameter.is_experts) parameter.experts = options_.experts;
   const TensorId id = program.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape});
   annotate(id, std::move(dimensions));
   parameters.push_back(std::move(parameter));

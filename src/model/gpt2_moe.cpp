@@ -117,9 +117,8 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Gpt2(model, options).build();
 }
 
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks,
-                                  const mesh::PaddedExperts& experts) {
-  const BuildOptions options{.tensor_ranks = tensor_ranks, .experts = experts};
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks) {
+  const BuildOptions options{.tensor_ranks = tensor_ranks};
   return Gpt2(model, options).take_parameters();
 }
 

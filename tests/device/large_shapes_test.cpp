@@ -361,10 +361,6 @@ const OfRanks steps_of_ranks[] = {
     {"collective_matmul", 4, [](config::Config& c) { c.overlap.memory_factor = 2; }},
     {"sequential", 0,
      [](config::Config& c) {
-       c.mesh.tensor = 2, c.mesh.expert_counts = {5, 3};
-     }},
-    {"sequential", 0,
-     [](config::Config& c) {
        c.train.optimizer = config::Optimizer::sgd, c.train.gradient_accumulation_steps = 2;
        c.train.zero = 1, c.train.reduce_dtype = DType::bf16;
      }},

@@ -25,7 +25,6 @@ struct PlanTarget {
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
   bool bounds = false;                 // PlanRequest::bounds
-  bool compare = true;                 // the report has the predictions of every policy
 };
 
 struct PlannedStep {
