@@ -8,8 +8,6 @@ void add_bench(CLI::App& app, Selection& selection) {
   add_bench_network(*bench, selection);
   add_bench_policies(*bench, selection);
   add_bench_sweep(*bench, selection);
-  add_bench_import_nccl(*bench, selection);
-  add_bench_checkpoint(*bench, selection);
   add_bench_ops(*bench, selection);
 }
 
