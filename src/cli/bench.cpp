@@ -7,8 +7,6 @@ void add_bench(CLI::App& app, Selection& selection) {
   bench->require_subcommand(1);
   add_bench_network(*bench, selection);
   add_bench_policies(*bench, selection);
-  add_bench_import_nccl(*bench, selection);
-  add_bench_checkpoint(*bench, selection);
   add_bench_ops(*bench, selection);
 }
 

@@ -10,8 +10,6 @@ std::string commit();
 
 void add_bench_ops(CLI::App& bench, Selection& selection);
 void add_bench_network(CLI::App& bench, Selection& selection);
-void add_bench_checkpoint(CLI::App& bench, Selection& selection);
-void add_bench_import_nccl(CLI::App& bench, Selection& selection);
 void add_bench_policies(CLI::App& bench, Selection& selection);
 
 }  // namespace lancet::cli

@@ -1,6 +1,5 @@
 // lancet place: chooses a device for each op of a model, on a cluster of unlike devices.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +13,6 @@
 #include "lancet/placement/timetable.h"
 #include "load_config.h"
 #include "numbers.h"
-#include "place_experts.h"
 #include "place_stages.h"
 
 namespace lancet::cli {
@@ -25,7 +23,7 @@ using placement::Problem;
 
 struct PlaceArguments {
   std::string cluster, solver = "search";
-  bool training = false, stages = false, experts = false, fine = false, json = false;
+  bool training = false, stages = false, fine = false, json = false;
   std::optional<double> seconds;
   std::uint64_t seed = 1;
 };
@@ -170,12 +168,10 @@ std::string text_of_answer(const placement::ModelGraph& graph, const placement::
   return text + "\n" + table_of_runs(problem, answer.fine);
 }
 
-// Stages and shares of experts are searched. The solvers besides search and milp neither draw random numbers nor search
-// for a time.
+// Stages are searched. The solvers besides search and milp neither draw random numbers nor search for a time.
 Status check_options_of_search(const PlaceArguments& arguments, bool seeded) {
-  if ((arguments.stages || arguments.experts) && arguments.solver != "search")
-    return config_error(fmt::format("--{}: expected --solver search, found {}", arguments.stages ? "stages" : "experts",
-                                    arguments.solver));
+  if (arguments.stages && arguments.solver != "search")
+    return config_error(fmt::format("--stages: expected --solver search, found {}", arguments.solver));
   if (arguments.solver == "search" || arguments.solver == "milp" || (!seeded && !arguments.seconds)) return {};
   return config_error(fmt::format("{}: expected --solver search or milp, found {}", seeded ? "--seed" : "--time-limit",
                                   arguments.solver));
@@ -194,21 +190,9 @@ Status place_in_stages(const config::Config& config, const placement::Cluster& c
                text_of_stages(*answer, cluster, seconds));
 }
 
-Status place_expert_shares(const config::Config& config, const placement::Cluster& cluster,
-                           const PlaceArguments& arguments) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto answer = placement::place_experts(config, cluster, arguments.seconds.value_or(30));
-  if (!answer.ok()) return Error{answer.error().code, cluster.name + ": " + answer.error().message};
-  const double seconds = seconds_since(start);
-  if (arguments.json) return print(json_of_experts(*answer, cluster, seconds));
-  return print(fmt::format("cluster: {}, {}\n", cluster.name, cluster.what) +
-               text_of_experts(*answer, cluster, seconds));
-}
-
 Status place(const config::Config& config, const PlaceArguments& arguments) {
   LANCET_ASSIGN(const placement::Cluster cluster, placement::read_cluster(arguments.cluster));
   if (arguments.stages) return place_in_stages(config, cluster, arguments);
-  if (arguments.experts) return place_expert_shares(config, cluster, arguments);
   LANCET_TRY(config::check(config, 1));
   const auto task = arguments.training ? placement::Task::training : placement::Task::forward;
   LANCET_ASSIGN(const placement::ModelGraph graph, placement::model_graph(config, cluster, task));
@@ -248,22 +232,15 @@ void add_place(CLI::App& app, Selection& selection) {
   CLI::Option* stages =
       command->add_flag("--stages", arguments->stages,
                         "Place a training step as pipeline stages of whole blocks, as lancet train runs it");
-  CLI::Option* experts = command->add_flag("--experts", arguments->experts,
-                                           "Place the experts of each MoE layer in shares, as lancet train runs them");
   command->add_flag("--no-coarsen", arguments->fine, "Place each op by itself, none fused with its neighbours");
   command
       ->add_option("--time-limit", arguments->seconds,
                    "Seconds of milp (with the search that it begins with) or search; left out: 60 and 2, with --stages "
-                   "or --experts "
                    "30")
       ->check(between(0.001, 86400));
   const CLI::Option* seed = add_seed_option(*command, arguments->seed, "Of the random numbers of search");
   command->add_flag("--json", arguments->json, "Print one JSON object, with the start and end of each op");
-  for (const char* of_graph : {"--training", "--no-coarsen", "--seed"}) {
-    stages->excludes(of_graph);
-    experts->excludes(of_graph);
-  }
-  stages->excludes(experts);
+  for (const char* of_graph : {"--training", "--no-coarsen", "--seed"}) stages->excludes(of_graph);
   command->callback([config_arguments, arguments, seed, &selection] {
     selection.local = [config_arguments, arguments, seed]() -> Status {
       LANCET_TRY(check_options_of_search(*arguments, seed->count() > 0));

@@ -7,7 +7,6 @@
 
 #include "check_router.h"
 #include "lancet/config/config.h"
-#include "lancet/mesh/padded_sequence.h"
 #include "refused.h"
 
 namespace lancet::config {
@@ -62,35 +61,21 @@ Status check_groups(const Config& config) {
 struct Size {
   const char* what;
   double elements;
-  bool of_sequences = false;  // with the padding of sequences
 };
-
-// A sequence's positions S', of which those after its tokens are padding.
-std::int64_t positions_of(const Config& config, const mesh::Mesh& mesh) {
-  const Train& t = config.train;
-  return t.sequence_parallel ? mesh::padded_sequence(t.seq_len, mesh[mesh::Axis::tensor]) : t.seq_len;
-}
-
-// What an error adds to a product of fields with train.seq_len, where the number that it names has padding.
-const char* padding_note(const Config& config, const mesh::Mesh& mesh) {
-  return positions_of(config, mesh) > config.train.seq_len ? " with padding to mesh.tensor" : "";
-}
 
 std::vector<Size> dense_sizes(const Config& config, const mesh::Mesh& mesh) {
   const Model& m = config.model;
   const Train& t = config.train;
   const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
-  const double sequence = double(positions_of(config, mesh)), tokens = double(t.micro_batch_size) * sequence;
+  const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
   return {{"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * mesh.data * mesh.expert)",
-           tokens * double(t.gradient_accumulation_steps) * mesh.size(mesh::batch_axes), true},
-          {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary,
-           true},
+           tokens * double(t.gradient_accumulation_steps) * mesh.size(mesh::batch_axes)},
+          {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
           {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
           {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
-          {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * 3 * width, true},
+          {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * 3 * width},
           {"the attention's weight (3 * model.n_embd^2)", 3 * width * width},
-          {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width),
-           true},
+          {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
           {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
 }
 
@@ -100,26 +85,25 @@ std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
   const int coordinates = mesh[mesh::Axis::expert];
   const double width = double(m.n_embd), expert_inner = double(m.expert_inner()),
                shared_inner = double(m.shared_inner());
-  const double sequence = double(positions_of(config, mesh)), tokens = double(t.micro_batch_size) * sequence,
+  const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence,
                group = double(config.group_sequences()) * sequence;
-  const double experts = double(m.experts(coordinates)),
-               of_rank = double(std::ranges::max(expert_counts(config, mesh))),
+  const double experts = double(m.experts(coordinates)), of_rank = experts / coordinates,
                share = m.buffer_factor() * double(m.num_experts_per_tok) * group / experts;
   const double of_group = std::min(std::max(std::ceil(share), 1.0), group);
   // Text generation uses a capacity of all tokens at every expert.
   const double slots = std::max(tokens / group * of_group, t.sample_tokens > 0 ? sequence : 0.0);
-  return {{"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts, true},
+  return {{"the router's logits (train.micro_batch_size * seq_len * experts)", tokens * experts},
           {m.moe_intermediate_size
                ? "the experts' activations (experts * capacity * the larger of model.n_embd and "
                  "moe_intermediate_size)"
                : "the experts' activations (experts * capacity * the larger of model.n_embd and n_inner)",
-           of_rank * coordinates * slots * std::max(expert_inner, width), true},
+           experts * slots * std::max(expert_inner, width)},
           {m.moe_intermediate_size ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
                                    : "a rank's expert weights (experts * model.n_embd * n_inner)",
            of_rank * width * expert_inner},
           {"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
            "expert's width)",
-           tokens * shared_inner, true},
+           tokens * shared_inner},
           {"the shared experts' weights (model.n_embd * n_shared_experts * an expert's width)", width * shared_inner}};
 }
 
@@ -127,33 +111,32 @@ std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
 Status check_choices(const Config& config, const mesh::Mesh& mesh) {
   const Model& m = config.model;
   if (!m.has_moe()) return {};
-  const double tokens = double(config.train.micro_batch_size) * double(positions_of(config, mesh));
+  const double tokens = double(config.train.micro_batch_size) * double(config.train.seq_len);
   if (const double pairs = tokens * double(m.experts(mesh[mesh::Axis::expert]));
       m.experts_choose() && pairs > double(most_routed))
     return refused(
-        "train.micro_batch_size * train.seq_len * experts{}: expected at most {} with model.router \"expert_choice\", "
+        "train.micro_batch_size * train.seq_len * experts: expected at most {} with model.router \"expert_choice\", "
         "found {:.0f}",
-        padding_note(config, mesh), most_routed, pairs);
+        most_routed, pairs);
   if (const double choices = tokens * double(m.num_experts_per_tok); choices > double(most_routed))
     return refused(
-        "train.micro_batch_size * train.seq_len * model.num_experts_per_tok{}: expected at most {} with MoE layers, "
+        "train.micro_batch_size * train.seq_len * model.num_experts_per_tok: expected at most {} with MoE layers, "
         "found {:.0f}",
-        padding_note(config, mesh), most_routed, choices);
+        most_routed, choices);
   return {};
 }
 
 // Checks the tokens of a micro batch and the elements of the largest tensors.
 Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
-  if (const double tokens = double(config.train.micro_batch_size) * double(positions_of(config, mesh));
+  if (const double tokens = double(config.train.micro_batch_size) * double(config.train.seq_len);
       tokens > double(most_tokens))
-    return refused("train.micro_batch_size * train.seq_len{}: expected at most {} tokens, found {:.0f}",
-                   padding_note(config, mesh), most_tokens, tokens);
+    return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens, found {:.0f}", most_tokens,
+                   tokens);
   std::vector<Size> sizes = dense_sizes(config, mesh);
   if (config.model.has_moe()) std::ranges::copy(moe_sizes(config, mesh), std::back_inserter(sizes));
   for (const Size& size : sizes)
     if (size.elements > double(most_elements))
-      return refused("{}{}: expected at most {} elements, found {:.4g}", size.what,
-                     size.of_sequences ? padding_note(config, mesh) : "", most_elements, size.elements);
+      return refused("{}: expected at most {} elements, found {:.4g}", size.what, most_elements, size.elements);
   return check_choices(config, mesh);
 }
 

@@ -172,7 +172,7 @@ constexpr Field table[] = {
         "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32"),
     ROW(train.sequence_parallel, any(),
         "with mesh.tensor > 1: activations between the pairs of products are split along the sequence over mesh.tensor, "
-        "which need not divide train.seq_len"),
+        "which divides train.seq_len"),
     ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores"),
     ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them"),
     ROW(train.deterministic, any(),
@@ -216,9 +216,6 @@ constexpr Field table[] = {
     ROW(mesh.expert, between(1, most_ranks),
         "ranks among which the batch and the experts of a layer are split; null: the largest divisor of the experts "
         "that divides the ranks, or what data leaves"),
-    ROW(mesh.expert_counts, between(1, most_experts_per_layer),
-        "experts of a layer on each rank along expert, in their order, as in [6, 2]; their sum is the layer's experts; "
-        "[]: as many on each"),
     ROW(mesh.tensor, between(1, most_ranks),
         "ranks among which attention, FFNs, experts and the vocabulary are split; a divisor of the heads, of n_inner "
         "and of moe_intermediate_size"),

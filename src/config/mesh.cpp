@@ -8,7 +8,6 @@
 
 #include "lancet/base/check.h"
 #include "lancet/config/config.h"
-#include "lancet/mesh/padded_experts.h"
 
 namespace lancet::config {
 namespace {
@@ -62,17 +61,19 @@ Status check_tensor(const Config& config) {
     if (dimension.there && dimension.extent % tensor != 0)
       return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
                                       dimension.extent, dimension.what, dimension.tensors, tensor));
+  if (const Train& train = config.train; train.sequence_parallel && train.seq_len % tensor != 0)
+    return config_error(fmt::format(
+        "config: train.seq_len: expected a multiple of mesh.tensor = {} with train.sequence_parallel, found {}", tensor,
+        train.seq_len));
   return {};
 }
 
 std::string size_text(const std::optional<std::int64_t>& size) { return size ? std::to_string(*size) : "null"; }
 
-// expert: the size of the axis `expert`, if the config says it.
-Error wrong_product(const MeshSizes& sizes, const std::optional<std::int64_t>& expert, int ranks) {
+Error wrong_product(const MeshSizes& sizes, int ranks) {
   return config_error(fmt::format(
-      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}{}, tensor {}, stage {}",
-      ranks, size_text(sizes.data), size_text(expert),
-      !sizes.expert && expert ? " (the numbers of mesh.expert_counts)" : "", sizes.tensor, sizes.stage));
+      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}, tensor {}, stage {}", ranks,
+      size_text(sizes.data), size_text(sizes.expert), sizes.tensor, sizes.stage));
 }
 
 // The largest size of `expert` that fits a layer's experts and divides `ranks`.
@@ -81,23 +82,8 @@ std::int64_t widest_expert(const Model& model, std::int64_t ranks) {
   return model.num_local_experts ? std::gcd(*model.num_local_experts, ranks) : ranks;
 }
 
-Status check_expert_counts(const Config& config, std::int64_t expert) {
-  const std::vector<std::int64_t>& counts = config.mesh.expert_counts;
-  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0}),
-                     experts = config.model.experts(int(expert));
-  if (counts.size() > mesh::PaddedExperts::most_ranks)
-    return config_error(fmt::format("config: mesh.expert_counts: expected at most {} numbers, found {}",
-                                    mesh::PaddedExperts::most_ranks, counts.size()));
-  if (std::ssize(counts) == expert && all == experts) return {};
-  return config_error(
-      fmt::format("config: mesh.expert_counts: expected {} number{}, one for each rank along expert, whose sum is the "
-                  "{} experts of a layer, found [{}]",
-                  expert, expert == 1 ? "" : "s", experts, fmt::join(counts, ", ")));
-}
-
 Status check_expert(const Config& config, std::int64_t expert) {
   const Model& model = config.model;
-  if (!config.mesh.expert_counts.empty()) return check_expert_counts(config, expert);
   if (!model.has_moe() && expert != 1)
     return config_error(
         fmt::format("config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found {}", expert));
@@ -115,14 +101,12 @@ Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   const MeshSizes& sizes = config.mesh;
   LANCET_TRY(check_stage(config));
   LANCET_TRY(check_tensor(config));
-  std::optional<std::int64_t> given_expert = sizes.expert;
-  if (!given_expert && !sizes.expert_counts.empty()) given_expert = std::ssize(sizes.expert_counts);
-  const std::int64_t given = sizes.data.value_or(1) * given_expert.value_or(1) * sizes.tensor * sizes.stage;
-  if (ranks % given != 0) return wrong_product(sizes, given_expert, ranks);
+  const std::int64_t given = sizes.data.value_or(1) * sizes.expert.value_or(1) * sizes.tensor * sizes.stage;
+  if (ranks % given != 0) return wrong_product(sizes, ranks);
   std::int64_t rest = ranks / given;
   std::int64_t expert = 1, data = 1;
-  if (given_expert) {
-    expert = *given_expert;
+  if (sizes.expert) {
+    expert = *sizes.expert;
   } else {
     expert = sizes.data && config.model.has_moe() ? rest : widest_expert(config.model, rest);
     rest /= expert;
@@ -133,7 +117,7 @@ Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
     data = rest;
     rest = 1;
   }
-  if (rest != 1) return wrong_product(sizes, given_expert, ranks);
+  if (rest != 1) return wrong_product(sizes, ranks);
   LANCET_TRY(check_expert(config, expert));
   mesh::Mesh mesh;
   mesh[Axis::stage] = int(sizes.stage);
@@ -141,12 +125,6 @@ Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   mesh[Axis::expert] = int(expert);
   mesh[Axis::tensor] = int(sizes.tensor);
   return mesh;
-}
-
-std::vector<std::int64_t> expert_counts(const Config& config, const mesh::Mesh& mesh) {
-  if (!config.model.has_moe() || !config.mesh.expert_counts.empty()) return config.mesh.expert_counts;
-  const int ranks = mesh[Axis::expert];
-  return std::vector<std::int64_t>(std::size_t(ranks), config.model.experts(ranks) / ranks);
 }
 
 mesh::Mesh mesh_of(const Config& config, int ranks) {

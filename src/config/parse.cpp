@@ -227,15 +227,7 @@ Status read_fields(Config& config, const json& root, const Origin& origin) {
   return {};
 }
 
-}  // namespace
-
-Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides) {
-  LANCET_ASSIGN(json root, read_syntax(text, origin));
-  Origin origins{origin, {}};
-  for (const std::string& assignment : overrides) {
-    LANCET_TRY(apply(root, assignment));
-    origins.overridden.insert(assignment.substr(0, assignment.find('=')));
-  }
+Result<Config> config_of(const json& root, const Origin& origins) {
   Config config;
   LANCET_TRY(read_fields(config, root, origins));
   Model& model = config.model;
@@ -245,6 +237,29 @@ Result<Config> parse(std::string_view text, std::string_view origin, std::span<c
   if (model.has_moe() && !model.experts_per_rank && !model.num_local_experts) model.experts_per_rank = 2;
   if (config.train.seq_len == 0) config.train.seq_len = model.n_positions;
   return config;
+}
+
+}  // namespace
+
+Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides) {
+  LANCET_ASSIGN(json root, read_syntax(text, origin));
+  Origin origins{origin, {}};
+  for (const std::string& assignment : overrides) {
+    LANCET_TRY(apply(root, assignment));
+    origins.overridden.insert(assignment.substr(0, assignment.find('=')));
+  }
+  return config_of(root, origins);
+}
+
+Result<Config> parse_saved(std::string_view text, std::string_view origin) {
+  LANCET_ASSIGN(json root, read_syntax(text, origin));
+  auto& sections = root.get_ref<json::object_t&>();
+  std::erase_if(sections, [](const auto& entry) { return !is_section(entry.first) && !find_field(entry.first); });
+  for (auto& section : sections)
+    if (section.first != "model" && section.second.is_object())
+      std::erase_if(section.second.get_ref<json::object_t&>(),
+                    [&](const auto& field) { return !find_field(section.first + "." + field.first); });
+  return config_of(root, {origin, {}});
 }
 
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides) {

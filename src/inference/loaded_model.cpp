@@ -88,9 +88,7 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   } catch (const std::bad_alloc&) {
     return config_error("expected memory for the weights, found less");
   }
-  store_.set_experts(mesh::PaddedExperts(config_.mesh.expert_counts));
-  for (const model::Parameter& parameter :
-       model::parameters(config_.model.on(mesh), mesh[mesh::Axis::tensor], store_.experts()))
+  for (const model::Parameter& parameter : model::parameters(config_.model.on(mesh), mesh[mesh::Axis::tensor]))
     store_.set_padding(parameter.name, parameter.extra_rows);
   return run::load_parameters(folder.checkpoint, store_);
 }

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "lancet/mesh/padded_sequence.h"
-
 namespace lancet::model {
 
 Builder::Builder(const config::Model& model, const BuildOptions& options)
@@ -49,21 +47,8 @@ void Builder::split_features(TensorId id, const Split& features) {
   if (splits_sequence()) annotate(id, {over_batch, whole, features});
 }
 
-std::int64_t Builder::positions() const {
-  return splits_sequence() ? mesh::padded_sequence(options_.sequence, options_.tensor_ranks) : options_.sequence;
-}
-
-std::vector<TensorId> Builder::padded(std::string_view op, std::vector<TensorId> operands, const std::string& label) {
-  if (positions() == options_.sequence) return operands;
-  return emit(op, std::move(operands), {{"sequence", options_.sequence}, {"positions", positions()}}, label);
-}
-
-TensorId Builder::to_positions(TensorId x, const std::string& label) { return padded("pad_positions", {x}, label)[0]; }
-TensorId Builder::to_tokens(TensorId x, const std::string& label) { return padded("cut_positions", {x}, label)[0]; }
-
 TensorId Builder::add(Parameter parameter, DType dtype, std::vector<Split> dimensions) {
   parameter.is_experts = dimensions[0] == over_experts;
-  if (parameter.is_experts) parameter.experts = options_.experts;
   const TensorId id = program.add_named(TensorKind::parameter, parameter.name, {dtype, parameter.shape});
   annotate(id, std::move(dimensions));
   parameters.push_back(std::move(parameter));

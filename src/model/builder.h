@@ -46,13 +46,6 @@ class Builder {
   // tensor inside a pair along the features (Korthikanti et al., Reducing Activation Recomputation, section 4.2.2).
   void split_sequence(TensorId id);
   void split_features(TensorId id, const Split& features);
-  // The positions of a sequence there, S': its tokens S, or the next number that the shards divide.
-  std::int64_t positions() const;
-  // [B,S,...] -> [B,S',...] with zeros at the padding, and back. Both return x where there is no padding.
-  TensorId to_positions(TensorId x, const std::string& label);
-  TensorId to_tokens(TensorId x, const std::string& label);
-  // The results of an op (ops/pad_positions) that pads what it reads; the operands where there is no padding.
-  std::vector<TensorId> padded(std::string_view op, std::vector<TensorId> operands, const std::string& label);
 
   // Every parameter is annotated, so that all Programs of a model spread it alike.
   TensorId add(Parameter parameter, DType dtype, std::vector<Split> dimensions);

@@ -32,13 +32,12 @@ class Gpt2 : private Builder {
     if (decodes()) cursor_ = program.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = decodes() ? emit("embedding_at", {tokens_input, wte, wpe, cursor_}, {}, "wte")[0]
                    : emit("embedding", {tokens_input, wte, wpe}, {}, "wte")[0];  // [B,S,D]
-    x_ = to_positions(x_, "wte");                                                // [B,S',D]
     split_sequence(x_);
     for (std::int64_t i = 0; i < model().n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
     if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
     const TensorId logits =
-        emit("linear", {y, wte}, product_of(program.type(y).shape.rows()), "lm_head")[0];  // [B,S',V']
+        emit("linear", {y, wte}, product_of(program.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
     split_features(logits, over_tensor);
     finish(logits);
     return std::move(program);
@@ -89,8 +88,7 @@ class Gpt2 : private Builder {
       program.add_output("logits", logits);
       return;
     }
-    TensorId targets = input("targets", program.type(tokens_input).shape);
-    targets = padded("pad_targets", {targets}, "lm_head.loss")[0];  // [B,S']
+    const TensorId targets = input("targets", program.type(tokens_input).shape);
     program.add_output("loss", loss(logits, targets));
     std::rotate(program.outputs.begin(), program.outputs.end() - 1, program.outputs.end());  // it comes first
   }
@@ -106,7 +104,7 @@ class Gpt2 : private Builder {
     }
     const TensorId stats =
         emit("logit_stats", {logits, targets}, {{"vocabulary", model().vocab_size}, {"blocks", blocks}},
-             "lm_head.stats")[0];  // [blocks,B,S',2]
+             "lm_head.stats")[0];  // [blocks,B,S,2]
     return emit("loss_of_stats", {stats, targets}, {{"total_tokens", total}}, "lm_head.loss")[0];
   }
 
@@ -119,9 +117,8 @@ ir::Program build_forward(const config::Model& model, const BuildOptions& option
   return Gpt2(model, options).build();
 }
 
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks,
-                                  const mesh::PaddedExperts& experts) {
-  const BuildOptions options{.tensor_ranks = tensor_ranks, .experts = experts};
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks) {
+  const BuildOptions options{.tensor_ranks = tensor_ranks};
   return Gpt2(model, options).take_parameters();
 }
 

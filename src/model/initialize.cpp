@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -20,11 +19,8 @@ class Draw {
       : parameter_(parameter),
         drawn_(parameter.shape.elements() - parameter.unused),
         of_stream_(parameter.is_experts ? parameter.shape.elements() / parameter.shape[0] : drawn_) {
-    for (std::int64_t n = 0; parameter.is_experts && n < parameter.shape[0]; ++n) {
-      const auto expert = parameter.experts.expert(n);
-      streams_.push_back(expert ? std::optional(Philox(seed, stream_of(fmt::format("{}.{}", parameter.name, *expert))))
-                                : std::nullopt);
-    }
+    for (std::int64_t expert = 0; parameter.is_experts && expert < parameter.shape[0]; ++expert)
+      streams_.emplace_back(Philox(seed, stream_of(fmt::format("{}.{}", parameter.name, expert))));
     if (!parameter.is_experts) streams_.emplace_back(Philox(seed, stream_of(parameter.name)));
   }
 
@@ -43,20 +39,16 @@ class Draw {
       const std::int64_t stream = first / of_stream_, at = first % of_stream_,
                          count = std::min({in_cache, of_stream_ - at, std::int64_t(rest.size())});
       const std::span<float> piece = rest.first(std::size_t(count));
-      if (const auto& random = streams_[std::size_t(stream)]) {
-        random->normals(std::uint64_t(at), piece);
-        for (float& value : piece) value *= *parameter_.deviation;
-      } else {
-        std::ranges::fill(piece, 0.f);
-      }
+      streams_[std::size_t(stream)].normals(std::uint64_t(at), piece);
+      for (float& value : piece) value *= *parameter_.deviation;
       rest = rest.subspan(piece.size());
       first += count;
     }
   }
 
   const Parameter& parameter_;
-  std::int64_t drawn_, of_stream_;              // elements: all but the padding; those of one random stream
-  std::vector<std::optional<Philox>> streams_;  // none of padding among experts
+  std::int64_t drawn_, of_stream_;  // elements: all but the padding; those of one random stream
+  std::vector<Philox> streams_;
 };
 
 }  // namespace

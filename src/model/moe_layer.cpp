@@ -40,29 +40,13 @@ class MoeLayer {
   }
 
   TensorId build(TensorId x) {
-    const Route all = of_positions(by_padded_numbers(route(b_, block_, x, groups_, capacity_)));
+    const Route all = route(b_, block_, x, groups_, capacity_);
     const Experts weights = experts();
     const TensorId routed = slots_ == groups_ * capacity_ ? through(x, all, weights) : in_windows(x, all, weights);
     return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
   }
 
  private:
-  // The route to the experts' tensors, by padded numbers.
-  Route by_padded_numbers(Route to) {
-    if (!b_.options().experts.pads()) return to;
-    const auto numbers = b_.emit("pad_experts", {to.expert, to.slot, to.filled},
-                                 {{"counts", mesh::to_string(b_.options().experts)}}, name_ + ".gate");
-    to.expert = numbers[0];
-    to.filled = numbers[1];
-    return to;
-  }
-
-  // The route of all positions, in which those without a token go to no expert.
-  Route of_positions(Route to) {
-    const auto choices = b_.padded("pad_choices", {to.weight, to.expert, to.slot}, name_ + ".gate");
-    return {choices[1], choices[0], choices[2], to.filled};
-  }
-
   // The first window of the slots (ops/window) is an MoE layer as any other. Further ones, where an expert has more
   // choices than a window has slots, take a round each, in the body of a repeat.
   TensorId in_windows(TensorId x, const Route& all, const Experts& weights) {
@@ -79,7 +63,7 @@ class MoeLayer {
     return sum;
   }
 
-  // To the experts and back: [B,S',D] -> [B,S',D].
+  // To the experts and back: [B,S,D] -> [B,S,D].
   TensorId through(TensorId x, const Route& to, const Experts& weights) {
     const TensorId sent = b_.emit("dispatch", {x, to.expert, to.slot, to.filled}, {{"slots", slots_}},
                                   name_ + ".dispatch")[0];  // [E,C,D]
@@ -97,15 +81,15 @@ class MoeLayer {
     const std::string name = name_ + ".experts";
     const std::int64_t d = model_.n_embd, f = model_.expert_inner();
     Experts made;
-    made.w1 = b_.weight(name + ".c_fc.weight", {room_, f, d}, {over_experts, over_tensor, whole}, b_.deviation);
-    made.b1 = b_.constant(name + ".c_fc.bias", {room_, f}, {over_experts, over_tensor}, 0);
+    made.w1 = b_.weight(name + ".c_fc.weight", {experts_, f, d}, {over_experts, over_tensor, whole}, b_.deviation);
+    made.b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
     made.w2 =
-        b_.weight(name + ".c_proj.weight", {room_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
-    made.b2 = b_.constant(name + ".c_proj.bias", {room_, d}, {over_experts, whole}, 0);
+        b_.weight(name + ".c_proj.weight", {experts_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
+    made.b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);
     return made;
   }
 
-  // [E,C,D] -> [E,C,D]. Where the ranks have unlike numbers of experts, E is their room.
+  // [E,C,D] -> [E,C,D]
   TensorId apply(const Experts& to, TensorId sent, TensorId filled) {
     const std::string name = name_ + ".experts";
     const std::int64_t slots = experts_ * slots_;
@@ -122,7 +106,6 @@ class MoeLayer {
   const std::int64_t block_;
   const std::string layer_, name_;
   const std::int64_t experts_ = model_.num_local_experts.value();
-  const std::int64_t room_ = b_.options().experts.padded(experts_);  // of the experts' tensors
   std::int64_t groups_ = 1;    // of neighbouring sequences; capacity is counted in each
   std::int64_t capacity_ = 1;  // slots of an expert for a group
   std::int64_t slots_ = 1;     // of an expert's buffer

@@ -44,7 +44,7 @@ class RouteBuilder {
     const TensorId weight =
         b_.add({.name = gate + ".weight", .shape = {experts_, model_.n_embd}, .deviation = b_.deviation}, DType::f32,
                {whole, whole});
-    const TensorId logits = b_.to_tokens(b_.emit("router", {jittered(x), weight}, {}, gate)[0], gate);  // f32[B,S,E]
+    const TensorId logits = b_.emit("router", {jittered(x), weight}, {}, gate)[0];  // f32[B,S,E]
     const auto chosen = choose(logits, gate);
     return {chosen[0], chosen[1], logits, chosen[2]};
   }

@@ -12,7 +12,7 @@ struct Route {
   TensorId filled;                // i32[E,2]
 };
 
-// Appends the router of a block to the Program. x: [B,S',D]. groups: of neighbouring sequences, in each of which an
+// Appends the router of a block to the Program. x: [B,S,D]. groups: of neighbouring sequences, in each of which an
 // expert keeps at most `capacity` choices.
 Route route(Builder& builder, std::int64_t block, TensorId x, std::int64_t groups, std::int64_t capacity);
 

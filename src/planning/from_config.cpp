@@ -31,7 +31,6 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .deterministic =
               mode != model::Mode::train || config.train.deterministic || config.device != config::Device::cuda,
           .tensor_ranks = mesh[mesh::Axis::tensor],
-          .experts = mesh::PaddedExperts(config.mesh.expert_counts),
           .sequence_parallel = config.train.sequence_parallel};
 }
 
@@ -69,13 +68,6 @@ Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks
 
 Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks) {
   return rank_program(build_forward(config, build_options(config, mode, ranks), ranks), config, ranks);
-}
-
-std::unique_ptr<const cost::Costs> under_counts(const config::Config& config, int ranks, const cost::Costs& costs) {
-  const mesh::PaddedExperts experts(config.mesh.expert_counts);
-  if (!experts.pads()) return nullptr;
-  const int among = config::mesh_of(config, ranks)[mesh::Axis::expert];
-  return costs.under({.fullest = double(experts.on_rank() * among) / double(config.model.experts(among))});
 }
 
 planner::PlanRequest plan_request(const config::Config& config, int ranks) {

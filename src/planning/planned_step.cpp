@@ -188,8 +188,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
   }
   const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts, config::mesh_of(config, target.ranks)},
                                   measured, routing_of(config, target));
-  const auto loaded = under_counts(config, target.ranks, costs);
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, loaded ? *loaded : costs, target.hardware));
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, costs, target.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
   result.routing = costs.routing();
@@ -208,8 +207,7 @@ Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target
   LANCET_TRY(check_hosts(target));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, target, path));
-  const auto loaded = under_counts(config, target.ranks, profile);
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, loaded ? *loaded : profile, path));
+  LANCET_ASSIGN(PlannedStep result, planned(config, target, profile, path));
   result.costs = cost::to_string(profile.machine);
   result.profile = std::move(profile);
   return result;

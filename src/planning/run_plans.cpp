@@ -47,11 +47,10 @@ class Planning {
     plans.costs = costs_;
     plans.measured = profile_;
     std::unique_ptr<const cost::Costs> loaded;
-    if (costs_ && options_.load)
+    if (costs_ && options_.load) {
       loaded = costs_->under(*options_.load);
-    else if (profile_)
-      loaded = under_counts(config_, world_.size(), *profile_);
-    if (loaded) costs_ = loaded.get();
+      costs_ = loaded.get();
+    }
     LANCET_ASSIGN(std::vector<ir::Plan> stages, plan_on_rank0(chooses ? &plans.report : nullptr));
     take_own(config_, world_, std::move(stages), plans.step, plans.step_stages);
     return {};

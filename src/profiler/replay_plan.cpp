@@ -170,8 +170,7 @@ std::int64_t ReplayPlan::bound_of_ids(TensorId id) const {
       return plan_.program.root(operand) == id;
     });  // or a slice of it
     if (at == instruction.operands.end()) continue;
-    const ops::OpDef& op = ops::op(instruction.op);
-    if (op.kind == ops::Kind::part_helper || op.passes_ids)  // a copy of a part, or of all with padding
+    if (ops::kind(instruction) == ops::Kind::part_helper)  // a copy of a part
       bound = std::min(bound, bound_of_ids(plan_.program.root(instruction.results[0])));
     else if (instruction.attributes.has("vocabulary"))
       bound = std::min(bound, instruction.attributes.integer("vocabulary"));

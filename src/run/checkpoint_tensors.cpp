@@ -55,7 +55,7 @@ mesh::Sharding of_experts(const runtime::TensorStore& store, const std::string& 
   return sharding;
 }
 
-// The experts of which a rank holds elements, of a tensor of experts, by padded number; all of them without a rank.
+// The experts of which a rank holds elements, of a tensor of experts; all of them without a rank.
 std::vector<mesh::HeldRun> experts_on(const runtime::TensorStore& store, const std::string& name,
                                       std::optional<int> rank) {
   const std::int64_t all = store.whole_shape(name)[0];
@@ -81,11 +81,9 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   std::vector<Entry> all;
   for (const mesh::HeldRun& run : experts_on(store, name, rank))
     for (std::int64_t i = 0; i < run.count; ++i) {
-      const std::int64_t number = run.whole + i;
-      const std::optional<std::int64_t> expert = store.experts().expert(number);
-      if (!expert) continue;  // padding
-      entry.tensor.name = expert_name(name, *expert);
-      entry.source.elements = {number * each, (number + 1) * each};
+      const std::int64_t expert = run.whole + i;
+      entry.tensor.name = expert_name(name, expert);
+      entry.source.elements = {expert * each, (expert + 1) * each};
       entry.source.at = std::uint64_t(run.held + i) * entry.source.bytes;
       all.push_back(entry);
     }

@@ -111,7 +111,7 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
   const checkpoint::Manifest& manifest = opened.manifest();
   const std::string where = (folder / "manifest.json").string();
-  auto config = config::parse(manifest.config, where);
+  auto config = config::parse_saved(manifest.config, where);
   if (!config.ok()) return data_error(config.error().message);
   if (config->model.has_moe()) {
     config->model.num_local_experts = manifest.experts;

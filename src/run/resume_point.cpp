@@ -154,7 +154,7 @@ Status take_batch(config::Config& config, const Manifest& manifest, int ranks, c
 // Keeps the groups of tokens in which the checkpoint's run counted capacity, if they fit into this run's micro batches.
 void take_groups(config::Config& config, const Manifest& manifest, const std::string& where,
                  std::vector<std::string>& notes) {
-  const auto saved = config::parse(manifest.config, where);
+  const auto saved = config::parse_saved(manifest.config, where);
   if (!config.model.has_moe() || !saved.ok()) return;
   const std::int64_t was = saved->group_sequences(), now = config.group_sequences();
   if (was == now) return;
@@ -226,7 +226,7 @@ bool same_blocks(const config::Model& a, const config::Model& b) {
 // Compares the fields that give tensors their names and shapes, so that an error names fields and not a tensor. If this
 // version cannot parse the checkpoint's config, the check of the tensors (load_tensors) decides alone.
 Status check_shapes(const config::Model& model, const Manifest& manifest, const std::string& where) {
-  const auto saved = config::parse(manifest.config, where);
+  const auto saved = config::parse_saved(manifest.config, where);
   if (!saved.ok()) return {};
   const config::Model& was = saved->model;
   std::string wrong;
@@ -269,7 +269,7 @@ Result<ResumePoint> find_resume_point(const config::Config& config, const Resume
 
 bool has_mesh(const Manifest& manifest, const mesh::Mesh& mesh) {
   if (manifest.ranks != mesh.ranks()) return false;
-  const auto saved = config::parse(manifest.config, "manifest.json");
+  const auto saved = config::parse_saved(manifest.config, "manifest.json");
   const auto saved_mesh = saved.ok() ? config::make_mesh(*saved, manifest.ranks) : Result<mesh::Mesh>(saved.error());
   return saved_mesh.ok() && *saved_mesh == mesh;
 }

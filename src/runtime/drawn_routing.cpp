@@ -144,7 +144,7 @@ void DrawnRouting::draw(int layer, std::int64_t pass, int place, std::int64_t fi
 }
 
 DrawnRouting::Expected DrawnRouting::expected(double capacity, std::span<const int> of) const {
-  const auto experts = double(model_.experts), ranks = double(model_.on_ranks.size());
+  const auto experts = double(model_.experts), ranks = double(model_.ranks);
   const std::size_t draws = std::max<std::size_t>(sums_.size(), 1);
   const auto is_asked = [&](std::size_t rank) { return of.empty() || std::ranges::count(of, int(rank)) > 0; };
   const auto kept_by = [&](std::size_t draw, std::size_t e) {  // relative to even routing
@@ -152,13 +152,14 @@ DrawnRouting::Expected DrawnRouting::expected(double capacity, std::span<const i
     const double chosen = sums_[draw][e] - (e > 0 ? sums_[draw][e - 1] : 0);
     return std::min(chosen * experts / double(model_.choices), capacity) / std::min(capacity, 1.0);
   };
-  if (model_.on_ranks.empty()) return {};
+  if (model_.experts == 0) return {};
   Expected mean{0, 0};
   for (std::size_t draw = 0; draw < draws; ++draw) {
     double all = 0, fullest = 0;
-    for (std::size_t rank = 0, e = 0; rank < model_.on_ranks.size(); ++rank) {
+    for (std::size_t rank = 0, e = 0; rank < std::size_t(model_.ranks); ++rank) {
       double load = 0;
-      for (const std::size_t end = e + std::size_t(model_.on_ranks[rank]); e < end; ++e) load += kept_by(draw, e);
+      for (const std::size_t end = e + std::size_t(model_.experts / model_.ranks); e < end; ++e)
+        load += kept_by(draw, e);
       if (is_asked(rank)) fullest = std::max(fullest, load * ranks / experts);
       all += load;
     }

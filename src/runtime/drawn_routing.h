@@ -13,9 +13,9 @@ namespace lancet::runtime {
 // The MoE layers for which tokens are drawn.
 struct RoutedModel {
   int layers = 0;
-  std::int64_t experts = 0;                 // of a layer, over all ranks
-  std::vector<std::int64_t> on_ranks = {};  // those of each rank along `expert`
-  int micro_batches = 1;                    // of a step
+  std::int64_t experts = 0;  // of a layer, over all ranks
+  int ranks = 1;             // along `expert`, each of which has as many
+  int micro_batches = 1;     // of a step
   std::uint64_t seed = 0;
   std::int64_t choices = 1;  // experts of a token
 };

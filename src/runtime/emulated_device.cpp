@@ -90,7 +90,7 @@ Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& ca
 Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
   LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = int(options.blocks.size()),
                                                                            .experts = options.experts,
-                                                                           .on_ranks = options.on_ranks,
+                                                                           .ranks = options.among(),
                                                                            .micro_batches = options.micro_batches,
                                                                            .seed = options.seed,
                                                                            .choices = options.choices}));

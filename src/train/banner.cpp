@@ -1,7 +1,6 @@
 #include "banner.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -12,12 +11,6 @@ namespace {
 
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
-
-// "4", or "6,2" of ranks with unlike numbers.
-std::string of_rank(const std::vector<std::int64_t>& experts) {
-  const bool is_one = std::ranges::adjacent_find(experts, std::ranges::not_equal_to()) == experts.end();
-  return experts.empty() ? "0" : is_one ? std::to_string(experts[0]) : fmt::format("{}", fmt::join(experts, ", "));
-}
 
 std::string describe(const RankResources& resources) {
   if (resources.accelerator)
@@ -40,7 +33,7 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
   const int copies = mesh[mesh::Axis::tensor];  // of each token, and shards of each expert
   std::string text = fmt::format(
       "model      {} blocks, {} of them MoE with {} experts ({} a rank{}){}, n_embd {}, {} heads, vocabulary {}\n",
-      model.n_layer, model.moe_layers(), model.experts(among), of_rank(config::expert_counts(config, mesh)),
+      model.n_layer, model.moe_layers(), model.experts(among), model.experts(among) / among,
       copies > 1 ? fmt::format(", 1/{} of each", copies) : "",
       model.n_shared_experts > 0 && among > 0 ? fmt::format(" and {} shared", model.n_shared_experts) : "",
       model.n_embd, model.n_head, model.vocab_size);

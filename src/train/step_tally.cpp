@@ -76,19 +76,17 @@ run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
           .bias_spread = bias_spread_[layer]};
 }
 
-cost::RankLoad StepTally::rank_load(std::span<const std::int64_t> on_ranks, double even_share) const {
+cost::RankLoad StepTally::rank_load(int ranks, double even_share) const {
   cost::RankLoad mean{0, 0};
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     const auto chosen = std::span(chosen_).subspan(layer * experts_, experts_);
     const auto kept = std::span(kept_).subspan(layer * experts_, experts_);
     const double tokens = even_share * std::accumulate(chosen.begin(), chosen.end(), 0.0);
     double most = 0;  // kept by the experts of one coordinate, on whichever of its ranks
-    auto first = kept.begin();
-    for (const std::int64_t experts : on_ranks) {
-      most = std::max(most, std::accumulate(first, first + experts, 0.0));
-      first += experts;
-    }
-    mean.fullest += most * double(on_ranks.size()) / tokens / double(layers_.size());
+    const auto each = std::ptrdiff_t(experts_) / ranks;
+    for (auto first = kept.begin(); first != kept.end(); first += each)
+      most = std::max(most, std::accumulate(first, first + each, 0.0));
+    mean.fullest += most * ranks / tokens / double(layers_.size());
     mean.kept += std::accumulate(kept.begin(), kept.end(), 0.0) / tokens / double(layers_.size());
   }
   return mean;

@@ -26,9 +26,8 @@ class StepTally {
   // copies, the exposed and hidden time. tokens: of the step, over all ranks.
   void fill(run::StepRecord& record, bool alone, double tokens);
   double kept() const;  // tokens, over all layers
-  // on_ranks: the consecutive experts of a layer of each coordinate of the mesh's axis `expert`. even_share: the share
-  // of the tokens that even routing keeps.
-  cost::RankLoad rank_load(std::span<const std::int64_t> on_ranks, double even_share) const;
+  // ranks: the size of the mesh's axis `expert`. even_share: the share of the tokens that even routing keeps.
+  cost::RankLoad rank_load(int ranks, double even_share) const;
   double late_ms() const { return times_.late; }  // runtime::StepTimes::late
   std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()

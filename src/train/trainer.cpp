@@ -103,7 +103,6 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(world::agree(world_, bind()));
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
-    expert_counts_ = config::expert_counts(config_, config::mesh_of(config_, world_.size()));
     if (emulated_) {
       LANCET_TRY(world::agree(world_, emulated_->check(plans_.step)));
       return emulated_->try_links(world_, plans_.step);
@@ -114,7 +113,7 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> step(std::int64_t step, Border border) override {
     LANCET_ASSIGN(run::StepRecord record, run_step(step, border));
     if (record.skipped || tally_.layers().empty()) return record;
-    const cost::RankLoad load = tally_.rank_load(expert_counts_, even_share());
+    const cost::RankLoad load = tally_.rank_load(expert_ranks(), even_share());
     LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
     if (departure && record.step == config_.log.trace) {  // other plans forget the spans of this one
       LANCET_ASSIGN(trace_, trace());
@@ -382,9 +381,8 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  std::int64_t experts_of_layer() const {
-    return config_.model.experts(config::mesh_of(config_, world_.size())[mesh::Axis::expert]);
-  }
+  int expert_ranks() const { return config::mesh_of(config_, world_.size())[mesh::Axis::expert]; }
+  std::int64_t experts_of_layer() const { return config_.model.experts(expert_ranks()); }
 
   double even_share() const { return train::even_share(config_, std::int64_t(tally_.experts())); }
 
@@ -473,7 +471,6 @@ class TrainerImpl final : public Trainer {
   planning::StepPlans plans_;
   BoundStep step_, evaluate_;
   StepTally tally_;
-  std::vector<std::int64_t> expert_counts_;  // of the ranks along the mesh's axis `expert`
   run::StepRecord last_record_;
   std::optional<std::string> trace_;  // of the last step, if it was planned again after it
   bool open_ = false;                 // the last step has left its end to the next one

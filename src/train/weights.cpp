@@ -25,9 +25,7 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
 Status initialize_weights(const config::Config& config, runtime::TensorStore& store) {
   std::vector<float> values;
   const int tensor_ranks = store.mesh()[mesh::Axis::tensor];
-  store.set_experts(mesh::PaddedExperts(config.mesh.expert_counts));
-  for (const model::Parameter& parameter :
-       model::parameters(config.model.on(store.mesh()), tensor_ranks, store.experts())) {
+  for (const model::Parameter& parameter : model::parameters(config.model.on(store.mesh()), tensor_ranks)) {
     LANCET_CHECK(store.whole_shape(parameter.name) == parameter.shape, "@{} is [{}] in the model and [{}] in the plan",
                  parameter.name, to_string(parameter.shape), to_string(store.whole_shape(parameter.name)));
     store.set_padding(parameter.name, parameter.extra_rows);

@@ -49,7 +49,6 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const conf
                                           .seed = static_cast<std::uint64_t>(config.train.seed),
                                           .blocks = std::move(blocks),
                                           .experts = model.experts(layout.mesh[mesh::Axis::expert]),
-                                          .on_ranks = config::expert_counts(config, layout.mesh),
                                           .choices = model.num_experts_per_tok,
                                           .capacity = even ? 1 : model.kept_factor(),
                                           .micro_batches = int(config.train.gradient_accumulation_steps)});

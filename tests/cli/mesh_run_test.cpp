@@ -46,6 +46,8 @@ TEST_CASE("meshes that do not fit the model or the ranks are one line") {
   check_refused("mesh.tensor=2 --set model.n_inner=33",
                 "mesh.tensor: expected a divisor of the 33 features (model.n_inner) of h.*.mlp.c_fc and "
                 "h.*.moe.experts.c_fc, found 2");
+  check_refused("mesh.tensor=2 --set train.sequence_parallel=true --set train.seq_len=15",
+                "train.seq_len: expected a multiple of mesh.tensor = 2 with train.sequence_parallel, found 15");
   check_refused("mesh.tensor=4 --set model.n_head=4",
                 "mesh: expected axes whose product is the 2 ranks, found data 1, "
                 "expert null, tensor 4, stage 1");

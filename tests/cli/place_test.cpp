@@ -142,32 +142,6 @@ TEST_CASE("place --stages names the settings that plan the same step") {
                    {"error: --stages: expected --solver search, found heft"});
 }
 
-TEST_CASE("place --experts answers in settings that plan takes, and that are predicted to be as fast there") {
-  const PlaceFiles files("1000", "1000");
-  const std::string model =
-      " --set model.moe_layer_freq=1 --set model.num_local_experts=6 --set overlap.policy=sequential --time-limit 5";
-  const auto outcome = lancet(files.command("--experts --json" + model));
-  INFO(outcome.output);
-  REQUIRE(outcome.code == 0);
-  const nlohmann::json answer = test::json_in(outcome.output);
-  std::string sets = " --set model.moe_layer_freq=1 --set overlap.policy=sequential";
-  for (const nlohmann::json& setting : answer["set"]) sets += " --set '" + setting.get<std::string>() + "'";
-  int experts = 0;
-  for (const nlohmann::json& device : answer["assignment"]) experts += device["experts"].get<int>();
-  CHECK(experts == 6);
-  const std::string plan = files.folder / "plan.ir";
-  const std::string ranks = std::to_string(answer["assignment"].size());
-  REQUIRE(lancet("plan " + files.config + sets + " --ranks " + ranks + " --out " + plan).code == 0);
-  std::ifstream in(plan);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const std::size_t predicted = text.find("predicted_ms=");
-  REQUIRE(predicted != text.npos);
-  CHECK(std::stod(text.substr(predicted + 13)) == Approx(answer["makespan_ms"].get<double>()).epsilon(1e-5));
-  CHECK(lancet(files.command("--experts" + model)).lines_with("equal shares: ") == 1);
-  test::check_said(lancet(files.command("--experts --solver heft")), 2,
-                   {"error: --experts: expected --solver search, found heft"});
-}
-
 TEST_CASE("what place cannot do is one line and exit code 2") {
   const PlaceFiles files;
   test::check_said(lancet(files.command("--solver best")), 2,

@@ -39,7 +39,6 @@ const std::vector<Command> commands = {
     {"bench network", Command::none, "", "--max-mb", "a number from 0.001 to 1000"},
     {"bench network", Command::none, "", "--gaps", "a number from 0 to 60000"},
     {"bench network", Command::none, "", "--repeats", "a whole number from 1 to 10000"},
-    {"bench checkpoint", Command::one, "config", "--rounds", "a whole number from 1 to 1000"},
 };
 
 }  // namespace
@@ -51,7 +50,7 @@ TEST_CASE("wrong command lines of every command") {
     check_usage(name + " --qqqqqqqqqq=3 x", where, "expected one of its options, found '--qqqqqqqqqq=3'; see " + where);
     if (!required.empty()) check_usage(name, where, required + " is required; see " + where + " --help");
     // Required options are checked first.
-    const std::string rest = name == "bench checkpoint" ? " --dir ." : name == "place" ? " --on x" : "";
+    const std::string rest = name == "place" ? " --on x" : "";
     if (words == Command::one)
       check_usage(name + rest + " a 'b c'", where, "The following argument was not expected: b c; see");
     if (number.empty()) continue;
@@ -97,8 +96,6 @@ TEST_CASE("options without their value, given twice, or of another kind") {
   check_usage("import --from a --out b --noise 1", "lancet import", "--noise requires --upcycle; see");
   check_usage("export --to gguf --from a --out b", "lancet export", "--to: gguf not in {hf}");
   check_usage("profile x --renew some", "lancet profile", "--renew: some not in {communication,all}");
-  check_usage("bench checkpoint x --dir /no/such", "lancet bench checkpoint",
-              "--dir: expected a folder, found none called '/no/such'");
 }
 
 #if defined(LANCET_HAVE_MPI)

@@ -1,7 +1,4 @@
 // The mesh of a config, and meshes that do not fit.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include "config/parsed.h"
 
 using namespace lancet;
@@ -27,41 +24,6 @@ TEST_CASE("the mesh gives expert what the experts can be split among, and data t
   CHECK(mesh({"mesh.data=4", "mesh.expert=2"}, 8) == "data 4 x expert 2");
   CHECK(mesh({"mesh.data=4", "model.moe_layer_freq=0"}, 4) == "data 4");
   CHECK(good("{}", {"mesh.expert=2"}).model.experts(2) == 4);  // experts_per_rank: of each coordinate
-}
-
-TEST_CASE("the ranks along expert may have unlike numbers of experts") {
-  const Config uneven = good("{}", {"model.num_local_experts=8", "mesh.expert_counts=[6, 2]"});
-  const auto mesh = make_mesh(uneven, 4);
-  REQUIRE(mesh.ok());
-  CHECK(to_string(*mesh) == "data 2 x expert 2");  // as many ranks along expert as numbers
-  CHECK(check(uneven, 4).ok());
-  CHECK(expert_counts(uneven, *mesh) == std::vector<std::int64_t>{6, 2});
-  CHECK(good(to_json(uneven)) == uneven);
-  CHECK(check(good("{}", {"model.experts_per_rank=3", "mesh.expert_counts=[5, 1]"}), 2).ok());
-  CHECK(expert_counts(good("{}", {"model.num_local_experts=6"}), mesh::of_experts(3)) ==
-        std::vector<std::int64_t>{2, 2, 2});
-  CHECK(expert_counts(good("{}", {"model.moe_layer_freq=0"}), mesh::of_experts(1)).empty());
-}
-
-TEST_CASE("numbers of experts that do not fit are refused in one line") {
-  const auto error = [](std::vector<std::string> overrides, int ranks) {
-    overrides.push_back("model.num_local_experts=8");
-    return fault(check(good("{}", overrides), ranks));
-  };
-  const std::string expected = "config: mesh.expert_counts: expected ";
-  CHECK(error({"mesh.expert_counts=[6,1]"}, 2) ==
-        expected + "2 numbers, one for each rank along expert, whose sum is the 8 experts of a layer, found [6, 1]");
-  CHECK(error({"mesh.expert_counts=[6,2]", "mesh.expert=4"}, 4) ==
-        expected + "4 numbers, one for each rank along expert, whose sum is the 8 experts of a layer, found [6, 2]");
-  CHECK(error({"mesh.expert_counts=[6,2]"}, 3) ==
-        "config: mesh: expected axes whose product is the 3 ranks, found data null, expert 2 (the numbers of "
-        "mesh.expert_counts), tensor 1, stage 1");
-  CHECK(error({"mesh.expert_counts=[6,2]", "model.moe_layer_freq=0"}, 2).starts_with(expected + "2 numbers"));
-  const std::string many = "mesh.expert_counts=[" + fmt::format("{}", fmt::join(std::vector<int>(257, 1), ",")) + "]";
-  CHECK(error({many}, 257) == expected + "at most 256 numbers, found 257");
-  CHECK(fault("{}", {"mesh.expert_counts=[8,0]"}) ==
-        "--set mesh.expert_counts: expected an integer in [1, 65536], found 0");
-  CHECK(fault("{}", {"mesh.expert_counts=6"}) == "--set mesh.expert_counts: expected a list of integers, found 6");
 }
 
 TEST_CASE("a mesh that does not fit is refused in one line") {
@@ -91,7 +53,9 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
                    {"mesh.tensor=3", "model.n_inner=32", "model.moe_intermediate_size=33", "model.moe_layer_freq=1"}),
               3)
             .ok());  // no block has an FFN of n_inner features
-  CHECK(check(good("{}", {"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}), 3).ok());
+  CHECK(error({"mesh.tensor=3", "train.sequence_parallel=true", "train.seq_len=32"}, 3) ==
+        "config: train.seq_len: expected a multiple of mesh.tensor = 3 with train.sequence_parallel, found 32");
+  CHECK(check(good("{}", {"mesh.tensor=3", "train.sequence_parallel=false", "train.seq_len=32"}), 3).ok());
   const auto cut = [](const std::string& blocks) {
     return std::vector<std::string>{"mesh.stage=2", "model.n_layer=4", "mesh.stage_blocks=" + blocks};
   };

@@ -359,12 +359,6 @@ const OfRanks steps_of_ranks[] = {
     {"collective_matmul", 0, [](config::Config& c) { c.mesh.tensor = 2, c.train.sequence_parallel = true; }},
     {"collective_matmul", 0, [](config::Config& c) { c.mesh.tensor = 4; }},
     {"collective_matmul", 4, [](config::Config& c) { c.overlap.memory_factor = 2; }},
-    // Neither the ranks' sequences nor their experts are alike.
-    {"sequential", 0,
-     [](config::Config& c) {
-       c.mesh.tensor = 2, c.train.sequence_parallel = true, c.train.seq_len = 1023;
-       c.mesh.expert_counts = {5, 3};
-     }},
     {"sequential", 0,
      [](config::Config& c) {
        c.train.optimizer = config::Optimizer::sgd, c.train.gradient_accumulation_steps = 2;

@@ -89,28 +89,6 @@ TEST_CASE("initial values are a function of the element, whatever a rank holds")
     REQUIRE((other.at(parameter.name) != one.at(parameter.name)) == parameter.deviation.has_value());
 }
 
-TEST_CASE("experts have the same values whatever padding is between them, and padding is zero") {
-  const mesh::PaddedExperts experts({3, 1});
-  const auto even = all_parameters(small(), 3);
-  for (const model::Parameter& parameter : model::parameters(small(), 1, experts)) {
-    const Values values = whole_values(parameter, 3), &expected = even.at(parameter.name);
-    INFO(parameter.name);
-    if (!parameter.is_experts) {
-      CHECK(values == expected);
-      continue;
-    }
-    REQUIRE(parameter.shape[0] == 6);
-    const std::size_t each = values.size() / 6;
-    for (std::size_t number = 0; number < 6; ++number) {
-      const Values found(values.begin() + std::ptrdiff_t(number * each),
-                         values.begin() + std::ptrdiff_t((number + 1) * each));
-      const auto expert = experts.expert(std::int64_t(number));
-      const auto first = expected.begin() + std::ptrdiff_t(expert.value_or(0) * std::int64_t(each));
-      CHECK(found == (expert ? Values(first, first + std::ptrdiff_t(each)) : Values(each, 0.f)));
-    }
-  }
-}
-
 TEST_CASE("values have GPT-2's deviations") {
   config::Model m = small();
   m.initializer_range = 0.05;

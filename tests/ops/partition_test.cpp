@@ -263,26 +263,17 @@ class Split {
     CHECK(joined.same_bytes(whole_.results[r]));
   }
 
-  // True for the result that gives the slots of choices: a gate's first, or the one of the index of the slots read.
-  bool is_of_slots(std::size_t r) const {
-    if (op_.kind == ops::Kind::gate) return r == 0;
-    return op_.ragged && op_.ragged->slots == int(r) && ops::is_split(row_.results[r]);
-  }
-
-  // The slots of choices: those of a shard begin at 0. Where experts choose, choice k is expert k. An op that keeps the
-  // slots has the experts before them.
-  void check_slots(std::size_t r) const {
-    const auto* whole = whole_.results[r].as<std::int32_t>();
-    const bool experts_choose = r == 0 && whole_.operands[0].type().dtype != DType::i32;
-    for (std::size_t p = 0; p < parts_.size(); ++p) {
-      const GuardedTensor& chosen = r == 0 ? parts_[p].operands[0] : parts_[p].results[r - 1];
-      for (std::int64_t i = 0; i < parts_[p].results[r].shape().elements(); ++i, ++whole) {
-        const std::int32_t slot = parts_[p].results[r].as<std::int32_t>()[i];
-        const std::int32_t expert =
-            experts_choose ? std::int32_t(i % whole_.results[r].shape()[1]) : chosen.as<std::int32_t>()[i];
+  // The slots of choices: those of a shard begin at 0. Where experts choose, choice k is expert k.
+  void check_slots() const {
+    const auto* whole = whole_.results[0].as<std::int32_t>();
+    const bool experts_choose = whole_.operands[0].type().dtype != DType::i32;
+    for (std::size_t p = 0; p < parts_.size(); ++p)
+      for (std::int64_t i = 0; i < parts_[p].results[0].shape().elements(); ++i, ++whole) {
+        const std::int32_t slot = parts_[p].results[0].as<std::int32_t>()[i];
+        const std::int32_t expert = experts_choose ? std::int32_t(i % whole_.results[0].shape()[1])
+                                                   : parts_[p].operands[0].as<std::int32_t>()[i];
         CHECK(*whole == (slot < 0 ? slot : slot + first_slot(p, expert)));
       }
-    }
   }
 
   // The part [begin, end) of `all`; an axis of another extent is split in proportion.
@@ -318,7 +309,7 @@ class Split {
   void check_result(std::size_t r) {
     const GuardedTensor& whole = whole_.results[r];
     const ops::Axis axis = row_.results[r];
-    if (has_slots_ && is_of_slots(r)) return check_slots(r);
+    if (has_slots_ && op_.kind == ops::Kind::gate && r == 0) return check_slots();
     if (has_slots_ && op_.ragged && std::ranges::count(op_.ragged->results, int(r)) > 0) return check_buffer(r);
     if (axis == ops::partial) return check_sum(r);
     if (axis == ops::accumulated) return check_near(to_double(parts_.back().results[r]), r);
@@ -412,15 +403,6 @@ bool takes_own_windows(const ops::OpDef& op, const PartitionRow& row) {
   return (op.name == "first_window" || op.name == "window") && row.in == ops::SplitIn::space;
 }
 
-// The row as it splits in time and as it splits in space, where shards of slots are no slices.
-std::vector<PartitionRow> ways_of(const ops::OpDef& op, const PartitionRow& row) {
-  if (row.in != ops::SplitIn::both || !splits_slots(row, op)) return {row};
-  PartitionRow in_time = row, in_space = row;
-  in_time.in = ops::SplitIn::time;
-  in_space.in = ops::SplitIn::space;
-  return {in_time, in_space};
-}
-
 // True for the gradient of a choice of which tokens have several loads: a row in time splits it, another one in space.
 bool must_split(const ops::OpDef& op, const PartitionRow& row, const ops::Sample& sample) {
   return op.name.ends_with("top_k_dx") && sample.attributes.has("load_tokens") && row.in != ops::SplitIn::space;
@@ -473,14 +455,12 @@ TEST_CASE("partition rows: split, run, join, compare") {
     if (!ops::find_cpu_kernel(op->name)) continue;  // kernel_test reports it
     for (const PartitionRow& row : op->partition) {
       if (takes_own_windows(*op, row)) continue;
-      for (const PartitionRow& way : ways_of(*op, row)) {
-        const int checked = check_row(*op, way);
-        const std::string line = fmt::format("  {:<24} {} -> {}: {}\n", op->name, row.operands, row.results, checked);
-        table += line;
-        INFO(line);
-        CHECK(checked > 0);
-        total += checked;
-      }
+      const int checked = check_row(*op, row);
+      const std::string line = fmt::format("  {:<24} {} -> {}: {}\n", op->name, row.operands, row.results, checked);
+      table += line;
+      INFO(line);
+      CHECK(checked > 0);
+      total += checked;
     }
   }
   fmt::print("{}  {} splits in all\n", table, total);

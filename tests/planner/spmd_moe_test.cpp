@@ -1,6 +1,5 @@
 // Mixtures of experts on meshes: the rank's Program that partition_spmd makes of the logical one, on ranks that are
 // threads, against the logical Program on one rank, both with the CPU's kernels.
-#include <array>
 
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
@@ -28,8 +27,7 @@ struct MoeCase {
   bool sequence_parallel = false;
   Route route = {config::Router::switch_top1};
   config::AuxLossScope scope = config::AuxLossScope::rank;
-  bool split_tokens = true;            // over data and expert; otherwise all ranks have the same tokens
-  std::int64_t tokens = moe_sequence;  // of a sequence
+  bool split_tokens = true;  // over data and expert; otherwise all ranks have the same tokens
 };
 
 config::Model moe_model(const MoeCase& c) {
@@ -61,7 +59,7 @@ void annotate_experts(ir::Program& program, const std::vector<Axis>& axes) {
 // The forward pass of the whole batch.
 ir::Program logical_forward(const MoeCase& c, bool inspect) {
   return model::build_forward(moe_model(c), {.batch = moe_batch,
-                                             .sequence = c.tokens,
+                                             .sequence = moe_sequence,
                                              .groups = c.groups,
                                              .loads = c.groups == 8 ? batch_ranks(c) : 1,
                                              .inspect = inspect,
@@ -249,38 +247,6 @@ TEST_CASE("mixtures of experts between norms whose sequences tensor splits") {
   check_case({.mesh = mesh_with(2, 1, 2), .sequence_parallel = true});
   check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true});
   check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true, .route = {config::Router::top_k, 2, true, 0.1}});
-}
-
-TEST_CASE("mixtures of experts between norms whose shards do not divide the tokens of a sequence") {
-  for (const std::int64_t tokens : {7, 5, 1})
-    check_case({mesh_with(1, 1, 4), 8, true, {}, {}, true, tokens}, tokens > 1);
-  check_case({.mesh = mesh_with(2, 1, 2), .sequence_parallel = true, .tokens = 7});
-  check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true, .tokens = 7});
-  for (const Route& route : routes)
-    check_case({.mesh = mesh_with(1, 2, 2), .sequence_parallel = true, .route = route, .tokens = 7});
-}
-
-TEST_CASE("padding of sequences changes no route, loss or gradient") {
-  for (const Route& route : routes) {
-    MoeCase c{.mesh = mesh_with(1, 1, 4), .sequence_parallel = true, .route = route, .tokens = 6};
-    const ir::Program padded = logical_step(c, true);
-    c.sequence_parallel = false;
-    const ir::Program plain = logical_step(c, true);
-    CHECK(ops_named(padded, "pad_targets") == 1);
-    CHECK(ops_named(plain, "pad_targets") == 0);
-    const Values values = random_values(plain, 67, 3);
-    const RankOutputs expected = run_as_threads(plain, {}, values, shardings_of(plain, {}, values)),
-                      found = run_as_threads(padded, {}, values, shardings_of(padded, {}, values));
-    for (const auto& [name, of_rank] : expected) {
-      INFO(name);
-      const std::vector<double>&x = found.at(name)[0].values, &y = of_rank[0].values;
-      REQUIRE(x.size() == y.size());
-      const bool is_route = std::ranges::any_of(std::array{"slot.", "expert.", "filled.", "load."},
-                                                [&](const char* what) { return name.starts_with(what); });
-      if (is_route) CHECK(x == y);
-      for (std::size_t i = 0; i < y.size(); ++i) CHECK(x[i] == Approx(y[i]).epsilon(1e-5).margin(1e-6));
-    }
-  }
 }
 
 TEST_CASE("mixtures of experts on meshes with other routers and losses") {

@@ -112,57 +112,6 @@ TEST_CASE("stages: evaluation and generated text are those of one rank") {
   }
 }
 
-TEST_CASE("meshes: evaluation and generated text are those of one rank where tensor splits sequences unevenly") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config files = test::config_with_files(folder, "run");
-  const auto uneven = [&](const Mesh& mesh) {
-    config::Config config = on_files(mesh, files, config::Router::switch_top1);
-    config.train.seq_len = 13;
-    config.train.sequence_parallel = true;
-    return config;
-  };
-  const Inferred expected = infer(uneven({}), 1)[0];
-  const Mesh mesh = GENERATE(test::mesh_of(1, 1, 4), test::mesh_of(1, 2, 2));
-  INFO(to_string(mesh));
-  for (const Inferred& found : infer(uneven(mesh), mesh.ranks())) {
-    CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
-    CHECK(found.greedy == expected.greedy);
-    CHECK(found.drawn == expected.drawn);
-  }
-}
-
-TEST_CASE("meshes: ranks with unlike numbers of experts evaluate and write what one rank does") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  const config::Config files = test::config_with_files(folder, "run");
-  const Inferred expected = infer(on_files({}, files, config::Router::switch_top1), 1)[0];
-  config::Config config = on_files(test::mesh_of(1, 2, 1), files, config::Router::switch_top1);
-  config.mesh.expert_counts = {3, 1};
-  for (const Inferred& found : infer(config, 2)) {
-    CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
-    CHECK(found.greedy == expected.greedy);
-    CHECK(found.drawn == expected.drawn);
-  }
-  config.model.capacity_factor = 4;
-  config.train.save_interval = 100;
-  config.train.steps = 2;
-  test::losses_of_run(config, folder / "run", 2, 0);
-  const double held_out = test::held_out_losses(folder / "run").back().second;
-  for (const int ranks : {1, 2, 3}) {  // on two with the run's own split
-    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto loaded,
-                    inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
-      LANCET_ASSIGN(const auto result,
-                    inference::evaluate(*loaded, world, {.data = config.data.eval, .max_sequences = 64}));
-      CHECK(loaded->config().mesh.expert_counts.size() == (ranks == 2 ? 2 : 0));
-      CHECK(result.loss == Approx(held_out).epsilon(1e-5));
-      return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
-  }
-}
-
 TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its own mesh where that fits") {
   const test::InMemory place;
   const test::TemporaryFolder folder;

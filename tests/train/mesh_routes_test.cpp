@@ -209,21 +209,6 @@ TEST_CASE("meshes: every token has the expert and the slot that it has on one ra
     }
 }
 
-TEST_CASE("meshes: tokens of sequences that tensor splits unevenly have the experts and slots of one rank") {
-  config::Config alone = test::mesh_config(1);
-  alone.model.router = GENERATE(from_range(test::top_1_routers));
-  alone.train.seq_len = 13;
-  alone.train.sequence_parallel = true;
-  const auto nothing = [](train::Trainer&, int) { return Status(); };
-  const auto expected = test::observe_steps(alone, 1, 1, nothing);
-  for (const Mesh& mesh : route_meshes) {
-    if (mesh[Axis::tensor] == 1) continue;
-    INFO(to_string(mesh));
-    const auto found = test::observe_steps(test::moved_to(mesh, alone), mesh.ranks(), 1, nothing);
-    CHECK(check_routes(found[0], expected[0], mesh, alone, rounding_of(alone.model)).share() <= 0.01);
-  }
-}
-
 TEST_CASE("meshes: tokens whose scores are close choose otherwise only if they are within rounding") {
   // Weights are about 2^-6. The smaller noise lets rounding choose for all tokens, the larger one for a few at most.
   const bool all_close = GENERATE(true, false);

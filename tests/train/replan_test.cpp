@@ -71,13 +71,13 @@ TEST_CASE("the load of the ranks is the mean over layers of the fullest rank's k
   run::StepRecord record;
   tally.fill(record, false, 80);
   // Layer 0: 35 of 80 tokens on either of two ranks; layer 1: 45 on the first.
-  const cost::RankLoad two = tally.rank_load(std::vector<std::int64_t>{2, 2}, 1);
+  const cost::RankLoad two = tally.rank_load(2, 1);
   CHECK(two.fullest == Approx((35.0 / 40 + 45.0 / 40) / 2));
   CHECK(two.kept == Approx((70.0 / 80 + 65.0 / 80) / 2));
-  CHECK(tally.rank_load(std::vector<std::int64_t>{1, 1, 1, 1}, 1).fullest == Approx((25.0 / 20 + 25.0 / 20) / 2));
+  CHECK(tally.rank_load(4, 1).fullest == Approx((25.0 / 20 + 25.0 / 20) / 2));
   // Where even routing keeps half of the tokens, the same loads are twice as much of it.
-  CHECK(tally.rank_load(std::vector<std::int64_t>{2, 2}, 0.5).fullest == Approx(2 * two.fullest));
-  CHECK(tally.rank_load(std::vector<std::int64_t>{2, 2}, 0.5).kept == Approx(2 * two.kept));
+  CHECK(tally.rank_load(2, 0.5).fullest == Approx(2 * two.fullest));
+  CHECK(tally.rank_load(2, 0.5).kept == Approx(2 * two.kept));
 }
 
 TEST_CASE("a run plans again once the load leaves the planned one, and trains as without") {

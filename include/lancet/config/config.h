@@ -97,8 +97,7 @@ struct MeshSizes {
   std::optional<std::int64_t> expert;
   std::int64_t tensor = 1;
   std::int64_t stage = 1;
-  std::vector<std::int64_t> stage_blocks = {};   // of each stage, or chunk of one; empty: balanced
-  std::vector<std::int64_t> expert_counts = {};  // experts of each rank along `expert`; empty: as many on each
+  std::vector<std::int64_t> stage_blocks = {};  // of each stage, or chunk of one; empty: balanced
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 };
 
@@ -171,6 +170,9 @@ struct Config {
 // Errors (ExitCode::config) name the file and the field or the line: bad syntax, an unknown key (with the nearest known
 // one), a key that appears twice, a wrong type, a value out of range.
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
+// The same for a checkpoint's config, which another version may have written: keys that this one does not know are
+// ignored, but for those of `model`, which say what the weights are.
+Result<Config> parse_saved(std::string_view text, std::string_view origin);
 Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
 
 // The mesh of a run on `ranks` ranks. If data and expert are null, expert is the largest divisor of a layer's experts
@@ -189,8 +191,6 @@ inline int chunks_of_stage(const Config& config) {
 inline bool searches(PipelineSchedule schedule) { return schedule >= PipelineSchedule::searched; }
 // The ranks that the batch is split over: each has train.micro_batch_size sequences of its own.
 inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(mesh::batch_axes); }
-// The experts of a layer on each rank along `expert`; none in a dense model.
-std::vector<std::int64_t> expert_counts(const Config& config, const mesh::Mesh& mesh);
 
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.

@@ -82,7 +82,7 @@ struct Model {
   // False if experts are chosen without the scores of a router, which then has no weights.
   bool has_scores() const { return router != Router::hash && router != Router::random; }
   // Experts of one MoE layer over all ranks, where the mesh's axis `expert` has this many coordinates; 0 in a dense
-  // model. expert_counts() has those of each rank.
+  // model.
   std::int64_t experts(int expert_coordinates) const;
   // The same model, with num_local_experts in place of experts_per_rank.
   Model on(const mesh::Mesh& mesh) const {

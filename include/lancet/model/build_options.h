@@ -6,7 +6,6 @@
 
 #include "lancet/base/dtype.h"
 #include "lancet/base/shape.h"
-#include "lancet/mesh/padded_experts.h"
 
 namespace lancet::model {
 
@@ -37,11 +36,8 @@ struct BuildOptions {
   // The size of the mesh's axis `tensor`, whose ranks split the vocabulary: V' is a multiple, and with more than one
   // the loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
   std::int64_t tensor_ranks = 1;
-  // Where the ranks along `expert` have unlike numbers of a layer's experts. The tensors of experts have padded numbers
-  // then, from dispatch to combine, and all of them the room of the rank with the most.
-  mesh::PaddedExperts experts = {};
   // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
-  // They have S' positions of a sequence (mesh/padded_sequence.h) on tensor_ranks ranks.
+  // tensor_ranks divides S then.
   bool sequence_parallel = false;
 };
 
@@ -49,8 +45,7 @@ struct BuildOptions {
 struct Parameter {
   std::string name;
   Shape shape;                          // of the whole parameter, whatever ranks hold of it
-  bool is_experts = false;              // dimension 0 has the experts of a layer, by padded number
-  mesh::PaddedExperts experts = {};     // of these; padding is zero
+  bool is_experts = false;              // dimension 0 has the experts of a layer
   float value = 0;                      // of all elements, unless they are normal numbers
   std::optional<float> deviation = {};  // of these
   std::int64_t unused = 0;              // elements at the end that are zero: rows that pad the vocabulary

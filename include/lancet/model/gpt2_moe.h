@@ -35,8 +35,7 @@ namespace lancet::model {
 ir::Program build_forward(const config::Model& model, const BuildOptions& options);
 
 // model: config::Model::on the mesh of the run.
-std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks = 1,
-                                  const mesh::PaddedExperts& experts = {});
+std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks = 1);
 
 struct ParameterCount {
   std::int64_t total = 0;   // of the whole model

@@ -1,6 +1,6 @@
 // Initial values of parameters, a function of (seed, parameter name, element) and thus the same at any number of ranks.
 // GPT-2's scheme: normal with initializer_range, projections back into the residual divided by sqrt(2 * n_layer), layer
-// norms 1 and 0, biases 0, padded vocabulary and experts 0. Each expert draws its own numbers.
+// norms 1 and 0, biases 0, padded vocabulary 0. Each expert draws its own numbers.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -123,8 +123,8 @@ struct Alias {
 };
 
 // The values that tests and benchmarks give to an operand of a sample. `capacity` and `vocabulary` are attributes of
-// the sample; without the latter it is 50. expert, slot, weight, rows and load describe one decision about T tokens
-// with K choices each: that of the ops top_k and slots on random logits.
+// the sample. expert, slot, weight, rows and load describe one decision about T tokens with K choices each: that of the
+// ops top_k and slots on random logits.
 enum class Fill : std::uint8_t {
   normal,    // standard normal
   positive,  // uniform in [0.5, 1.5)
@@ -185,8 +185,7 @@ struct Fusion {
 struct Ragged {
   std::vector<int> operands = {}, results = {};  // the buffers
   int counts = -1;                               // the operand with the counts; -1: the op needs none
-  // The operand i32[T,K] with the tokens' slots in them, or -1. A result of this index that tokens split has slots.
-  int slots = -1;
+  int slots = -1;                                // the operand i32[T,K] with the tokens' slots in them, or -1
   // The result i32[1] with the windows (ops/window) that the slots take, or -1; the result before it is the counts of
   // the first window. In space a shard has the number of its own tokens, and the whole is the largest of them, which
   // comes with the counts: `partial` names it.
@@ -242,7 +241,6 @@ struct OpDef {
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   Ring ring = Ring::none;
-  bool passes_ids = false;  // result 0 has the ids of operand 0, so that what bounds the former bounds the latter
   std::optional<Fusion> fuses = {};
   // None: the results are made once and kept. So it is for gates and random choices, whose decisions are made once a
   // step, and for communication.

@@ -19,10 +19,6 @@ ir::Program build_forward(const config::Config& config, const model::BuildOption
 // One rank's forward Program: its parameters have the shapes of this rank's shards.
 Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode, int ranks);
 
-// Costs of evenly spread tokens under the load of ranks that have unlike numbers of experts (mesh.expert_counts), which
-// `costs` outlive; null if all have as many.
-std::unique_ptr<const cost::Costs> under_counts(const config::Config& config, int ranks, const cost::Costs& costs);
-
 // What the planner is asked for a training step, without costs.
 planner::PlanRequest plan_request(const config::Config& config, int ranks);
 

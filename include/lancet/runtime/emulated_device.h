@@ -36,12 +36,11 @@ class EmulatedDevice {
     double scale = 1, dilation = 1;
     std::string routing = "even";  // drawn_routing.h
     std::uint64_t seed = 0;
-    std::vector<int> blocks = {};             // of the model, that are MoE layers
-    std::int64_t experts = 0;                 // of a layer, over all ranks
-    std::vector<std::int64_t> on_ranks = {};  // those of each rank along `expert`
-    std::int64_t choices = 1;                 // experts of a token
-    double capacity = 1;                      // slots of an expert relative to its mean load
-    int micro_batches = 1;                    // of a step
+    std::vector<int> blocks = {};  // of the model, that are MoE layers
+    std::int64_t experts = 0;      // of a layer, over all ranks
+    std::int64_t choices = 1;      // experts of a token
+    double capacity = 1;           // slots of an expert relative to its mean load
+    int micro_batches = 1;         // of a step
     // The ranks among which the experts of a layer are split.
     int among() const { return layout.mesh[mesh::Axis::expert]; }
   };

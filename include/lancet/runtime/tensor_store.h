@@ -16,7 +16,6 @@
 #include "lancet/ir/program.h"
 #include "lancet/mesh/held_elements.h"
 #include "lancet/mesh/mesh.h"
-#include "lancet/mesh/padded_experts.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {
@@ -75,9 +74,6 @@ class TensorStore {
   std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
   // Says how many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
   void set_padding(std::string_view parameter, std::int64_t rows);
-  // Says which padded numbers of the tensors of experts are of experts: the rest is zeros that no checkpoint holds.
-  void set_experts(mesh::PaddedExperts experts) { experts_ = std::move(experts); }
-  const mesh::PaddedExperts& experts() const { return experts_; }
   // The shape of the whole tensor without padding rows, in which a checkpoint holds it.
   Shape saved_shape(std::string_view name) const;
   // How the shards are split off the whole tensor, those of the parameter for a flat shard.
@@ -113,7 +109,6 @@ class TensorStore {
 
   mesh::Mesh mesh_;
   int rank_ = 0;
-  mesh::PaddedExperts experts_;
   std::unique_ptr<Staging> staging_;
   bool reserve_only_ = false;
   std::vector<Block> blocks_;

@@ -423,9 +423,7 @@ std::vector<GuardedTensor> make_operands(const ops::Sample& sample, const Sample
         each([](std::uint64_t) { return 0; });
         break;
       case ops::Fill::tokens:
-        each([&](std::uint64_t j) {
-          return random.below(j, std::uint64_t(sample.attributes.integer("vocabulary", 50)));
-        });
+        each([&](std::uint64_t j) { return random.below(j, std::uint64_t(sample.attributes.integer("vocabulary"))); });
         break;
       case ops::Fill::skipped:
         tensor = route.whole().expert;
@@ -452,7 +450,7 @@ bool splits_slots(const ops::PartitionRow& row, const ops::OpDef& op) {
   const int counts = op.ragged->counts;
   if (counts >= 0 && (counts >= int(row.operands.size()) || row.operands[std::size_t(counts)] != ops::partial))
     return false;
-  if (op.ragged->operands.empty() && op.ragged->results.empty()) return row.in_space();  // windows
+  if (op.ragged->operands.empty() && op.ragged->results.empty()) return row.in == ops::SplitIn::space;  // windows
   auto splits = [](const std::vector<int>& buffers, const std::vector<ops::Axis>& entries) {
     return std::ranges::any_of(buffers, [&](int i) { return entries[std::size_t(i)] == 1; });
   };

@@ -22,8 +22,6 @@ const ops::SampleOperand slot{{i32, {150, 1}}, Fill::slot}, weight{{f32, {150, 1
     rows{{i32, {5, 2}}, Fill::rows}, three_slots{{i32, {150, 3}}, Fill::slot},
     three_weights{{f32, {150, 3}}, Fill::weight};
 
-const ir::Attributes padded_to_eight{{"sequence", 50}, {"positions", 56}};
-
 void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
       {"add_layer_norm", {{{{t, {4, 50, 257}}}, {{t, {4, 50, 257}}}, {{f32, {257}}}, {{f32, {257}}}}, {{"eps", 1e-5}}}},
@@ -52,9 +50,6 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
         {{"vocabulary", 290}}}},
       {"linear_dw", {{{{t, {4, 90, 130}}}, {{t, {4, 90, 75}}}}, {{"bias", 1}}}},
       {"linear_dx", {{{{t, {4, 60, 300}}}, {{t, {300, 130}}}}, {}}},
-      {"cut_positions", {{{{t, {4, 56, 203}}}}, padded_to_eight}},
-      {"pad_positions", {{{{t, {4, 50, 203}}}}, padded_to_eight}},
-      {"pad_positions", {{{{t, {4, 50, 256}}}}, padded_to_eight}},
       {"one_summand", {{{{t, {4, 90, 137}}}}, {{"axes", "tensor"}}}},
       {"take_shard", {{{{t, {6, 90, 138}}}}, {{"axes", "tensor"}, {"shards", 3}, {"axis", 2}, {"blocks", 2}}}},
       {"take_shard", {{{{t, {12, 90, 48}}}}, {{"axes", "tensor"}, {"shards", 4}, {"axis", 0}}}},

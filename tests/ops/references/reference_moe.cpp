@@ -3,7 +3,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -261,21 +260,6 @@ void first_window(ReferenceCall& c) {
   c.results[2][0] = double(windows);
 }
 
-// The experts of the counts one after the other, each rank's followed by padding.
-void pad_experts(ReferenceCall& c) {
-  std::vector<Index> counts, padded;  // padded: by expert
-  std::istringstream text(c.attributes.text("counts"));
-  for (std::string count; std::getline(text, count, ',');) counts.push_back(std::stoll(count));
-  const Index room = std::ranges::max(counts);
-  for (Index rank = 0; rank < std::ssize(counts); ++rank)
-    for (Index e = 0; e < counts[std::size_t(rank)]; ++e) padded.push_back(rank * room + e);
-  std::ranges::fill(c.results[1].values, 0.0);
-  for (Index e = 0; e < std::ssize(padded); ++e)
-    for (const Index end : {0, 1}) c.results[1][2 * padded[std::size_t(e)] + end] = c.operands[2][2 * e + end];
-  for (Index i = 0; i < Index(c.operands[0].values.size()); ++i)
-    c.results[0][i] = double(padded[std::size_t(c.operands[0][i])]);
-}
-
 void window(ReferenceCall& c) { window_at(c, c.operands[0], c.operands[1], Index(c.operands[2][0])); }
 
 // The filled slots of each part become rows [rows[e,0], rows[e,1]), or the reverse.
@@ -451,7 +435,6 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"first_window", first_window},
                 {"join_rows", join_rows},
                 {"merge_slots", merge_slots},
-                {"pad_experts", pad_experts},
                 {"capacity_rows", capacity_rows},
                 {"peer_rows", peer_rows},
                 {"place_columns", place_columns},

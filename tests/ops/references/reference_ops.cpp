@@ -10,12 +10,11 @@
 
 namespace lancet::test {
 
-void add_moe_references(std::map<std::string_view, Reference>& table);       // reference_moe.cpp
-void add_choice_references(std::map<std::string_view, Reference>& table);    // reference_choice.cpp
-void add_decode_references(std::map<std::string_view, Reference>& table);    // reference_decode.cpp
-void add_draw_references(std::map<std::string_view, Reference>& table);      // reference_draws.cpp
-void add_expert_references(std::map<std::string_view, Reference>& table);    // reference_experts.cpp
-void add_position_references(std::map<std::string_view, Reference>& table);  // reference_positions.cpp
+void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
+void add_choice_references(std::map<std::string_view, Reference>& table);  // reference_choice.cpp
+void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
+void add_draw_references(std::map<std::string_view, Reference>& table);    // reference_draws.cpp
+void add_expert_references(std::map<std::string_view, Reference>& table);  // reference_experts.cpp
 
 namespace {
 
@@ -528,7 +527,6 @@ std::map<std::string_view, Reference> make_references() {
   add_decode_references(table);
   add_draw_references(table);
   add_expert_references(table);
-  add_position_references(table);
   return table;
 }
 
