@@ -182,7 +182,6 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
     double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
     sum += unsplit.op_costs[i].ms;
     core += unsplit.op_costs[i].core_ms;
-    all_to_all += unsplit.op_costs[i].network_ms;
   }
   const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);

@@ -112,7 +112,7 @@ struct PartitionRow {
 struct Work {
   double flops = 0;
   double bytes = 0;     // of memory traffic, if each element is read or written once
-  double sent = 0;      // bytes to other ranks: of a collective, and of a compute instruction that sends in its kernel
+  double sent = 0;      // bytes to other ranks, of a collective
   double launches = 1;  // kernels of a device that run one after the other, if that is more than the op's size explains
 };
 

@@ -3,8 +3,8 @@
 //
 // The kernel reads the ranges of filled rows itself, so that the host need not know them. (cublasGemmGroupedBatchedEx
 // takes extents from the host.) Block b of n computes the tiles b, b + n, ... of the list that the ranges make. One
-// block computes a tile over all of k, so results are the same in every run, whatever the order of the tiles
-// (ordered_tiles.h: multiply() takes them from any list of the same tiles) and however large they are.
+// block computes a tile over all of k, so results are the same in every run, whatever the order of the tiles and
+// however large they are.
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
@@ -32,18 +32,19 @@ struct GroupedTensorProduct {
     if constexpr (product == ExpertProduct::dw)
       gradient(block);
     else
-      multiply(block, GroupedTiles());
+      multiply(block);
   }
 
-  // Forward, dx: computes the block's tiles of this list.
-  template <class Block, class Tiles>
-  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
+ private:
+  // Forward, dx: computes the block's tiles.
+  template <class Block>
+  LANCET_DEVICE void multiply(Block& block) const {
     using S = TileShape;
     auto& kept = block.template shared<Shared>();
     std::byte* shared = aligned_ring(block);
     for (int index = int(block.index());; index += int(block.count())) {
       // All threads of the warp write the same values: a tile that one of them copies there costs more registers.
-      if (block.warp() == 0) kept.more = tiles.template find<product, S::rows, S::columns>(block, p, index, kept.tile);
+      if (block.warp() == 0) kept.more = GroupedTiles().find<product, S::rows, S::columns>(block, p, index, kept.tile);
       block.sync();
       if (!kept.more) return;
       const GroupedTile& tile = kept.tile;
@@ -65,7 +66,6 @@ struct GroupedTensorProduct {
     }
   }
 
- private:
   template <class Block>
   LANCET_DEVICE std::byte* aligned_ring(Block& block) const {
     std::byte* ring = block.template shared<Shared>().ring;
@@ -107,15 +107,9 @@ struct GroupedPlainProduct {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    multiply(block, GroupedTiles());
-  }
-
-  // Computes the block's tiles of this list.
-  template <class Block, class Tiles>
-  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = PlainShape;
     GroupedTile tile;
-    for (int index = int(block.index()); tiles.template find<product, S::rows, S::columns>(block, p, index, tile);
+    for (int index = int(block.index()); GroupedTiles().find<product, S::rows, S::columns>(block, p, index, tile);
          index += int(block.count())) {
       PlainSums sums;
       if constexpr (product == ExpertProduct::dw) {
