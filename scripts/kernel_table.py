@@ -96,7 +96,7 @@ def short(name):
     """The functor of a launch, or the function, without namespaces and parameters."""
     name = re.sub(r"lancet::(?:\w+::)*|\(anonymous namespace\)::", "", name)
     name = re.sub(r"\(ExpertProduct\)(\d)", lambda kind: ("forward", "dx", "dw")[int(kind[1])], name)
-    name = re.sub(r"\(Epilogue\)(\d)", lambda kind: ("round", "gelu", "sums")[int(kind[1])], name)
+    name = re.sub(r"\(Epilogue\)(\d)", lambda kind: ("round", "gelu")[int(kind[1])], name)
     launch = re.search(r"run_kernel<Block<\d+>, (.*)>\(", name)
     return launch[1].strip() if launch else re.sub(r"^void |\(.*", "", name)
 

@@ -17,7 +17,6 @@ constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule
 constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
-constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass pair_if_shorter{"pair_micro_batches_if_shorter", schedule::pair_micro_batches_if_shorter};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
@@ -63,10 +62,10 @@ const Policy table[] = {
      {},
      {pipeline_both_passes, chunk_all_reduces}},
     {"collective_matmul",
-     "products beside their collectives in windows, all-to-alls in summed columns (Wang et al., ASPLOS 2023; XLA)",
-     {"ring_shards", "contracting"},
+     "products beside their collectives in windows (Wang et al., ASPLOS 2023; XLA)",
+     {"ring_shards"},
      {},
-     {take_turns, collective_matmul, contract_experts}},
+     {take_turns, collective_matmul}},
     {"neighbour_microbatches",
      "the backward pass of a micro batch beside the forward pass of the next (Megatron-LM, DualPipe)",
      {"micro_batches"},

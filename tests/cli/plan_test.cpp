@@ -46,12 +46,12 @@ double number_in(const std::string& output, const std::string& policy, int colum
 TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
   const auto outcome = lancet("plan --cuts");
   REQUIRE(outcome.code == 0);
-  for (const char* name : {"batch", "capacity", "columns", "contracting", "peers", "source_rows"}) {
+  for (const char* name : {"batch", "capacity", "columns", "peers", "source_rows"}) {
     INFO(name);
     CHECK_FALSE(test::match(outcome.output, "(^|\n)" + std::string(name) + "\n  splits +[^\n]+\n  pairs ").empty());
   }
   CHECK(outcome.lines_with("  source    Comet") == 2);
-  CHECK(outcome.lines_with("  source    collective matmul") == 2);
+  CHECK(outcome.lines_with("  source    collective matmul") == 1);
   CHECK(outcome.lines_with("  memory    ") == outcome.lines_with("  launches  "));
   CHECK(outcome.lines_with("  policies  comet, lancet") == 2);
   CHECK(outcome.lines_with("  policies  collective_matmul, lancet") == 1);

@@ -46,10 +46,6 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
 // XLA's windowed einsum): an all-gather before products and a reduce-scatter after one become rings of permutes, beside
 // the products of the windows that have come (ring_shards). All else takes turns.
 Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// Its all-to-alls: those before products in tiles of the columns that the products sum over, each tile's product beside
-// the next tile's all-to-all, whatever the candidate's other instructions do. Numbers of tiles are found kind by kind,
-// within overlap.memory_factor.
-Candidate contract_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
 // DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
 // one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,

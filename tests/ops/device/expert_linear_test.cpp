@@ -11,7 +11,6 @@
 
 #include "emulated_kernels.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/column_tiles.h"
 #include "ops/expert_linear/grouped_product.h"
 
 using namespace lancet;
@@ -145,34 +144,6 @@ void check_tiles(const Case& whole) {
   }
 }
 
-// The middle one of three tiles of the columns that the products sum over, first and added onto sums.
-void check_sums(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k, const Tensor& w, const Tensor& b,
-                const Tensor& rows, std::mt19937& random) {
-  const std::int64_t e = ranges.experts();
-  const ir::Attributes tile{{"part", std::int64_t(1)}, {"parts", std::int64_t(3)}};
-  for (const bool adds : {false, true}) {
-    Case forward{"expert_linear_sums",
-                 {rows_tensor(dtype, ranges, ops::column_tile(k, 1, 3).columns, random), w, b, rows},
-                 {Tensor({DType::f32, {e, ranges.buffer, n}})},
-                 k,
-                 tile};
-    Case backward{"expert_linear_dx_sums",
-                  {rows_tensor(dtype, ranges, ops::column_tile(n, 1, 3).columns, random), w, rows},
-                  {Tensor({DType::f32, {e, ranges.buffer, k}})},
-                  n,
-                  tile};
-    for (Case* product : {&forward, &backward}) {
-      if (adds) {  // in place
-        product->results[0] = rows_tensor(DType::f32, ranges, product->results[0].type.shape.back(), random);
-        product->operands.push_back(product->results[0]);
-      }
-      check_against_cpu(*product);
-    }
-  }
-  const Tensor sums = rows_tensor(DType::f32, ranges, n, random);
-  check_against_cpu({"round_rows", {sums, rows}, {Tensor({DType::bf16, {e, ranges.buffer, n}})}, 1});
-}
-
 void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k) {
   std::mt19937 random(7);
   const std::int64_t e = ranges.experts();
@@ -186,7 +157,6 @@ void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int6
     check_against_cpu(product);
     check_tiles(product);
   }
-  check_sums(dtype, ranges, n, k, w, b, rows, random);
   const Tensor y({dtype, {e, ranges.buffer, n}});
   check_against_cpu({"expert_linear_gelu", {x, w, b, rows}, {y, y}, k});
   check_against_cpu({"expert_linear_dx_gelu", {dy, w, x, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});
