@@ -145,8 +145,7 @@ std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
   std::vector<int> parts{1};
   for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
-  const Ranges chosen =
-      choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
+  const Ranges chosen = choose_ranges(int(groups.size()) - 1, max_range, parts, RangeCosts(step, groups));
   std::vector<Range> result;
   for (const Range& range : chosen.ranges)
     if (range.parts > 1)

@@ -21,8 +21,8 @@ struct Files {
   std::string config = folder.write("small.json", test::small_config_text);
   std::string machine = folder.write("machine.json", test::declared_hardware());
   std::string settings_text = R"({"models": {"small": {"config": ")" + config + R"("}},
-    "policies": {"sequential": {"set": ["overlap.policy=sequential"]}, "Tutel": {"set": ["overlap.policy=expert_pipeline"]},
-                 "FasterMoE": {"set": ["overlap.policy=peer_groups"]}, "dW": {"set": ["overlap.policy=dw"]},
+    "policies": {"sequential": {"set": ["overlap.policy=sequential"]}, "Tutel": {"set": ["overlap.policy=tutel"]},
+                 "FasterMoE": {"set": ["overlap.policy=fastermoe"]}, "dW": {"set": ["overlap.policy=dw"]},
                  "partition": {"set": ["overlap.policy=partition"]}, "Lancet": {"set": ["overlap.policy=lancet"]}}})";
   std::string settings = folder.write("settings.json", settings_text);
 

@@ -162,7 +162,7 @@ TEST_CASE("any number of parts trains like the whole") {
   auto config = config_of(route, drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
-  for (auto policy : {"expert_pipeline", "partition", "lancet"})
+  for (auto policy : {"tutel", "partition", "lancet"})
     for (int parts : {1, 2, 4, 8}) {
       config.overlap.policy = policy;
       config.overlap.parts = parts;
@@ -177,12 +177,12 @@ TEST_CASE("groups of peers on four ranks train like the whole") {
   auto config = config_of({config::Router::switch_top1}, 0.75);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 4, 10, costs);
-  config.overlap.policy = "peer_groups";
+  config.overlap.policy = "fastermoe";
   for (int groups : {2, 4}) {
     config.overlap.parts = groups;
     const Run found = train_run(config, 4, 10, costs);
     INFO(groups << " groups");
-    CHECK(found.policy == "peer_groups");
+    CHECK(found.policy == "fastermoe");
     CHECK(found.parts == groups);
     check_alike(found, expected);
   }

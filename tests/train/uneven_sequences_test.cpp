@@ -127,7 +127,7 @@ TEST_CASE("uneven sequences: layers that drop nothing train as on one rank") {
 
 TEST_CASE("uneven sequences: steps in parts of the batch and of the slots train as on one rank") {
   check_uneven({.meshes = {test::mesh_of(1, 2, 2)},
-                .policies = {"partition", "flowmoe", "lancet", "lancet_paper", "expert_pipeline", "comet"},
+                .policies = {"partition", "flowmoe", "lancet", "lancet_paper", "tutel", "comet"},
                 .change = [](config::Config& config) { config.overlap.parts = 2; }});
 }
 

@@ -19,10 +19,6 @@ Candidate program_order(const Step& step);
 // Compute and all-to-all take turns: no overlap, as in a framework without it. Always applied.
 Candidate take_turns(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
-// Split the experts and their all-to-alls: by slots (Tutel), or by groups of ranks (FasterMoE).
-Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate);
-Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate);
-
 // Tutel (Hwang et al., MLSys 2023): experts and their all-to-alls by slots, with a degree, that is a number of parts,
 // for each kind of MoE layers, those that cost the same. Tutel adapts it while it trains; here the simulator chooses:
 // the best degree for all layers alike, then kind by kind. Parts are tried stage by stage and in a list schedule. A
@@ -78,8 +74,6 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
 // after the pipeline where no part waits for it; experts work on filled rows only, since the text leaves padding to
 // better kernels (section 8).
 Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// The same with parts that are slices of the whole: no copies, and parts go on from one pipeline into the next.
-Candidate pipelines_of_slices(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Moves weight gradients by the paper's greedy alone (Lancet, section 4, Algorithm 1): no slack for slower messages, no
 // improvement, no limit of the distance, no comparison with the step before. Always applied. All-reduces follow the
