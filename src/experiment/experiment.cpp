@@ -49,8 +49,7 @@ std::string choices_in(const config::Config& config) {
 config::Config as_measured(config::Config config) {
   const config::Train defaults;
   config.train.save_minutes = 0, config.train.save_interval = 0;
-  config.train.keep_last = defaults.keep_last, config.train.keep_every = defaults.keep_every;
-  config.train.save_buffer_mb = defaults.save_buffer_mb;
+  config.train.keep_last = defaults.keep_last, config.train.save_buffer_mb = defaults.save_buffer_mb;
   config.train.eval_interval = 0, config.train.sample_tokens = 0;
   return config;
 }
