@@ -23,14 +23,10 @@ struct DeclaredCosts final : cost::Costs {
       elements = (is_copy_of_columns(key) ? 2 : 32) * std::atof(std::string(key.substr(tokens + 7)).c_str());
     return 0.01 + elements * share_of_columns(key) / elements_per_ms;
   }
-  static bool is_copy_of_columns(std::string_view key) {
-    return key.starts_with("place_columns") || key.starts_with("take_columns");
-  }
-  // Of an expert's weights [E,N,K], the share of N that a product makes, of K for a gradient; or the other way round,
-  // if it sums over a tile of the columns of its rows.
+  static bool is_copy_of_columns(std::string_view key) { return key.starts_with("place_columns"); }
+  // Of an expert's weights [E,N,K], the share of N that a product makes, of K for a gradient.
   static double share_of_columns(std::string_view key) {
     const bool of_gradient = key.starts_with("expert_linear_dx");
-    if (key.find("_sums(") != std::string_view::npos) return extent(key, 0, 2) / extent(key, 1, of_gradient ? 1 : 2);
     const auto columns = key.find("columns=");
     if (columns == std::string_view::npos || is_copy_of_columns(key)) return 1;
     return number(key, columns + 8) / extent(key, 1, of_gradient ? 2 : 1);

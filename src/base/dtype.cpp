@@ -10,11 +10,8 @@ struct Row {
   std::string_view name;
   int size;
 };
-constexpr std::array<Row, 5> rows{{{DType::f32, "f32", 4},
-                                   {DType::bf16, "bf16", 2},
-                                   {DType::i32, "i32", 4},
-                                   {DType::i64, "i64", 8},
-                                   {DType::signals, "signals", 4}}};
+constexpr std::array<Row, 4> rows{
+    {{DType::f32, "f32", 4}, {DType::bf16, "bf16", 2}, {DType::i32, "i32", 4}, {DType::i64, "i64", 8}}};
 
 }  // namespace
 

@@ -115,14 +115,12 @@ Status commit(FileSystem& files, const fs::path& checkpoints, const Manifest& ma
   return files.sync_folder(checkpoints.has_parent_path() ? checkpoints.parent_path() : fs::path("."));
 }
 
-Status prune(FileSystem& files, const fs::path& checkpoints, const KeepRule& rule) {
-  if (rule.last <= 0) return {};
+Status prune(FileSystem& files, const fs::path& checkpoints, std::int64_t last) {
+  if (last <= 0) return {};
   std::vector<std::int64_t> surplus;
   std::int64_t newest = 0;
   for (const std::int64_t step : steps_in(checkpoints)) {
-    if (!looks_whole(checkpoints / folder_name(step))) continue;
-    const bool milestone = rule.every > 0 && step % rule.every == 0;
-    if (newest++ >= rule.last && !milestone) surplus.push_back(step);
+    if (looks_whole(checkpoints / folder_name(step)) && newest++ >= last) surplus.push_back(step);
   }
   std::reverse(surplus.begin(), surplus.end());
   for (const std::int64_t step : surplus) LANCET_TRY(remove_checkpoint(files, checkpoints, step));

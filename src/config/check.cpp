@@ -208,7 +208,7 @@ Status check(const Config& config, int ranks) {
   if (config.overlap.parts > config.overlap.max_parts)
     return refused("overlap.parts: expected at most overlap.max_parts = {}, found {}", config.overlap.max_parts,
                    config.overlap.parts);
-  const bool by_batch = config.overlap.policy != "expert_pipeline";
+  const bool by_batch = config.overlap.policy != "tutel" && config.overlap.policy != "expert_pipeline";
   if (config.overlap.parts > 1 && by_batch && config.train.micro_batch_size % config.overlap.parts != 0)
     return refused("overlap.parts: expected a divisor of train.micro_batch_size = {}, found {}",
                    config.train.micro_batch_size, config.overlap.parts);

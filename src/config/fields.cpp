@@ -203,8 +203,6 @@ constexpr Field table[] = {
         "if save_interval is 0: minutes between checkpoints, plus one at the end; 0: save only when the run "
         "is stopped"),
     ROW(train.keep_last, between(0, most_steps), "number of newest checkpoints to keep; 0: all"),
-    ROW(train.keep_every, between(0, most_steps),
-        "also keep the checkpoints of steps that are multiples of this; 0: none"),
     ROW(train.save_buffer_mb, between(8, 1 << 24),
         "MiB of memory per rank for saving in the background; when it is full, the step waits for the disk"),
     ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never"),
@@ -231,8 +229,6 @@ constexpr Field table[] = {
     ROW(overlap.max_parts, between(1, 64), "maximum parts of an instruction (rho in Lancet): 1, 2, 4, ..."),
     ROW(overlap.parts, between(0, 64), "forced number of parts, even if slower; 0: the fastest, up to max_parts"),
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)"),
-    ROW(overlap.max_range, between(1, 1e6),
-        "maximum groups of instructions in a partition range (iota); the whole forward pass is also tried"),
     ROW(overlap.memory_factor, between(1, 1000),
         "the largest arena that a search of schedules may choose, relative to sequential's"),
     ROW(overlap.split_backward, any(),

@@ -157,8 +157,6 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
       const bool copies = instruction.stream != ir::Stream::compute;
       if (const auto ms = costs.op_ms(program, instruction)) {
         op_cost.ms = *ms;
-        if (const double sent = ops::work(program, instruction).sent; sent > 0)
-          op_cost.network_ms = costs.all_to_all_ms(sent);
       } else if (copies) {
         op_cost.ms = costs.all_to_all_ms(0);
       } else {

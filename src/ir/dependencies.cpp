@@ -36,16 +36,10 @@ void sort_unique(std::vector<InstructionId>& list) {
   list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
-// True if signals of `maker` announce what is read: they are read themselves, or the rows of its first result are.
-bool announced(const Program& program, TensorId read, const Instruction& maker) {
-  return program.type(read).dtype == DType::signals || program.root(read) == program.root(maker.results.front());
-}
-
 }  // namespace
 
 std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
-  const auto makers = signal_makers(program);
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
   std::vector<Region> writes, reads;  // of an instruction; here, so that their memory serves all
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -56,13 +50,7 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
     for (TensorId id : instruction.results) writes.push_back(program.region(id));
     for (TensorId id : instruction.writes) writes.push_back(program.region(id));
     for (TensorId id : instruction.operands) reads.push_back(program.region(id));
-    for (std::size_t r = 0; r < reads.size(); ++r) {
-      const auto known = std::ptrdiff_t(before.size());
-      collect(history[reads[r].root.index()].writes, reads[r], before);
-      for (InstructionId maker : makers[i])
-        if (announced(program, instruction.operands[r], program.instructions[maker.index()]))
-          before.erase(std::remove(before.begin() + known, before.end(), maker), before.end());
-    }
+    for (const Region& region : reads) collect(history[region.root.index()].writes, region, before);
     for (const Region& region : writes) {
       collect(history[region.root.index()].writes, region, before);
       collect(history[region.root.index()].reads, region, before);
@@ -75,29 +63,6 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
       memory.writes.push_back({id_of(i), region});
     }
     sort_unique(before);
-  }
-  return result;
-}
-
-std::vector<std::vector<InstructionId>> signal_makers(const Program& program) {
-  std::vector<InstructionId> made_by(program.tensors.size());
-  std::vector<std::vector<InstructionId>> result(program.instructions.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    for (TensorId id : program.instructions[i].operands)
-      if (program.type(id).dtype == DType::signals && made_by[id.index()].valid())
-        result[i].push_back(made_by[id.index()]);
-    for (TensorId id : program.instructions[i].results) made_by[id.index()] = id_of(i);
-    sort_unique(result[i]);
-  }
-  return result;
-}
-
-std::vector<std::vector<InstructionId>> precedence(const Program& program) {
-  auto result = dependencies(program);
-  const auto makers = signal_makers(program);
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    result[i].insert(result[i].end(), makers[i].begin(), makers[i].end());
-    sort_unique(result[i]);
   }
   return result;
 }

@@ -204,10 +204,6 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
       block.lives = lives_across(plan.program, touched[i], order);
     else
       block.lives = {life_of(touched[i], order)};
-    if (tensor.type.dtype == DType::signals) {
-      block.lives[0].born.fill(0);
-      block.lives[0].last.fill(always);
-    }
     blocks.push_back(block);
   }
   for (const Output& output : plan.program.outputs)  // read after the step: live to the end

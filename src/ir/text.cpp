@@ -274,7 +274,6 @@ Result<TensorType> ProgramParser::type(LineReader& line, std::optional<mesh::Sha
     found.dimensions.push_back(std::move(next.split));
     LANCET_ASSIGN(another, line.more("]"));
   }
-  if (*dtype == DType::signals && shape.rank() != 1) return before.error("signals with one axis");
   std::int64_t elements = 1;
   for (std::int64_t extent : shape.span())
     if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))

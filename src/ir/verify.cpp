@@ -17,7 +17,6 @@
 
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
-#include "lancet/ir/readiness.h"
 #include "lancet/ir/repeat.h"
 #include "lancet/ir/step_border.h"
 
@@ -38,9 +37,6 @@ class Verifier {
       const Tensor& tensor = program_.tensors[i];
       if (tensor.storage.valid() && tensor.storage.index() >= program_.tensors.size())
         return internal_error(fmt::format("tensor %{} lives in a tensor that does not exist", tensor.number));
-      if (tensor.type.dtype == DType::signals && (tensor.kind != TensorKind::value || tensor.storage.valid()))
-        return internal_error("signals must be a value in memory of their own: " +
-                              program_.display({static_cast<std::int32_t>(i)}));
       if (!tensor.sharding) continue;
       if (Status fits = mesh::check(tensor.type.shape, *tensor.sharding); !fits.ok())
         return internal_error(
@@ -120,7 +116,6 @@ class Verifier {
       if (!id.valid() || id.index() >= program_.tensors.size()) return internal_error("a result does not exist");
       if (Status status = make(id); !status.ok()) return at(status.error().message);
     }
-    if (Status status = verify_readiness(program_, instruction); !status.ok()) return at(status.error().message);
     if (!has_sound_axes(instruction)) return at("expected axes of the mesh, outermost first, such as data,expert");
     return verify_body(program_, instruction);
   }

@@ -11,7 +11,6 @@
 #include "lancet/ir/print.h"
 #include "lancet/ir/repeat.h"
 #include "lancet/ir/verify.h"
-#include "lancet/ops/contraction.h"
 #include "tables.h"
 
 namespace lancet::ops {
@@ -200,17 +199,6 @@ std::vector<TensorId> append(ir::Program& program, std::string_view name, std::v
       instruction.writes.push_back(instruction.operands[std::size_t(operand)]);
   program.instructions.push_back(instruction);
   return instruction.results;
-}
-
-Contraction contraction_of(std::string_view name) {
-  const OpDef& whole = op(name);
-  const OpDef& product = whole.fuses ? op(whole.fuses->product) : whole;
-  Contraction result{product.sums, {}, {}};
-  if (whole.fuses) result.reader = whole.fuses->reader;
-  result.backward = whole.required > product.required;
-  for (int i = 0; i < whole.required; ++i)
-    if (!result.backward || i != 2) result.operands.push_back(i);
-  return result;
 }
 
 Status verify(const ir::Program& program) {

@@ -67,9 +67,7 @@ std::vector<std::string_view> skippable() {
 }
 
 // Without a second micro batch, a policy of several is another one.
-bool is_compared(const Policy& policy, int micro_batches) {
-  return !policy.step_of_ablation && (!policy.of_micro_batches || micro_batches > 1);
-}
+bool is_compared(const Policy& policy, int micro_batches) { return !policy.of_micro_batches || micro_batches > 1; }
 
 // A policy's schedule, and the passes that made it.
 struct Scheduled {
@@ -182,7 +180,6 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
     double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
     sum += unsplit.op_costs[i].ms;
     core += unsplit.op_costs[i].core_ms;
-    all_to_all += unsplit.op_costs[i].network_ms;
   }
   const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);
@@ -320,9 +317,9 @@ Status check_skip(const std::vector<std::string>& skip) {
 }
 
 Status check_policy(std::string_view name) {
+  if (find_policy(name)) return {};
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table()) names.push_back(policy.name);
-  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
@@ -346,6 +343,11 @@ Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical,
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report) {
   LANCET_CHECK(request.mesh[mesh::Axis::stage] == 1, "a plan of one stage, of {}", mesh::to_string(request.mesh));
   LANCET_TRY(check_policy(request.overlap.policy));
+  if (const std::string_view name = find_policy(request.overlap.policy)->name; name != request.overlap.policy) {
+    PlanRequest renamed = request;
+    renamed.overlap.policy = name;
+    return make_plan(logical, renamed, report);
+  }
   LANCET_TRY(check_skip(request.skip));
   Pipeline pipeline(request.skip, request.keep_texts);
   LANCET_ASSIGN(ir::Program program, step_of(logical, request, pipeline));

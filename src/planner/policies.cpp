@@ -1,23 +1,21 @@
 #include "policies.h"
 
+#include <algorithm>
+
 namespace lancet::planner {
 namespace {
 
 constexpr SchedulePass take_turns{"take_turns", schedule::take_turns};
-constexpr SchedulePass split_by_capacity{"split_experts_by_capacity", schedule::split_experts_by_capacity};
-constexpr SchedulePass split_by_peers{"split_experts_by_peers", schedule::split_experts_by_peers};
 constexpr SchedulePass move_dw{"move_dw", schedule::move_dw};
 constexpr SchedulePass chunk_all_reduces{"chunk_all_reduces", schedule::chunk_all_reduces};
 constexpr SchedulePass split_forward{"split_forward", schedule::split_forward};
 constexpr SchedulePass pipelines_with_copies{"pipelines_with_copies", schedule::pipelines_with_copies};
-constexpr SchedulePass pipelines_of_slices{"pipelines_of_slices", schedule::pipelines_of_slices};
 constexpr SchedulePass move_dw_greedily{"move_dw_greedily", schedule::move_dw_greedily};
 constexpr SchedulePass degree_per_layer{"degree_per_layer", schedule::degree_per_layer};
 constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule};
 constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
-constexpr SchedulePass contract_experts{"contract_experts", schedule::contract_experts};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass pair_if_shorter{"pair_micro_batches_if_shorter", schedule::pair_micro_batches_if_shorter};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
@@ -26,16 +24,6 @@ constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", sche
 
 const Policy table[] = {
     {"sequential", "no overlap of computation and all-to-all (as DeepSpeed and RAF do)", {}, {}, {take_turns}},
-    {"expert_pipeline",
-     "the experts in 1, 2, 4 or 8 parts beside their all-to-alls (as Tutel does)",
-     {"capacity"},
-     {},
-     {take_turns, split_by_capacity}},
-    {"peer_groups",
-     "the experts by 1, 2, 4 or 8 groups of peers beside their all-to-alls (as FasterMoE does)",
-     {"peers"},
-     {},
-     {take_turns, split_by_peers}},
     {"dw", "weight gradients under the backward all-to-alls (Lancet, section 4)", {}, {}, {move_dw, chunk_all_reduces}},
     {"partition",
      "the forward pass around the MoE layers in parts (Lancet, section 5)",
@@ -43,12 +31,16 @@ const Policy table[] = {
      {},
      {take_turns, split_forward}},
     {"tutel",
-     "expert_pipeline in the best of two orders, parts for each kind of MoE layers (Tutel, MLSys 2023)",
+     "the experts in 1, 2, 4 or 8 parts, for each kind of MoE layers, in the best of two orders (Tutel, MLSys 2023)",
      {"capacity"},
      {},
-     {take_turns, degree_per_layer}},
+     {take_turns, degree_per_layer},
+     {},
+     {},
+     false,
+     "expert_pipeline"},
     {"fastermoe",
-     "peer_groups in the order of its smart schedule (FasterMoE, PPoPP 2022)",
+     "the experts by 1, 2, 4 or 8 groups of peers, in the order of its smart schedule (FasterMoE, PPoPP 2022)",
      {"peers"},
      {},
      {take_turns, smart_schedule}},
@@ -63,16 +55,15 @@ const Policy table[] = {
      {},
      {pipeline_both_passes, chunk_all_reduces}},
     {"collective_matmul",
-     "products beside their collectives in windows, all-to-alls in summed columns (Wang et al., ASPLOS 2023; XLA)",
-     {"ring_shards", "contracting"},
+     "products beside their collectives in windows (Wang et al., ASPLOS 2023; XLA)",
+     {"ring_shards"},
      {},
-     {take_turns, collective_matmul, contract_experts}},
+     {take_turns, collective_matmul}},
     {"neighbour_microbatches",
      "the backward pass of a micro batch beside the forward pass of the next (Megatron-LM, DualPipe)",
      {"micro_batches"},
      {},
      {move_dw, chunk_all_reduces},
-     false,
      {pair_micro_batches},
      {},
      true},
@@ -81,48 +72,29 @@ const Policy table[] = {
      {"batch"},
      {},
      {pipelines_with_copies, move_dw_greedily}},
-    {"lancet_paper_slices",
-     "lancet_paper, parts as slices of the whole instead of copies",
-     {"batch"},
-     {},
-     {pipelines_of_slices, move_dw_greedily},
-     true},
-    {"lancet_paper_ranges",
-     "lancet_paper_slices, ranges of any length, each order of a few list schedules simulated",
-     {"batch"},
-     {},
-     {split_forward, move_dw_greedily},
-     true},
-    {"lancet_paper_assigned",
-     "lancet_paper_ranges, the assignment of dW improved by a local search",
-     {"batch"},
-     {},
-     {split_forward, move_dw},
-     true},
-    {"lancet_paper_chunks",
-     "lancet_paper_assigned, all-reduces in chunks between the all-to-alls",
-     {"batch"},
-     {},
-     {split_forward, move_dw, chunk_all_reduces},
-     true},
     {"lancet",
      "both, and the backward pass, tiles of experts and rings of products where these pay",
      {"batch", "capacity", "columns", "source_rows", "ring_shards", "micro_batches"},
      {"sequential", "dw"},
      {search_orders, search_orders_with_rings},
-     false,
      {pair_if_shorter},
      {across_steps}},
     {"auto",
      "the fastest of those above, but lancet_paper",
      {},
-     {"sequential", "expert_pipeline", "peer_groups", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe",
-      "collective_matmul", "neighbour_microbatches", "lancet"},
+     {"sequential", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
+      "neighbour_microbatches", "lancet"},
      {}},
 };
 
 }  // namespace
 
 std::span<const Policy> policy_table() { return table; }
+
+const Policy* find_policy(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(table, [&](const Policy& policy) { return policy.name == name || policy.alias == name; });
+  return found == std::end(table) ? nullptr : found;
+}
 
 }  // namespace lancet::planner

@@ -22,14 +22,15 @@ struct Policy {
   std::vector<std::string_view> from;  // policies above this one: the passes start from the fastest of their schedules.
                                        // Empty: from the step in program order
   std::vector<SchedulePass> passes;    // empty: the policy's schedule is the fastest of `from`
-  bool step_of_ablation = false;       // between two others: planned only if it is asked for
   std::vector<SchedulePass> across = {};  // on the schedule of all micro batches of the plan, if there are several
   std::vector<SchedulePass> border = {};  // on that schedule, where the end of a step may run in the next one
   bool of_micro_batches = false;          // with one micro batch it is another policy
+  std::string_view alias = {};            // another name of it, which check_policy's message does not list
 };
 
 inline constexpr std::string_view sequential = "sequential";
 
-std::span<const Policy> policy_table();  // sequential first
+std::span<const Policy> policy_table();            // sequential first
+const Policy* find_policy(std::string_view name);  // by name or alias; null if there is none
 
 }  // namespace lancet::planner

@@ -26,7 +26,7 @@ std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs) 
   const auto op_costs = cost::op_costs(*costs, step);
   if (!op_costs.ok()) return work_times(step);
   std::vector<double> times;
-  for (const cost::OpCost& cost : *op_costs) times.push_back(cost.alone_ms() + costs->launch_ms());
+  for (const cost::OpCost& cost : *op_costs) times.push_back(cost.ms + costs->launch_ms());
   return times;
 }
 

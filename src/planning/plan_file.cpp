@@ -18,7 +18,6 @@
 #include "lancet/ir/print.h"
 #include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/contraction.h"
 #include "lancet/ops/ring.h"
 #include "lancet/planner/planner.h"
 #include "lancet/planning/from_config.h"
@@ -65,26 +64,17 @@ Status check_alignment(const ir::Plan& plan) {
   return {};
 }
 
-// The op of the model that the instruction is, or is a part of: a step of a ring, of the collective that the ring takes
-// the place of; a tile of sums, or what follows the last one, of their product.
-const std::string& op_of(const ir::Instruction& at) {
-  if (ops::is_ring_step(at) || !at.attributes.has(ops::tile_of)) return ops::collective_of(at);
-  const std::string& whole = at.attributes.text(ops::tile_of);
-  if (!ops::find_op(whole)) return at.op;
-  const ops::Contraction by = ops::contraction_of(whole);
-  return !by.sums.empty() && (at.op == by.sums || at.op == by.reader) ? whole : at.op;
-}
-
-// The op, its place in the model, and the attributes that all its parts share.
+// The op, its place in the model, and the attributes that all its parts share. A step of a ring counts as the
+// collective that the ring takes the place of.
 std::string description_of(const ir::Instruction& at) {
   ir::Instruction whole = at;
-  whole.op = op_of(at);
+  whole.op = ops::collective_of(at);
   std::string line =
       fmt::format("{} at {} ({})", whole.op, ir::of_micro_batch(schedule::site_of(at), std::max(at.micro_batch, 0)),
                   ir::name(at.role));
   for (const auto& [name, value] : at.attributes.items())
     if (!ops::is_divided(whole, name) && std::ranges::count(ops::part_attributes, name) == 0 &&
-        std::ranges::count(ops::tile_attributes, name) == 0 && name != ops::tile_of && name != ops::ring_shift)
+        std::ranges::count(ops::tile_attributes, name) == 0 && name != ops::ring_of && name != ops::ring_shift)
       std::visit([&, &name = name](const auto& v) { line += fmt::format(" {}={}", name, v); }, value);
   return line;
 }

@@ -183,9 +183,8 @@ Values values_in(const std::string& config) {
   for (const char* key :
        {"model.experts_per_rank", "model.num_local_experts", "model.router_group_size", "train.micro_batch_size",
         "train.gradient_accumulation_steps", "train.stop_after", "train.max_minutes", "train.max_skips",
-        "train.save_interval", "train.save_minutes", "train.keep_last", "train.keep_every", "train.save_buffer_mb",
-        "train.eval_interval", "train.sample_prompt", "train.sample_tokens", "data.tokenizer", "data.eval",
-        "data.eval_sequences"})
+        "train.save_interval", "train.save_minutes", "train.keep_last", "train.save_buffer_mb", "train.eval_interval",
+        "train.sample_prompt", "train.sample_tokens", "data.tokenizer", "data.eval", "data.eval_sequences"})
     values.erase(key);
   return values;
 }

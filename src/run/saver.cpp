@@ -273,10 +273,9 @@ Status Saver::all_written() {
   phase_ = Phase::committing;
   if (world_.rank() != 0) return {};
   for (const std::string& text : texts) parse_files(text, manifest_.files);
-  const checkpoint::KeepRule rule{config_.train.keep_last, config_.train.keep_every};
-  writer_->run([this, rule, at = folder()]() -> Status {
+  writer_->run([this, last = config_.train.keep_last, at = folder()]() -> Status {
     LANCET_TRY(checkpoint::commit(files_, at, manifest_));
-    if (const Status pruned = checkpoint::prune(files_, at, rule); !pruned.ok())
+    if (const Status pruned = checkpoint::prune(files_, at, last); !pruned.ok())
       log::warn("old checkpoints stay: {}", pruned.error().message);
     return {};
   });

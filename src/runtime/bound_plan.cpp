@@ -4,7 +4,6 @@
 
 #include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/readiness.h"
 
 namespace lancet::runtime {
 namespace {
@@ -32,12 +31,7 @@ Streams streams_of(const ir::Plan& plan) {
 }
 
 Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& arena, const Memory& inputs)
-    : plan_(plan),
-      store_(store),
-      arena_(arena),
-      inputs_(inputs),
-      input_offsets_(plan.program.tensors.size(), -1),
-      rows_per_signal_(plan.program.tensors.size()) {
+    : plan_(plan), store_(store), arena_(arena), inputs_(inputs), input_offsets_(plan.program.tensors.size(), -1) {
   LANCET_CHECK(arena.bytes >= static_cast<std::size_t>(plan.arena_bytes), "the arena has {} bytes, the plan needs {}",
                arena.bytes, plan.arena_bytes);
   std::size_t at = 0;
@@ -46,9 +40,6 @@ Addresses::Addresses(const ir::Plan& plan, TensorStore& store, const Memory& are
       input_offsets_[i] = static_cast<std::int64_t>(at);
       at += aligned_input(static_cast<std::size_t>(ir::bytes(tensor.type)));
     }
-  for (const ir::Instruction& instruction : plan.program.instructions)
-    if (const TensorId signals = ir::signals_of(plan.program, instruction); signals.valid())
-      rows_per_signal_[signals.index()] = ir::rows_per_signal(instruction.attributes).value();
 }
 
 std::size_t Addresses::input_bytes(const ir::Program& program) {
@@ -72,7 +63,7 @@ ops::TensorView Addresses::view(TensorId id) const {
   } else if (plan_.offsets[region.root.index()] >= 0) {
     data = arena_.start + plan_.offsets[region.root.index()];
   }
-  return {data ? data + region.begin : nullptr, plan_.program.type(id), rows_per_signal_[id.index()]};
+  return {data ? data + region.begin : nullptr, plan_.program.type(id)};
 }
 
 ops::TensorView Addresses::input(std::string_view name) const {
@@ -122,14 +113,6 @@ Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& erro
           fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, ir::place_of(at),
                       error.message),
           false};
-}
-
-Status refuse_signals(const ir::Plan& plan, std::string_view found) {
-  for (std::size_t i = 0; i < plan.program.instructions.size(); ++i)
-    if (ir::uses_signals(plan.program, plan.program.instructions[i]))
-      return error_at(plan, std::int32_t(i),
-                      internal_error(fmt::format("expected windows of all ranks for its signals, found {}", found)));
-  return {};
 }
 
 }  // namespace lancet::runtime

@@ -48,8 +48,7 @@ class Addresses {
   const ir::Plan& plan_;
   TensorStore& store_;
   Memory arena_, inputs_;
-  std::vector<std::int64_t> input_offsets_;    // by tensor; -1: not an input
-  std::vector<std::int64_t> rows_per_signal_;  // by tensor; 0: not signals
+  std::vector<std::int64_t> input_offsets_;  // by tensor; -1: not an input
 };
 
 // The group of ranks that the instruction goes over. Error: the options have no group of its axes.
@@ -61,10 +60,6 @@ Status call(const ops::Kernel& kernel);
 // Adds the instruction, as plan.ir numbers it, to the message: "stream reduce: [12] all_reduce at h.0.ln_1.weight:
 // ...".
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
-
-// Error, at the first instruction that makes or takes signals: "expected windows of all ranks for its signals, found
-// FOUND". For executors that cannot run kernels which wait for those of other ranks.
-Status refuse_signals(const ir::Plan& plan, std::string_view found);
 
 // Scratch bytes of each stream: the largest that a kernel of the stream needs. addresses: has arguments(instruction).
 // find(op) returns a kernel or null. device: null for the CPU.

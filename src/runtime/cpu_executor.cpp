@@ -55,7 +55,6 @@ class CpuExecutor final : public PlanExecutor {
                    {inputs_.as<std::byte>(), inputs_.size()}) {}
 
   Status bind() {
-    LANCET_TRY(refuse_signals(plan_, "the CPU"));
     backend::cpu::set_threads(options_.threads);
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)

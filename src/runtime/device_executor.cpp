@@ -19,11 +19,9 @@
 #include "device_times.h"
 #include "host_mirror.h"
 #include "lancet/base/log.h"
-#include "lancet/ir/readiness.h"
 #include "lancet/runtime/watched_stream.h"
 #include "plan_executor.h"
 #include "step_failure.h"
-#include "step_signals.h"
 #include "stream_threads.h"
 
 namespace lancet::runtime {
@@ -82,11 +80,9 @@ class DeviceExecutor final : public PlanExecutor {
       const ops::DeviceKernel* kernel = options_.accelerator->find_kernel(at(instruction).op);
       return kernel && kernel->recordable;  // bind() names the op that has no kernel
     };
-    const auto watched = [&](std::int32_t i) { return ir::signals_of(plan_.program, at(i)).valid(); };
-    flag_plan_ = plan_flags(streams_, recordable, watched);
+    flag_plan_ = plan_flags(streams_, recordable);
     LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
-                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), signals_.step(),
-                             workspaces_));
+                             runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
     for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream)
       backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
@@ -117,7 +113,7 @@ class DeviceExecutor final : public PlanExecutor {
     begin_run(which);
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
-    LANCET_TRY(begin_step());
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
     return search_non_finite(
         plan_, *addresses_, *this, [this](std::int32_t i) { return left_out(i); }, order);
@@ -143,7 +139,6 @@ class DeviceExecutor final : public PlanExecutor {
     }
     LANCET_TRY(mirror_.allocate_inputs(plan_.program, device_));
     addresses_.emplace(plan_, store, options_.arena.start ? options_.arena : arena_.memory(), mirror_.device_inputs());
-    LANCET_TRY(signals_.allocate(plan_, *addresses_, device_));
     return mirror_.allocate_outputs(plan_.program, *addresses_, device_);
   }
 
@@ -167,7 +162,7 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status first_run() {
     LANCET_TRY(device_.bind_thread());
-    LANCET_TRY(begin_step());
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
     for (std::int32_t i = 0; i < std::int32_t(closes_step_.size());
          ++i) {  // in this order no kernel waits for a later one
@@ -193,12 +188,6 @@ class DeviceExecutor final : public PlanExecutor {
     return queues_[0]->synchronize();
   }
 
-  // Puts on the compute stream what the step begins with, for which all other streams wait.
-  Status begin_step() {
-    LANCET_TRY(signals_.begin_step(*queues_[0]));
-    return mirror_.copy_inputs(*queues_[0]);
-  }
-
   void run_stream(std::size_t stream) {
     Status status = device_.bind_thread();
     backlogs_[stream].start();
@@ -215,7 +204,7 @@ class DeviceExecutor final : public PlanExecutor {
 
   Status enqueue_compute() {
     LANCET_TRY(times_->begin(*queues_[0]));
-    LANCET_TRY(begin_step());
+    LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->signal(flags_.inputs()));
     LANCET_TRY(enqueue_sections(0));
     for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
@@ -305,7 +294,6 @@ class DeviceExecutor final : public PlanExecutor {
   StepFlags flags_;
   Workspaces workspaces_;
   HostMirror mirror_;
-  StepSignals signals_;
   std::optional<Addresses> addresses_;
   DeviceQueues queues_;
   std::array<Backlog, ir::stream_count> backlogs_;

@@ -109,18 +109,10 @@ std::vector<comm::DeviceCommunicator*> device_communicators(const ExecutorOption
   return all;
 }
 
-comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options) {
-  for (comm::DeviceCommunicator* comm : device_communicators(options))
-    if (comm->peers()) return comm;
-  return nullptr;
-}
-
 Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
                            const DeviceQueues& queues, const std::vector<InstructionRun>& runs,
-                           const std::uint32_t* step, Workspaces& workspaces) {
+                           Workspaces& workspaces) {
   device_ = &options.accelerator->device();
-  const comm::DeviceCommunicator* windows = window_communicator(options);
-  if (!windows) LANCET_TRY(refuse_signals(plan, "none"));
   LANCET_TRY(reserve_calls(plan.program, options));
   const auto find = [&](std::string_view op) { return options.accelerator->find_kernel(op); };
   LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan, addresses, find, device_));
@@ -137,8 +129,6 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
     args.device = device_;
     args.stream = queues[stream].get();
     if (!ir::is_repeat(instruction)) args.group = *find_group(options, instruction);  // reserve_calls() has found all
-    args.peers = windows ? windows->peers() : nullptr;
-    args.step = step;
     args.notes = &notes;
     args.remarks = &remarks;
     return args;

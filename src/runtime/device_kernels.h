@@ -29,18 +29,13 @@ std::vector<InstructionRun> runs_of(const ir::Program& program, const Streams& s
 std::vector<comm::DeviceCommunicator*> device_communicators(const ExecutorOptions& options);
 std::vector<comm::DeviceCommunicator*> device_communicators(const comm::Groups& groups);
 
-// The communicator that has a window, in which the arena is; null without one.
-comm::DeviceCommunicator* window_communicator(const ExecutorOptions& options);
-
 class DeviceKernels {
  public:
   // Reserves the communicators' memory, allocates the workspaces and binds the kernels. Logs their remarks, each once
   // per process. Error: an op has no kernel on the accelerator. All arguments outlive this object.
-  // runs: instructions whose work one kernel does, when the last of them is called (runs_of). step: the number of the
-  // step on the device, for signals.
+  // runs: instructions whose work one kernel does, when the last of them is called (runs_of).
   Status bind(const ir::Plan& plan, const Addresses& addresses, const ExecutorOptions& options,
-              const DeviceQueues& queues, const std::vector<InstructionRun>& runs, const std::uint32_t* step,
-              Workspaces& workspaces);
+              const DeviceQueues& queues, const std::vector<InstructionRun>& runs, Workspaces& workspaces);
 
   // Puts the instruction's work on its device stream.
   Status call(std::int32_t instruction) {

@@ -2,9 +2,9 @@
 // device stream executes without interruption and a graph can record.
 //
 // A flag is a word in host memory by which one device stream waits for another. An instruction gets a flag if another
-// stream waits for it, and always on the communication streams, so that the host can follow their progress. So do, on
-// the compute stream, an instruction that is watched and the one before it. A new section begins at an instruction that
-// waits for a flag, after one that sets a flag, and before and after one that cannot be recorded.
+// stream waits for it, and always on the communication streams, so that the host can follow their progress. A new
+// section begins at an instruction that waits for a flag, after one that sets a flag, and before and after one that
+// cannot be recorded.
 #pragma once
 #include <array>
 #include <atomic>
@@ -30,10 +30,9 @@ struct FlagPlan {
   std::size_t flags = 0;  // how many
 };
 
-// recordable(instruction): true if a graph can record its kernel. watched(instruction): true if its kernel may wait for
-// those of other ranks although it is on the compute stream.
-template <class Recordable, class Watched>
-FlagPlan plan_flags(const Streams& streams, const Recordable& recordable, const Watched& watched) {
+// recordable(instruction): true if a graph can record its kernel.
+template <class Recordable>
+FlagPlan plan_flags(const Streams& streams, const Recordable& recordable) {
   FlagPlan plan;
   std::array<std::vector<std::int64_t>, ir::stream_count> flag;  // by step of the stream
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) flag[stream].assign(streams[stream].size(), -1);
@@ -45,11 +44,6 @@ FlagPlan plan_flags(const Streams& streams, const Recordable& recordable, const 
       for (const StreamWait& wait : step.waits) give(flag[wait.stream][static_cast<std::size_t>(wait.target) - 1]);
   for (std::size_t stream = 1; stream < ir::stream_count; ++stream)
     for (std::int64_t& mine : flag[stream]) give(mine);
-  for (std::size_t i = 0; i < streams[0].size(); ++i) {
-    if (!watched(streams[0][i].instruction)) continue;
-    if (i > 0) give(flag[0][i - 1]);
-    give(flag[0][i]);
-  }
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
     std::vector<Section>& sections = plan.streams[stream];
     for (std::size_t i = 0; i < streams[stream].size(); ++i) {

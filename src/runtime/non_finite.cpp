@@ -75,12 +75,11 @@ class Search {
     return {};
   }
   // Zeroes the memory of results before anything is written there: slots without a token are never written, and their
-  // old contents must not be taken for a result. Signals are no numbers, and peers may have set them already.
+  // old contents must not be taken for a result.
   Status clear_fresh(const ir::Instruction& instruction) {
     for (TensorId id : instruction.results) {
       const TensorId root = plan_.program.root(id);
       if (made_[root.index()] || plan_.offsets[root.index()] < 0) continue;
-      if (plan_.program.type(root).dtype == DType::signals) continue;
       made_[root.index()] = true;
       LANCET_TRY(steps_.zero(addresses_.view(root)));
     }

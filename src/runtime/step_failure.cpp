@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "lancet/ir/dependencies.h"
-#include "lancet/ir/readiness.h"
-
 namespace lancet::runtime {
 namespace {
 
@@ -18,31 +15,17 @@ Error at_stream(std::size_t stream, const Error& error) {
 }  // namespace
 
 void StepFailure::watch_steps(const Streams& streams, const FlagPlan& flag_plan) {
-  const ir::Program& program = plan_.program;
-  std::vector<backend::Flag*> done(program.instructions.size());  // null: it has no flag
-  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-    for (const Section& section : flag_plan.streams[stream])
-      if (section.signal >= 0)
-        done[static_cast<std::size_t>(streams[stream][section.end - 1].instruction)] =
-            flags_.planned(static_cast<std::size_t>(section.signal));
-  const auto makers = ir::signal_makers(program);
-  for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+  for (std::size_t stream = 1; stream < ir::stream_count; ++stream) {
     std::vector<StreamWatch::Step> steps;
     for (const Section& section : flag_plan.streams[stream]) {
-      const auto instruction = static_cast<std::size_t>(streams[stream][section.begin].instruction);
-      if (stream == 0 && !ir::signals_of(program, program.instructions[instruction]).valid()) continue;
       StreamWatch::Step& step = steps.emplace_back();
-      step.instruction = static_cast<std::int32_t>(instruction);
+      step.instruction = streams[stream][section.begin].instruction;
       for (std::size_t wait : section.waits) step.waits.push_back(flags_.planned(wait));
-      if (section.begin > 0)
-        step.waits.push_back(done[static_cast<std::size_t>(streams[stream][section.begin - 1].instruction)]);
-      for (ir::InstructionId maker : makers[instruction]) step.waits.push_back(done[maker.index()]);
-      step.done = done[instruction];
-      step.comm = stream == 0 ? window_communicator(options_)
-                              : find_group(options_, program.instructions[instruction])->device_comm;
+      step.done = flags_.planned(static_cast<std::size_t>(section.signal));
+      const auto instruction = static_cast<std::size_t>(step.instruction);
+      step.comm = find_group(options_, plan_.program.instructions[instruction])->device_comm;
     }
-    auto calls = stream == 0 ? std::vector<comm::DeviceCommunicator*>() : device_communicators(options_.groups[stream]);
-    watches_[stream] = StreamWatch(std::move(steps), std::move(calls), options_.timeout);
+    watches_[stream] = StreamWatch(std::move(steps), device_communicators(options_.groups[stream]), options_.timeout);
   }
 }
 
@@ -66,7 +49,6 @@ void StepFailure::fail(std::size_t stream, const Error& error) {
 
 Status StepFailure::watch(std::size_t stream) {
   if (failed_.load()) return communication_error("another stream failed");
-  const std::lock_guard lock(looking_);
   return watches_[stream].look();
 }
 

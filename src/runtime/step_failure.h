@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 
 #include "device_kernels.h"
 #include "device_stream.h"
@@ -20,9 +19,7 @@ class StepFailure {
   // All arguments outlive this object. queues: may be empty until watch_steps().
   StepFailure(const ir::Plan& plan, const ExecutorOptions& options, const DeviceQueues& queues, const StepFlags& flags)
       : plan_(plan), options_(options), queues_(queues), flags_(flags) {}
-  // Called once the flags are allocated: watches the communication streams, and on the compute stream instructions that
-  // make signals, in the runs to come. One that takes signals waits no longer than until their maker has ended, which
-  // is watched (ir/readiness.h).
+  // Called once the flags are allocated: watches the communication streams in the runs to come.
   void watch_steps(const Streams& streams, const FlagPlan& flag_plan);
 
   void start_step();  // all device streams are idle
@@ -61,9 +58,8 @@ class StepFailure {
   StreamErrors errors_;
   std::atomic<bool> failed_{false};
   std::atomic<Clock::time_point> failed_at_{};
-  std::array<UsualWait, ir::stream_count> usual_;  // waits for the streams' ends
-  std::array<StreamWatch, ir::stream_count> watches_;
-  std::mutex looking_;  // two streams may ask one communicator
+  std::array<UsualWait, ir::stream_count> usual_;      // waits for the streams' ends
+  std::array<StreamWatch, ir::stream_count> watches_;  // of the communication streams
 };
 
 }  // namespace lancet::runtime

@@ -1,6 +1,6 @@
 // StreamWatch: detects that a stream on an accelerator no longer makes progress. Enqueued calls of communication
-// streams wait for other ranks, as do kernels that make signals on any stream, and a rank that has ended never arrives;
-// so the stream's host thread polls how far the device stream is.
+// streams wait for other ranks, and a rank that has ended never arrives; so the stream's host thread polls how far the
+// device stream is.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -140,7 +140,7 @@ class Walk {
         first_use_(list.left),
         end_(dependencies_.size()),
         placed_(dependencies_.size()) {
-    for (std::size_t i = 0; i < ms_.size(); ++i) ms_[i] = candidate.op_costs[list.source[i].index()].alone_ms();
+    for (std::size_t i = 0; i < ms_.size(); ++i) ms_[i] = candidate.op_costs[list.source[i].index()].ms;
     for (std::size_t i = 0; i < left_; ++i) {
       first_use_[i] = first_uses[list.source[i].index()];
       waiting_.insert({first_use_[i], i});

@@ -162,7 +162,7 @@ Bounds find_bounds(std::span<const Chunked> variants, std::int64_t memory_bytes)
   Bounds bounds{.today = {not_found, not_found}, .ways = {std::size(ways), {not_found, not_found}}};
   const auto& [first, costs] = variants.front();
   for (std::size_t i = 0; i < costs.size(); ++i)
-    (first.instructions[i].stream == ir::Stream::compute ? bounds.compute : bounds.network) += costs[i].alone_ms();
+    (first.instructions[i].stream == ir::Stream::compute ? bounds.compute : bounds.network) += costs[i].ms;
   for (const auto& [program, op_costs] : variants) {
     const IdealStepJobs step(program, op_costs);
     const IdealStep as_it_is = in_order(program, op_costs);

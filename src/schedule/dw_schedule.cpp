@@ -32,7 +32,7 @@ class DwSchedule {
       : program_(program),
         op_costs_(op_costs.begin(), op_costs.end()),
         interference_(interference),
-        dependencies_(ir::precedence(program)),
+        dependencies_(ir::dependencies(program)),
         dependents_(dependencies_.size()) {
     for (std::size_t i = 0; i < dependencies_.size(); ++i)
       for (InstructionId before : dependencies_[i]) dependents_[before.index()].push_back(id_of(i));

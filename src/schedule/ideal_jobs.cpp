@@ -108,11 +108,11 @@ IdealStepJobs::IdealStepJobs(const ir::Program& program, std::span<const cost::O
 
 void IdealStepJobs::find_edges() {
   const AxisRows batch = cut_named("batch").rows(program_), experts = cut_named("capacity").rows(program_);
-  const Dependencies precedence = ir::precedence(program_);
-  for (std::size_t i = 0; i < precedence.size(); ++i) {
+  const Dependencies dependencies = ir::dependencies(program_);
+  for (std::size_t i = 0; i < dependencies.size(); ++i) {
     const ir::Instruction& reader = program_.instructions[i];
     edges_.emplace_back();
-    for (const InstructionId id : precedence[i]) {
+    for (const InstructionId id : dependencies[i]) {
       const ir::Instruction& maker = program_.instructions[id.index()];
       Edge edge{id.index()};
       const std::vector<Taken> values = values_taken(maker, reader);
@@ -307,7 +307,7 @@ class IdealStepJobs::Builder {
   void add(int step, int half, std::size_t i) {
     Node& added = node(step, half, i);
     added.beside_end = own_share_of(step, half, i);
-    if (step_.op_costs_[i].alone_ms() > 0) return add_jobs(added, step, half, i);
+    if (step_.op_costs_[i].ms > 0) return add_jobs(added, step, half, i);
     for (int tile = 0; tile < tiles; ++tile) {
       Needs through = tile > 0 ? added.through.back() : needs_across(step, i);
       append_new(through, needs_of_tile(step, half, i, tile));
@@ -329,7 +329,7 @@ class IdealStepJobs::Builder {
     const ir::Instruction& at = step_.program_.instructions[i];
     added.first_job = std::int32_t(made_.jobs.size());
     added.jobs = is_tiled_[i] ? tiles : 1;
-    const double ms = step_.op_costs_[i].alone_ms() / copies(i) / added.jobs;
+    const double ms = step_.op_costs_[i].ms / copies(i) / added.jobs;
     for (int tile = 0; tile < added.jobs; ++tile) {
       Needs needs = needs_of_tile(step, half, i, tile);
       if (tile > 0) needs.push_back(added.first_job + tile - 1);

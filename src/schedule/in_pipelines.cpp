@@ -4,13 +4,12 @@
 #include "split_search.h"
 
 namespace lancet::schedule {
-namespace {
 
 // The program with each pipeline in the order of its stages; all else stays in program order.
-Candidate in_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory, Candidate candidate) {
+Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (step.part_counts(cut_named("batch")).empty()) return candidate;
-  const std::vector<Range> ranges = choose_pipelines(step, overlap, memory);
-  const Split split = split_in_pipelines(step, ranges, memory);
+  const std::vector<Range> ranges = choose_pipelines(step, overlap);
+  const Split split = split_in_pipelines(step, ranges);
   const Rewritten rewritten = rewrite(step.program(), split);
   std::vector<Span> spans;
   for (const Range& range : ranges)
@@ -20,16 +19,6 @@ Candidate in_pipelines(const Step& step, const config::Overlap& overlap, PartMem
   Dependencies needed = ir::dependencies(program);
   return as_it_is(step, describe(step, ranges), std::move(program), permuted(step.op_costs(rewritten, split), order),
                   std::move(needed));
-}
-
-}  // namespace
-
-Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  return in_pipelines(step, overlap, PartMemory::copies, std::move(candidate));
-}
-
-Candidate pipelines_of_slices(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  return in_pipelines(step, overlap, PartMemory::slices, std::move(candidate));
 }
 
 }  // namespace lancet::schedule

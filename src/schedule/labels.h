@@ -9,7 +9,7 @@ namespace lancet::schedule {
 
 class Labels {
  public:
-  // all_to_alls: in program order. dependencies: ir::precedence of the Program.
+  // all_to_alls: in program order. dependencies: ir::dependencies of the Program.
   Labels(const Dependencies& dependencies, const std::vector<ir::InstructionId>& all_to_alls);
   // True if the instruction and all-to-all number a are independent (and distinct).
   bool overlappable(ir::InstructionId id, std::size_t a) const {

@@ -92,26 +92,24 @@ Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs)
 
 Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs, const std::vector<Span>& spans)
     : program_(program), op_costs_(std::move(op_costs)), dependencies_(ir::dependencies(program_)) {
-  Dependencies precedence = dependencies_;
-  join(precedence, ir::signal_makers(program_));
   Blocks blocks(program_);
-  for (const Span& span : spans) spans_.push_back(of_span(span, blocks, precedence));
+  for (const Span& span : spans) spans_.push_back(of_span(span, blocks));
   block_bytes_ = std::move(blocks.bytes);
 }
 
-Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks, const Dependencies& precedence) const {
+Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks) const {
   const auto& [begin, end] = span;
   OfSpan made{begin, {}, {}, {}};
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program_.instructions[i];
     Job job{.stream = at.stream,
-            .ms = op_costs_[i].alone_ms(),
+            .ms = op_costs_[i].ms,
             .part = int(at.attributes.integer("part", -1)),
             .backward = at.role != Role::forward,
             .filler = is_filler(at),
             .needs = {},
             .blocks = blocks.of[i]};
-    for (InstructionId need : precedence[i])
+    for (InstructionId need : dependencies_[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
     if (at.stream == ir::Stream::reduce)
       for (std::int32_t need : job.needs) made.jobs[std::size_t(need)].feeds_network = true;

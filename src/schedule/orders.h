@@ -52,7 +52,7 @@ class Orders {
     std::vector<Job> jobs;
     std::vector<std::int32_t> before, after;  // blocks that are alive at its ends
   };
-  OfSpan of_span(const Span& span, const Blocks& blocks, const Dependencies& precedence) const;
+  OfSpan of_span(const Span& span, const Blocks& blocks) const;
 
   std::vector<OfSpan> spans_;
   std::vector<std::int64_t> block_bytes_;

@@ -23,11 +23,10 @@ bool computes(const ir::Instruction& at) { return at.stream == ir::Stream::compu
 
 class PipelineCosts {
  public:
-  PipelineCosts(const Step& step, const std::vector<std::size_t>& groups, PartMemory memory, bool forced)
+  PipelineCosts(const Step& step, const std::vector<std::size_t>& groups, bool forced)
       : step_(step),
         groups_(groups),
         layers_(moe_groups(step, groups)),
-        memory_(memory),
         forced_(forced),
         per_token_(per_token_tensors(step.program())) {
     last_reader_.assign(step.program().tensors.size(), 0);
@@ -129,14 +128,13 @@ class PipelineCosts {
                  {split.parts.begin() + begin, split.parts.begin() + end},
                  {split.cuts.begin() + begin, split.cuts.begin() + end}};
     result.per_token = std::move(per_token);
-    if (memory_ == PartMemory::copies) result.pipeline.assign(last - first, 0);
+    result.pipeline.assign(last - first, 0);
     return result;
   }
 
   const Step& step_;
   const std::vector<std::size_t>& groups_;
   const std::vector<int> layers_;
-  const PartMemory memory_;
   const bool forced_;                     // no MoE layer stays whole
   const std::vector<bool> per_token_;     // of the step
   std::vector<std::size_t> last_reader_;  // by tensor; beyond the step: an output
@@ -145,20 +143,20 @@ class PipelineCosts {
 
 // iota in groups: as many as are between two MoE layers, so that no range holds two.
 int longest_range(const std::vector<int>& layers, const config::Overlap& overlap) {
-  int longest = int(layers.size() > 1 ? overlap.max_range : std::min(overlap.max_range, overlap.groups_per_moe));
+  int longest = layers.size() > 1 ? max_range : std::min(max_range, int(overlap.groups_per_moe));
   for (std::size_t l = 1; l < layers.size(); ++l) longest = std::min(longest, layers[l] - layers[l - 1] - 1);
   return std::max(longest, 1);
 }
 
 }  // namespace
 
-std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory) {
+std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap) {
   const std::vector<std::size_t> groups = forward_groups(step, int(overlap.groups_per_moe));
   std::vector<int> parts{1};
   for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
   const bool forced = overlap.parts > 1 && parts.size() > 1;
   const Ranges chosen = choose_ranges(int(groups.size()) - 1, longest_range(moe_groups(step, groups), overlap), parts,
-                                      PipelineCosts(step, groups, memory, forced));
+                                      PipelineCosts(step, groups, forced));
   std::vector<Range> result;
   for (const Range& range : chosen.ranges)
     if (range.parts > 1)
@@ -166,9 +164,8 @@ std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& ove
   return result;
 }
 
-Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges, PartMemory memory) {
+Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges) {
   Split split = split_of(step, ranges, false);
-  if (memory == PartMemory::slices) return split;
   split.pipeline.assign(split.parts.size(), 0);
   for (std::size_t r = 0; r < ranges.size(); ++r)
     std::fill(split.pipeline.begin() + ranges[r].begin, split.pipeline.begin() + ranges[r].end, int(r) + 1);

@@ -8,19 +8,14 @@
 
 namespace lancet::schedule {
 
-// Where parts live in memory.
-enum class PartMemory {
-  copies,  // each has its own: a pipeline splits what enters it and joins what leaves it, and so ends before the next
-  slices   // of the whole: nothing is copied, and a part enters the next pipeline as soon as it is made
-};
-
 // The ranges of instructions that the dynamic programme of section 5.1 chooses: at most one an MoE layer, in at most
 // overlap.max_parts parts. overlap.groups_per_moe is the paper's gamma; iota is the distance of two MoE layers, or
-// overlap.max_range where that is shorter.
-std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap, PartMemory memory);
+// max_range where that is shorter.
+std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap);
 
-// The split of the forward pass in these pipelines.
-Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges, PartMemory memory);
+// The split of the forward pass in these pipelines. Parts have memory of their own: a pipeline splits what enters it
+// and joins what leaves it, and so ends before the next.
+Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges);
 
 // An order of the program in which each range is stage by stage and all else stays where it is.
 Order staged(const ir::Program& program, const Dependencies& dependencies, const std::vector<Span>& ranges);

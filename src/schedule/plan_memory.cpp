@@ -1,13 +1,10 @@
-// Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent, or
-// all signals, so that one command zeroes them.
+// Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent.
 // Its lifetime is given by vector clocks (ir::HappensBefore): `born`, the instructions of each stream that have
 // certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
 // ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
 // are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
 // Outputs never die. A block that crosses the border between steps is alive twice in a run: from its start until the
 // step before has used it, and from its maker in this step to the end; other blocks may use its bytes in between.
-// Signals keep their values from step to step, so they share bytes with nothing else of the plan.
-// They are undefined before its first step, and after steps of other plans in the same arena.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -65,7 +62,6 @@ class Placer {
   // The size of the arena.
   std::int64_t run() {
     group_all_reduces();
-    group_signals();
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       if (block_of_[i] < 0 && owns_memory({static_cast<std::int32_t>(i)})) make_block({{static_cast<std::int32_t>(i)}});
     keep_outputs();
@@ -107,15 +103,6 @@ class Placer {
     }
   }
 
-  void group_signals() {
-    std::vector<TensorId> members;
-    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
-      const TensorId id{static_cast<std::int32_t>(i)};
-      if (program_.type(id).dtype == DType::signals && owns_memory(id)) members.push_back(id);
-    }
-    if (!members.empty()) make_block(members);
-  }
-
   void make_block(std::vector<TensorId> members) {
     Block block;
     const bool crosses = std::ranges::any_of(members, [&](TensorId id) { return bool(crosses_[id.index()]); });
@@ -128,7 +115,7 @@ class Placer {
       for (InstructionId access : accesses)
         block.lives[crosses && !ir::of_step_before(program_.instructions[access.index()])].add(order_, access);
     }
-    if (crosses || program_.type(members.front()).dtype == DType::signals) {
+    if (crosses) {
       block.lives.front().born.fill(0);
       block.lives.back().dead.fill(always);
     }

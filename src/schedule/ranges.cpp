@@ -22,7 +22,7 @@ constexpr double impossible = std::numeric_limits<double>::infinity();
 class RangeCosts {
  public:
   RangeCosts(const Step& step, const std::vector<std::size_t>& groups)
-      : step_(step), groups_(groups), precedence_(ir::precedence(step.program())) {}
+      : step_(step), groups_(groups), dependencies_(ir::dependencies(step.program())) {}
 
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
@@ -48,11 +48,11 @@ class RangeCosts {
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
         Job job{.stream = at.stream,
-                .ms = step_.part_cost(batch_, split ? parts : 1, i).alone_ms(),
+                .ms = step_.part_cost(batch_, split ? parts : 1, i).ms,
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};
-        for (ir::InstructionId need : precedence_[i]) {
+        for (ir::InstructionId need : dependencies_[i]) {
           if (need.index() < first) continue;
           const std::int32_t from = start[need.index() - first];
           if (!is_split(need.index(), parts)) {
@@ -74,7 +74,7 @@ class RangeCosts {
   const Cut& batch_ = cut_named("batch");
   const AxisRows& rows_ = step_.rows(batch_);
   const std::vector<std::size_t>& groups_;
-  const Dependencies precedence_;
+  const Dependencies dependencies_;
 };
 
 bool reads(const ir::Instruction& reader, const ir::Instruction& maker) {
@@ -145,8 +145,7 @@ std::vector<Range> choose_forward_ranges(const Step& step, const config::Overlap
   const std::vector<std::size_t> groups = forward_groups(step, static_cast<int>(overlap.groups_per_moe));
   std::vector<int> parts{1};
   for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
-  const Ranges chosen =
-      choose_ranges(int(groups.size()) - 1, static_cast<int>(overlap.max_range), parts, RangeCosts(step, groups));
+  const Ranges chosen = choose_ranges(int(groups.size()) - 1, max_range, parts, RangeCosts(step, groups));
   std::vector<Range> result;
   for (const Range& range : chosen.ranges)
     if (range.parts > 1)

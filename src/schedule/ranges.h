@@ -7,6 +7,8 @@
 
 namespace lancet::schedule {
 
+inline constexpr int max_range = 16;  // iota (Lancet, section 5): groups in one partition range
+
 // Cuts the forward pass in groups and returns their boundaries: entry g is the first instruction of group g, the last
 // entry the end. The instructions from a layer's choice of experts to its combine are one group (from its gate on, if
 // that needs the whole batch); those between layers are cut into groups of about 1 / groups_per_moe of their time.

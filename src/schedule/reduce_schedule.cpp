@@ -244,7 +244,7 @@ class Ordering {
     for (std::size_t i = 0; i < dependencies_.size(); ++i)
       if (stream(i) == Stream::compute && c_.program.instructions[i].role != Role::update) last = i;
     std::vector<Order> after(dependencies_.size());
-    if (last == dependencies_.size()) return reordered(c_.program, ir::precedence(c_.program), after);
+    if (last == dependencies_.size()) return reordered(c_.program, dependencies_, after);
     std::vector<double> ready(dependencies_.size());
     for (std::size_t i = last + 1; i < dependencies_.size(); ++i) {
       for (InstructionId before : dependencies_[i])
@@ -254,7 +254,7 @@ class Ordering {
       if (stream(i) == Stream::compute) after[last].push_back(id_of(i));
     }
     std::ranges::stable_sort(after[last], {}, [&](InstructionId id) { return ready[id.index()]; });
-    return reordered(c_.program, ir::precedence(c_.program), after);
+    return reordered(c_.program, dependencies_, after);
   }
 
   void wait_for_all_to_alls() {
@@ -284,9 +284,8 @@ class Ordering {
   // The position before which each all-reduce, and so all before it, must be, so that its readers need not move.
   std::vector<std::size_t> latest_positions(const std::vector<std::size_t>& reductions) const {
     std::vector<std::size_t> first_user(dependencies_.size(), none);
-    const Dependencies precedence = ir::precedence(c_.program);
-    for (std::size_t i = precedence.size(); i-- > 0;)
-      for (InstructionId before : precedence[i]) first_user[before.index()] = i;
+    for (std::size_t i = dependencies_.size(); i-- > 0;)
+      for (InstructionId before : dependencies_[i]) first_user[before.index()] = i;
     std::vector<std::size_t> latest(reductions.size());
     std::size_t bound = none;
     for (std::size_t k = reductions.size(); k-- > 0;) latest[k] = bound = std::min(bound, first_user[reductions[k]]);

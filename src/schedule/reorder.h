@@ -11,7 +11,7 @@ using Order = std::vector<ir::InstructionId>;
 
 // The order of the Program, except that the instructions that `after` lists for an instruction follow right after it.
 // An instruction of the reduce stream comes no earlier than before, and moves later if its dependencies do.
-// Dependencies (ir::precedence) always hold: those of an instruction that are not yet in the order are put before it.
+// Dependencies (ir::dependencies) always hold: those of an instruction that are not yet in the order are put before it.
 Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after);
 
 // Adds the extra dependencies of each instruction; `extra` may be empty.

@@ -2,8 +2,7 @@
 // once all dependencies of the head have ended. Between two events all speeds are constant: communication runs at the
 // speed that Interference gives, computation at what the cores which move bytes leave it. An event is the end of a
 // running instruction's work or of the launch delay of a head. Each round starts what can start, sets the speeds,
-// advances to the earliest event, and subtracts the work done from the running instructions. Computation may have work
-// on the network beside its own; a taker of signals also runs until their makers have ended.
+// advances to the earliest event, and subtracts the work done from the running instructions.
 #include "lancet/schedule/simulate.h"
 
 #include <algorithm>
@@ -31,10 +30,8 @@ struct StreamState {
   bool running = false;
   double left = 0;  // remaining work of the running head, in milliseconds at full speed
   double rate = 1;
-  double network_left = 0, network_rate = 1;  // likewise of a computation's messages
   double queued = 0;  // time that a running all-to-all still waits behind an all-reduce's messages
 
-  bool worked() const { return left <= 0 && network_left <= 0; }
   bool done() const { return head == queue.size(); }
   InstructionId at_head() const { return queue[head]; }
 };
@@ -46,7 +43,6 @@ class Simulation {
              std::span<const InstructionId> order = {})
       : program_(program),
         dependencies_(dependencies),
-        makers_(ir::signal_makers(program)),
         op_costs_(op_costs),
         interference_(interference),
         launch_ms_(launch_ms),
@@ -97,10 +93,9 @@ class Simulation {
   bool start(StreamState& stream) {
     if (stream.running || stream.done() || !all_ended(stream) || stream.ready > time_) return false;
     const std::size_t i = stream.at_head().index();
-    if (network_ == Network::all_to_all_first && stream_of(i) == reduce && all_to_all_on_network()) return false;
+    if (network_ == Network::all_to_all_first && stream_of(i) == reduce && streams_[expert].left > 0) return false;
     when_[i].start = time_;
     stream.left = op_costs_[i].ms;
-    stream.network_left = op_costs_[i].network_ms;
     stream.running = true;
     if (interference_.queue_ms && stream_of(i) == expert && streams_[reduce].left > 0)
       stream.queued = *interference_.queue_ms;
@@ -108,19 +103,9 @@ class Simulation {
     return true;
   }
 
-  // Ends the running head if its work is done and, if it takes signals, these have been set.
+  // Ends the running head if its work is done.
   bool end_worked(StreamState& stream) {
-    if (!stream.running || !stream.worked()) return false;
-    const auto& makers = makers_[stream.at_head().index()];
-    if (!std::ranges::all_of(makers, [&](InstructionId maker) { return ended_[maker.index()]; })) return false;
-    end(stream);
-    return true;
-  }
-
-  // True if an all-to-all is under way: of the expert stream or of a computation.
-  bool all_to_all_on_network() const { return streams_[expert].left > 0 || streams_[compute].network_left > 0; }
-
-  void end(StreamState& stream) {
+    if (!stream.running || stream.left > 0) return false;
     const std::size_t i = stream.at_head().index();
     when_[i].end = time_;
     ended_[i] = true;
@@ -128,26 +113,20 @@ class Simulation {
     stream.need = 0;
     stream.ready = time_;
     ++stream.head;
-  }
-
-  // The speed of one of `users` of the network. Each other one makes it slower by the same amount of time.
-  double network_speed(int users) const {
-    const double beside_another = interference_.network_beside_network;
-    return users < 2 ? 1 : users == 2 ? beside_another : beside_another / (2 - beside_another);
+    return true;
   }
 
   // The speed of the messages of each stream on the network.
   std::array<double, ir::stream_count> network_speeds() {
-    const int compute_sends = streams_[compute].network_left > 0, reduce_sends = streams_[reduce].left > 0;
     StreamState& all_to_all = streams_[expert];
+    const bool reduce_sends = streams_[reduce].left > 0;
     if (!interference_.queue_ms) {
-      const double each = network_speed(compute_sends + (all_to_all.left > 0) + reduce_sends);
-      return {each, each, each};
+      const double each = all_to_all.left > 0 && reduce_sends ? interference_.network_beside_network : 1;
+      return {1, each, each};
     }
     if (!reduce_sends) all_to_all.queued = 0;
     const bool expert_sends = all_to_all.left > 0 && all_to_all.queued <= 0;
-    const double each = network_speed(compute_sends + expert_sends);
-    return {each, expert_sends ? each : 0, compute_sends || expert_sends ? 0.0 : 1.0};
+    return {1, expert_sends ? 1.0 : 0.0, expert_sends ? 0.0 : 1.0};
   }
 
   void set_rates() {
@@ -163,14 +142,12 @@ class Simulation {
       share += op_cost.core_ms / op_cost.ms * stream.rate;
     }
     streams_[compute].rate = std::max(slowest, 1 - share);
-    streams_[compute].network_rate = beside_compute * speeds[compute];
   }
 
   double until_event(const StreamState& stream) const {
     if (stream.running)
-      return std::min({stream.left > 0 ? stream.left / stream.rate : no_event,
-                       stream.network_left > 0 ? stream.network_left / stream.network_rate : no_event,
-                       stream.queued > 0 ? stream.queued : no_event});
+      return std::min(
+          {stream.left > 0 ? stream.left / stream.rate : no_event, stream.queued > 0 ? stream.queued : no_event});
     if (stream.done() || stream.need < dependencies_[stream.at_head().index()].size()) return no_event;
     return stream.ready > time_ ? stream.ready - time_
                                 : no_event;  // no event: it is ready, but an all-to-all goes first
@@ -190,7 +167,6 @@ class Simulation {
       StreamState& state = streams_[stream];
       if (launched[stream]) state.ready = time_;
       work(state.left, state.rate);
-      work(state.network_left, state.network_rate);
       work(state.queued, 1);
       end_worked(state);
     }
@@ -198,7 +174,6 @@ class Simulation {
 
   const ir::Program& program_;
   const Dependencies& dependencies_;
-  const Dependencies makers_;  // of the signals that each instruction takes
   std::span<const cost::OpCost> op_costs_;
   const cost::Interference& interference_;
   const double launch_ms_;

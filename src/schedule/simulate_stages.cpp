@@ -53,7 +53,7 @@ class Stages final : public ir::Meetings {
     double start = 0, ms = 0;
     for (const InstructionOf& each : together) {
       start = std::max(start, ready(each));
-      ms = std::max(ms, work_[std::size_t(each.participant)].op_costs[each.instruction].alone_ms());
+      ms = std::max(ms, work_[std::size_t(each.participant)].op_costs[each.instruction].ms);
     }
     for (const InstructionOf& each : together) {
       State& state = states_[std::size_t(each.participant)];

@@ -1,4 +1,4 @@
-// The baselines that split only the experts. Every MoE layer, from its first expert instruction to its last
+// The policies that split only the experts. Every MoE layer, from its first expert instruction to its last
 // all-to-all, is split and its parts are put in order; everything else takes turns. Forward and backward ranges of a
 // layer have the same number of parts.
 #include <algorithm>
@@ -90,20 +90,13 @@ Candidate search_degrees(const Step& step, const config::Overlap& overlap, PartO
 
 }  // namespace
 
-Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  return split_experts(step, overlap, cut_named("capacity"), PartOrder::list_schedule, std::move(candidate));
-}
-
-Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  return split_experts(step, overlap, cut_named("peers"), PartOrder::list_schedule, std::move(candidate));
-}
-
 Candidate smart_schedule(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   return split_experts(step, overlap, cut_named("peers"), PartOrder::stages, std::move(candidate));
 }
 
 Candidate degree_per_layer(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  if (overlap.parts > 0) return split_experts_by_capacity(step, overlap, std::move(candidate));
+  if (overlap.parts > 0)
+    return split_experts(step, overlap, cut_named("capacity"), PartOrder::list_schedule, std::move(candidate));
   candidate.how = "experts and their all-to-alls whole";
   for (PartOrder how : {PartOrder::stages, PartOrder::list_schedule})
     candidate = search_degrees(step, overlap, how, std::move(candidate));

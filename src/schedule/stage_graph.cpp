@@ -54,7 +54,7 @@ class Builder {
       if (node == std::int32_t(graph_.nodes.size())) graph_.nodes.emplace_back();
       StageNode& at = graph_.nodes[std::size_t(node)];
       at.members.push_back({stage, i});
-      at.ms = std::max(at.ms, work_[std::size_t(stage)].op_costs[i].alone_ms());
+      at.ms = std::max(at.ms, work_[std::size_t(stage)].op_costs[i].ms);
       nodes.push_back(node);
     }
   }

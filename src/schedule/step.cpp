@@ -137,7 +137,6 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
   rewritten.program.instructions = std::move(instructions);
   const ir::Program& program = rewritten.program;
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, program));
-  const bool unequal = cut.unequal || cut.peers;
   auto& by_origin = cuts_.at(&cut).costs[parts];
   by_origin.resize(program_.instructions.size());
   for (std::size_t i = 0; i < made.size(); ++i) {
@@ -148,7 +147,7 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
       continue;
     }
     std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
-    if (!unequal) of_parts.clear();  // one cost, that of the last part, stands for all
+    if (!cut.peers) of_parts.clear();  // one cost, that of the last part, stands for all
     of_parts.push_back(op_costs[i]);
   }
   return {};

@@ -142,9 +142,8 @@ void RunStart::announce_saving() const {
         "saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");
   const std::string when = train.save_interval > 0 ? fmt::format("{} steps", train.save_interval)
                                                    : fmt::format("{} minutes", train.save_minutes);
-  log::info("saving     every {} and at the end into {}/checkpoints, {} kept{}", when, state_.config.log.run_dir,
-            train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last),
-            train.keep_every > 0 ? fmt::format(", and those of every {} steps", train.keep_every) : "");
+  log::info("saving     every {} and at the end into {}/checkpoints, {} kept", when, state_.config.log.run_dir,
+            train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last));
 }
 
 }  // namespace lancet::train

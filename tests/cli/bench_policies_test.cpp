@@ -88,13 +88,13 @@ TEST_CASE("bench policies runs each policy in each round, and writes a table, nu
 TEST_CASE("bench policies compares forced numbers of parts, and of several micro batches their pairs") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text), out = folder / "out";
-  const auto outcome = test::mpirun(2, "bench policies " + config + " --policies expert_pipeline:2,expert_pipeline:4" +
-                                           " --repeats 1 --steps 1 --out " + out);
+  const auto outcome = test::mpirun(
+      2, "bench policies " + config + " --policies tutel:2,tutel:4" + " --repeats 1 --steps 1 --out " + out);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   const auto json = test::json_file(out + "/policies.json");
   for (int i = 0; i < 2; ++i) {
-    const std::string name = i == 0 ? "expert_pipeline-2" : "expert_pipeline-4";
+    const std::string name = i == 0 ? "tutel-2" : "tutel-4";
     CHECK(json["policies"][i]["policy"] == name);
     CHECK(test::json_file(out + "/" + name + "/config.json")["overlap"]["parts"] == 2 * (i + 1));
     for (const auto& site : json["policies"][i]["communications"])
@@ -118,9 +118,9 @@ TEST_CASE("bench policies refuses unknown policies and numbers out of range in o
   CHECK(unknown.code == 2);
   CHECK(unknown.lines_with("error: ") == 1);
   CHECK(unknown.lines_with("fastest") == 1);
-  const auto parts = test::lancet("bench policies " + config + " --policies sequential,expert_pipeline:0");
+  const auto parts = test::lancet("bench policies " + config + " --policies sequential,tutel:0");
   CHECK(parts.code == 2);
-  CHECK(parts.lines_with("parts of expert_pipeline: expected a whole number from 1 to 64, found") == 1);
+  CHECK(parts.lines_with("parts of tutel: expected a whole number from 1 to 64, found") == 1);
   CHECK(test::lancet("bench policies " + config + " --repeats 0").code == 2);
   CHECK(test::lancet("bench policies " + config + " --steps 0").code == 2);
 }

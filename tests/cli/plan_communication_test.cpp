@@ -162,7 +162,7 @@ TEST_CASE("the explanation says why each communication is there: experts whose w
   check_sums(outcome);
 }
 
-// Schedules of peer_groups have helpers on the stream of the all-to-alls.
+// Schedules of fastermoe have helpers on the stream of the all-to-alls.
 TEST_CASE("the explanation names every communication, and nothing else, under every policy") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", small_config_text), plan = folder / "plan.ir";

@@ -192,7 +192,7 @@ TEST_CASE("every policy trains like sequential over MPI") {
     return test::metrics(folder / name);
   };
   const auto expected = losses("sequential", "");
-  for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
+  for (const char* policy : {"tutel", "dw", "partition", "lancet"}) {
     // The number of parts is forced: on one machine the planner may choose none.
     const bool parts = std::string(policy) != "dw";
     const auto found =

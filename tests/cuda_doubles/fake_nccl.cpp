@@ -84,9 +84,6 @@ class FakeWindow final : public NcclWindow {
     return {};
   }
   std::span<std::byte> memory() const override { return {const_cast<std::byte*>(memory_.data()), memory_.size()}; }
-  Peers peers() const override {
-    return {.window = memory().data(), .windows = {}, .rank = rank_, .ranks = 2, .stop = {}};
-  }
   Window next() override { return {}; }
   void stop() override { ++fake_nccl().stopped; }
 

@@ -186,9 +186,7 @@ class SilentCommunicator final : public comm::DeviceCommunicator {
  public:
   SilentCommunicator(int rank, int size, std::span<std::byte> window, Recorder& recorder)
       : rank_(rank), size_(size), recorder_(recorder), windows_(std::size_t(size), window.data()) {
-    if (window.empty()) return;
     window_ = window;
-    peers_ = comm::Peers{window.data(), windows_.data(), rank, size, &stop_};
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -203,7 +201,7 @@ class SilentCommunicator final : public comm::DeviceCommunicator {
   }
   Status in_windows(backend::Stream& stream, const WindowLaunch& launch) override {
     constexpr int blocks = 32;
-    return launch(stream, {*peers_, {}, blocks, 1});
+    return launch(stream, {{window_.data(), windows_.data(), rank_, size_, &stop_}, {}, blocks, 1});
   }
   Status check() override { return {}; }
   void abort(const std::string&) override {}
@@ -351,8 +349,8 @@ const OfRanks steps_of_ranks[] = {
     {"lancet", 2, [](config::Config&) {}},
     {"lancet", 4, [](config::Config&) {}},
     {"partition", 4, [](config::Config& c) { c.model.router = config::Router::batch_prioritized; }},
-    {"expert_pipeline", 4, [](config::Config&) {}},
-    {"peer_groups", 2, [](config::Config&) {}},
+    {"tutel", 4, [](config::Config&) {}},
+    {"fastermoe", 2, [](config::Config&) {}},
     {"comet", 2, [](config::Config&) {}},
     {"flowmoe", 4, [](config::Config&) {}},
     {"lancet_paper", 4, [](config::Config&) {}},

@@ -55,30 +55,6 @@ TEST_CASE("readers do not depend on one another or on writers of other memory") 
   REQUIRE(last_needs(head + "f(&@s, @s, @s) # expert forward\n") == Needs{});  // not on itself
 }
 
-TEST_CASE("an instruction that takes signals depends on their maker only by what it overwrites") {
-  const std::string made = head + "%0 : f32[4], %1 : signals[2] = f(@s) # expert forward\n";
-  REQUIRE(last_needs(made + "g(%0, %1) # compute forward\n") == Needs{});
-  REQUIRE(last_needs(made + "g(%0) # compute forward\n") == Needs{0});
-  REQUIRE(last_needs(made + "g(%0, %1) # compute forward\ng(%0) # compute forward\n") == Needs{0});
-  REQUIRE(last_needs(made + "g(&@s, %0, %1) # compute forward\n") == Needs{0});  // f may still read @s
-  REQUIRE(last_needs(made + "h(&@t) # expert forward\ng(%0, @t, %1) # compute forward\n") == Needs{1});
-  // They announce the first result alone, and parts of it.
-  const std::string two = head + "%0 : f32[4], %1 : signals[2], %2 : f32[4] = f(@x) # expert forward\n";
-  REQUIRE(last_needs(two + "g(%2, %1) # compute forward\n") == Needs{0});
-  REQUIRE(last_needs(two + "view %3 : f32[2] in %0 + 8\ng(%3, %1) # compute forward\n") == Needs{});
-}
-
-TEST_CASE("makers of signals come before takers in every order, although these do not wait for them") {
-  const ir::Program p = parsed(head +
-                               "%0 : f32[4], %1 : signals[2] = f(@x) # expert forward\n"
-                               "%2 : f32[4] = f(@s) # compute forward\n"
-                               "%3 : f32[4], %4 : signals[2] = f(%2) # expert forward\n"
-                               "g(%2, %3, %4, %0, %1, %4) # compute forward\n");
-  CHECK(ir::signal_makers(p) == Lists{{}, {}, {}, {{0}, {2}}});
-  CHECK(ir::dependencies(p) == Lists{{}, {}, {{1}}, {{1}}});
-  CHECK(ir::precedence(p) == Lists{{}, {}, {{1}}, {{0}, {1}, {2}}});
-}
-
 TEST_CASE("parts depend on one another only if they overlap") {
   const std::string whole = head + "view %0 : f32[4]\n";
   const std::string parts = whole +

@@ -314,7 +314,6 @@ constexpr BadText bad_programs[] = {
     {"parameter @w : f32[1099511627776,1099511627776]", "line 1: expected fewer than 2^50 elements"},
     {"parameter @w : f32[1,1,1,1,1,1,1]", "line 1: expected at most 6 axes"},
     {"parameter @w : route[3,4]", "line 1: expected a type such as f32[2,3]"},
-    {"parameter @w : signals[3,4]", "line 1: expected signals with one axis"},
     {"parameter @w : f32[1] shared", "line 1: expected the end of the line, found 'shared'"},
     {"parameter @w : f32[16] shard{data}",
      "line 1: expected a state with one axis, without a sharding, before the word shard, found 'shard{data}'"},

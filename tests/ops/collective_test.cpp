@@ -41,7 +41,7 @@ TEST_CASE("collectives refuse types and attributes that do not fit") {
   CHECK(refused("swap_shards", tokens, {{"axes", "data"}, {"shards", 2}, {"from", 0}, {"to", 1}}) ==
         "accepted i32[12,2]");
   CHECK(refused("take_shard", tokens, {{"axes", "data"}, {"shards", 3}, {"axis", 0}}) == "accepted i32[2,4]");
-  CHECK(refused("all_gather", {DType::signals, {4}}, {{"axes", "data"}, {"shards", 2}, {"axis", 0}}) ==
+  CHECK(refused("all_gather", {DType::i64, {4}}, {{"axes", "data"}, {"shards", 2}, {"axis", 0}}) ==
         "expected a tensor of f32, bf16 or i32");
   CHECK(refused("sum_shards", {DType::i32, {4}}, {{"axes", "data"}, {"shards", 2}}) ==
         "expected a tensor of f32 or bf16");

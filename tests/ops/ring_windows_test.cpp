@@ -91,7 +91,7 @@ TEST_CASE("permutes and windows refuse what does not fit") {
   CHECK(refused("permute_shards", {x}, ring_of(0, 1)) == shift);
   CHECK(refused("permute_shards", {x}, {{"shards", std::int64_t{2}}, {"of", ""}, {"shift", std::int64_t{1}}}) ==
         "expected the attribute of, a collective");
-  CHECK(refused("permute_shards", {{DType::signals, {4}}}, ring_of(4, 1)) == "expected tensors of f32, bf16 or i32");
+  CHECK(refused("permute_shards", {{DType::i64, {4}}}, ring_of(4, 1)) == "expected tensors of f32, bf16 or i32");
   ir::Attributes window = windows_of(3, 0, 1);
   const std::string divides = "expected a dimension whose blocks the shards divide, and one of the windows";
   window.set("part", std::int64_t{2});

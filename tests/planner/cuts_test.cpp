@@ -127,39 +127,14 @@ schedule::Step layer_step(const ir::Program& program, std::vector<int> counts = 
   return std::move(step.value());
 }
 
-// The layer with other extents or types, or with GELU in the products.
-std::string layer_with(std::initializer_list<std::pair<std::string_view, std::string_view>> changes,
-                       std::string text = std::string(moe_layer)) {
-  for (const auto& [from, to] : changes) {
+std::string in_16_bits(std::string text) {
+  for (const std::string from :
+       {"f32[2,6,8]", "f32[2{expert},16,8]", "f32[2{expert},8,16]", "f32[8,24,8]", "f32[2,96,"}) {
     REQUIRE(text.find(from) != std::string::npos);
-    for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
-      text.replace(at, from.size(), to);
+    for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += from.size() + 1)
+      text.replace(at, from.size(), "bf16" + from.substr(3));
   }
   return text;
-}
-
-std::string in_16_bits(const std::string& text) {
-  return layer_with({{"f32[2,6,8]", "bf16[2,6,8]"},
-                     {"f32[2{expert},16,8]", "bf16[2{expert},16,8]"},
-                     {"f32[2{expert},8,16]", "bf16[2{expert},8,16]"},
-                     {"f32[8,24,8]", "bf16[8,24,8]"},
-                     {"f32[2,96,", "bf16[2,96,"}},
-                    text);
-}
-
-double largest_difference(const LayerOutputs& a, const LayerOutputs& b) {
-  double largest = 0;
-  for (std::size_t rank = 0; rank < a.size(); ++rank)
-    for (const auto& [name, found] : a[rank])
-      for (std::size_t i = 0; i < found.values.size(); ++i) {
-        const double expected = b[rank].at(name).values[i];
-        largest = std::max(largest, std::abs(found.values[i] - expected) / (1 + std::abs(expected)));
-      }
-  return largest;
-}
-
-int named_in_layer(const ir::Program& program, std::string_view op) {
-  return int(std::ranges::count(program.instructions, op, &ir::Instruction::op));
 }
 
 }  // namespace
@@ -190,98 +165,6 @@ TEST_CASE("cuts: both passes of a layer by split, run, join, with a late rank an
     check_same(run_layer(parts), whole);
     check_same(run_layer(parts, late = (late + 1) % layer_ranks), whole);
   }
-}
-
-TEST_CASE("cuts: contracting tiles, equal or not, add up to the whole in both passes") {
-  const ir::Program layer = program(std::string(moe_layer));
-  const LayerOutputs whole = run_layer(layer);
-  for (const int tiles : {1, 2, 3, 4, 5, 8}) {  // of 8 columns
-    INFO(tiles << " tiles");
-    const schedule::Step step = layer_step(layer, tiles == 1 ? std::vector<int>{} : std::vector<int>{tiles});
-    const ir::Program split = schedule::rewrite(layer, step.all(cut_named("contracting"), tiles)).program;
-    require_sound(ops::verify(split));
-    const int made = tiles == 1 ? 0 : tiles;
-    CHECK(named_in_layer(split, "expert_linear_sums") == made);
-    CHECK(named_in_layer(split, "expert_linear_dx_sums") == made);
-    CHECK(named_in_layer(split, "take_columns") == 2 * made);
-    CHECK(named_in_layer(split, "place_columns") == 2 * made);  // for the weight gradients
-    CHECK(named_in_layer(split, "all_to_all") == 2 * tiles);
-    CHECK(named_in_layer(split, "all_to_all_back") == 2);
-    const LayerOutputs found = run_layer(split);
-    CHECK(largest_difference(found, whole) < 1e-5);
-    if (tiles == 1 || tiles == 2 || tiles == 4) check_same(found, whole);  // even tiles: the bits of the whole
-  }
-}
-
-TEST_CASE("cuts: contracting tiles of products with GELU follow them with GELU, in 16 bits with rounding") {
-  const auto fused =
-      layer_with({{"%3 : f32[2,96,16] = expert_linear(%2, @w, @b, %0) {tokens=24}  # compute forward m.fc\n", ""},
-                  {"%4 : f32[2,96,16] = gelu(%3, %0) {tokens=24}  # compute forward m.gelu",
-                   "%3 : f32[2,96,16], %4 : f32[2,96,16] = expert_linear_gelu(%2, @w, @b, %0) {tokens=24}  # compute "
-                   "forward m.fc"},
-                  {"%11 : f32[2,96,16] = expert_linear_dx(%10, @v, %0) {tokens=24}  # compute dx m.proj\n", ""},
-                  {"%14 : f32[2,96,16] in %11 = gelu_dx(%11, %3, %0) {tokens=24}  # compute dx m.gelu",
-                   "%14 : f32[2,96,16] = expert_linear_dx_gelu(%10, @v, %3, %0) {tokens=24}  # compute dx m.proj"}});
-  const ir::Program layer = program(fused);
-  const LayerOutputs whole = run_layer(layer), unfused = run_layer(program(std::string(moe_layer)));
-  check_same(whole, unfused);
-  const ir::Program split = schedule::rewrite(layer, layer_step(layer).all(cut_named("contracting"), 4)).program;
-  CHECK(named_in_layer(split, "expert_linear_gelu") + named_in_layer(split, "expert_linear_dx_gelu") == 0);
-  CHECK(named_in_layer(split, "gelu") == 1);
-  CHECK(named_in_layer(split, "gelu_dx") == 1);
-  CHECK(named_in_layer(split, "round_rows") == 0);
-  check_same(run_layer(split), whole);
-  // Sums in f32, rounded once as those of the whole.
-  for (const std::string& text : {fused, std::string(moe_layer)}) {
-    const ir::Program narrow = program(in_16_bits(text));
-    const ir::Program tiles = schedule::rewrite(narrow, layer_step(narrow).all(cut_named("contracting"), 4)).program;
-    require_sound(ops::verify(tiles));
-    CHECK(named_in_layer(tiles, "round_rows") == 2);
-    check_same(run_layer(tiles), run_layer(narrow));
-  }
-}
-
-TEST_CASE("cuts: a rank that is 50 ms late changes no bit of contracting tiles") {
-  const ir::Program layer = program(std::string(moe_layer));
-  const ir::Program split = schedule::rewrite(layer, layer_step(layer).all(cut_named("contracting"), 4)).program;
-  const LayerOutputs expected = run_layer(split);
-  for (const int late : {0, 2}) {
-    const LayerOutputs found = run_layer(split, late);
-    CHECK(largest_difference(found, expected) == 0);
-  }
-}
-
-TEST_CASE("cuts: contracting and columns cut one layer together") {
-  const ir::Program layer = program(std::string(moe_layer));
-  const schedule::Step step = layer_step(layer);
-  const schedule::Split both =
-      schedule::joined(step.all(cut_named("contracting"), 4), step.all(cut_named("columns"), 2));
-  const schedule::Rewritten rewritten = schedule::rewrite(layer, both);
-  check_same(run_layer(rewritten.program), run_layer(layer));
-  // What is put together from stored costs is what the split program costs.
-  const auto looked_up = step.op_costs(rewritten, both);
-  const test::DeclaredCosts costs;
-  const auto computed = cost::op_costs(costs, rewritten.program).value();
-  for (std::size_t i = 0; i < computed.size(); ++i) {
-    INFO(rewritten.program.instructions[i].label);
-    CHECK(looked_up[i].ms == computed[i].ms);
-  }
-}
-
-TEST_CASE("cuts: only rows that products alone read in a pass are cut by summed columns") {
-  ir::Program layer = program(std::string(moe_layer));
-  const schedule::AxisRows rows = layer_step(layer).rows(cut_named("contracting"));
-  std::vector<std::size_t> cut;
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    if (rows[i]) cut.push_back(i);
-  CHECK(cut == std::vector<std::size_t>{2, 3, 9, 10});  // both all-to-alls to the experts, and their products
-  layer.add_output("rows", layer.instructions[2].results[0]);
-  CHECK(layer_step(layer).rows(cut_named("contracting"))[2] == nullptr);
-  // Something other than a product reads them.
-  const ir::Program other = program(layer_with({{"%14 : f32[2,96,16] in %11 = gelu_dx(%11, %3, %0)",
-                                                 "%20 : f32[2,96,8] = gelu(%10, %0) {tokens=24}  # compute dx m.x\n"
-                                                 "%14 : f32[2,96,16] in %11 = gelu_dx(%11, %3, %0)"}}));
-  CHECK(layer_step(other).rows(cut_named("contracting"))[9] == nullptr);
 }
 
 TEST_CASE("cuts: what may be added to a layer, by split, run, join") {
@@ -365,8 +248,6 @@ TEST_CASE("cuts: numbers of parts follow from ranks and features") {
   CHECK(counts("columns", {2, 4, 8, 16}) == Counts{2, 4, 8});
   CHECK(counts("peers", {2, 3, 4}) == Counts{2, 4});
   CHECK(counts("columns", {}).empty());
-  CHECK(counts("contracting", {2, 4, 8, 16}) == Counts{2, 4, 8});  // of 8 columns
-  CHECK(counts("contracting", {3}) == Counts{3});
 }
 
 TEST_CASE("cuts: only a product whose result goes back alone is cut by columns") {
@@ -388,7 +269,7 @@ TEST_CASE("cuts: each says what it is") {
                                          cut->words.memory, cut->words.launches, cut->words.source})
       CHECK_FALSE(words.empty());
   }
-  for (const std::string_view name : {"batch", "capacity", "columns", "contracting", "peers", "source_rows"})
+  for (const std::string_view name : {"batch", "capacity", "columns", "peers", "source_rows"})
     CHECK(std::ranges::count(names, name) == 1);
   for (const schedule::PassCut& cut : schedule::pass_cuts()) names.push_back(cut.name);
   std::set<std::string_view> named;

@@ -393,13 +393,14 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
   expensive.latency_ms = 0;
   expensive.network_mb_per_s = 1e9;  // nothing to hide
   planner::PlanRequest request{
-      .overlap = {.policy = "expert_pipeline"}, .costs = &expensive, .mesh = mesh::of_experts(2)};
+      .overlap = {.policy = GENERATE("tutel", "expert_pipeline")}, .costs = &expensive, .mesh = mesh::of_experts(2)};
   request.optimizer.mesh = mesh::of_experts(2);
   planner::PlanReport report;
   const auto plan = planner::make_plan(model(2), request, &report);
   REQUIRE(plan.ok());
   CHECK(report.chosen == "sequential");
-  CHECK(report.why.starts_with("expert_pipeline runs sequential: predicted"));
+  CHECK(report.requested == "tutel");
+  CHECK(report.why.starts_with("tutel runs sequential: predicted"));
 }
 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {

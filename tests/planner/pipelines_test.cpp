@@ -12,7 +12,6 @@
 
 using namespace lancet;
 using namespace lancet::test;
-using schedule::PartMemory;
 using schedule::Range;
 
 namespace {
@@ -95,38 +94,32 @@ using Words = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a pipeline of two parts: its order and its time, with and without copies") {
+TEST_CASE("a pipeline of two parts: its order and its time, with its copies") {
   HandCosts costs;
   const ir::Program program = layer();
   const schedule::Step step = step_of(program, costs);
-  // Whole: 4 + 4 + 2 + 4 + 4. In slices: before/0 2, /1 4; there/0 4, /1 6; experts/0 5, /1 7; back/0 8, /1 10; after/0
-  // 10, /1 12. With copies: both parts of x until 2, so all is 2 later, and the result is joined from 14 to 15.
+  // Whole: 4 + 4 + 2 + 4 + 4. Copies of both parts of x until 2; before/0 4, /1 6; there/0 6, /1 8; experts/0 7, /1 9;
+  // back/0 10, /1 12; after/0 12, /1 14; the result is joined from 14 to 15.
   CHECK(schedule::program_order(step).timeline.makespan == 18);
-  const auto slices = schedule::pipelines_of_slices(step, {}, schedule::program_order(step));
-  CHECK(slices.timeline.makespan == 12);
   const auto copies = schedule::pipelines_with_copies(step, {}, schedule::program_order(step));
   CHECK(copies.timeline.makespan == 15);
   CHECK(timed_labels(copies, ir::Stream::compute) ==
         Words{"copy", "copy", "before/0", "before/1", "experts/0", "experts/1", "after/0", "after/1", "concat"});
   CHECK(timed_labels(copies, ir::Stream::expert) == Words{"there/0", "there/1", "back/0", "back/1"});
-  for (const auto& candidate : {slices, copies}) {
-    require_sound(ops::verify(candidate.program));
-    require_sound(ir::verify(schedule::plan_memory(candidate.program, candidate.needed)));
-  }
+  require_sound(ops::verify(copies.program));
+  require_sound(ir::verify(schedule::plan_memory(copies.program, copies.needed)));
 }
 
 TEST_CASE("a pipeline is made where its copies cost less than it gains") {
   HandCosts costs;
   const ir::Program program = layer();
-  // In slices the pipeline takes 6 ms less, and it needs three copies.
+  // Without copies the pipeline would take 6 ms less, and it needs three.
   for (const auto& [copy_ms, pipelines] : {std::pair{1.9, 1}, {2.1, 0}}) {
     costs.copy_ms = copy_ms;
     const schedule::Step step = step_of(program, costs);
-    const auto found = schedule::choose_pipelines(step, {}, PartMemory::copies);
+    const auto found = schedule::choose_pipelines(step, {});
     INFO("copies of " << copy_ms << " ms");
     CHECK(int(found.size()) == pipelines);
-    CHECK(schedule::choose_pipelines(step, {}, PartMemory::slices) ==
-          std::vector<Range>{{0, int(program.instructions.size()), 2}});
   }
 }
 
@@ -135,7 +128,7 @@ TEST_CASE("a gate over the whole batch begins its pipeline") {
   costs.copy_ms = 0.1;
   const ir::Program program = layer("slots_by_priority(%2, %13)");
   const schedule::Step step = step_of(program, costs);
-  const auto found = schedule::choose_pipelines(step, {}, PartMemory::copies);
+  const auto found = schedule::choose_pipelines(step, {});
   REQUIRE(found.size() == 1);
   CHECK(program.instructions[std::size_t(found[0].begin)].op == "slots_by_priority");
   CHECK(found[0].end == int(program.instructions.size()));
@@ -156,7 +149,7 @@ TEST_CASE("copies at the borders: what is split, what is joined, and nothing flo
     // Two pipelines that meet: everything up to the second layer's gate, and the rest.
     const int border = int(groups[std::size_t(layers[1])]), end = int(step.forward_end());
     const std::vector<Range> ranges{{0, border, 2}, {border, end, 2}};
-    const schedule::Split split = schedule::split_in_pipelines(step, ranges, PartMemory::copies);
+    const schedule::Split split = schedule::split_in_pipelines(step, ranges);
     const schedule::Rewritten made = schedule::rewrite(step.program(), split);
     require_sound(ops::verify(made.program));
     require_sound(ir::verify(schedule::plan_memory(made.program, ir::dependencies(made.program))));
@@ -201,7 +194,7 @@ TEST_CASE("lancet_paper: one pipeline an MoE layer at most, the backward pass wh
     const auto step =
         schedule::Step::make(whole_step(grown(model(2), 2)), costs, schedule::part_counts(request.overlap));
     REQUIRE(step.ok());
-    const auto ranges = schedule::choose_pipelines(*step, request.overlap, PartMemory::copies);
+    const auto ranges = schedule::choose_pipelines(*step, request.overlap);
     int gates = 0;
     for (const Range& range : ranges) {
       int in_range = 0;

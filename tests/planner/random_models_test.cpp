@@ -83,7 +83,7 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     const ir::Program forward = RandomModel(seed).make();
     planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .mesh = mesh::of_experts(2)};
     request.optimizer.mesh = mesh::of_experts(2);
-    for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) {
+    for (const char* policy : {"tutel", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);
       request.overlap.policy = policy;
       planner::PlanReport report;
@@ -99,7 +99,7 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
       }
     }
   }
-  for (const char* policy : {"expert_pipeline", "dw", "partition", "lancet"}) CHECK(chosen[policy] > 0);
+  for (const char* policy : {"tutel", "dw", "partition", "lancet"}) CHECK(chosen[policy] > 0);
 }
 
 TEST_CASE("one message at a time: the streams take turns on the network, in order") {

@@ -20,7 +20,7 @@ TEST_CASE("every policy plans every router where all blocks have experts") {
   planner::PlanRequest request;
   request.mesh = request.optimizer.mesh = mesh::of_experts(2);
   request.costs = &costs;
-  request.overlap.groups_per_moe = request.overlap.max_range = GENERATE(3, 8, 20);
+  request.overlap.groups_per_moe = GENERATE(3, 8, 20);
   const ir::Program forward =
       model::build_forward(m.on(request.mesh), {.batch = 16, .sequence = 16, .groups = 2, .loads = 2});
   for (const auto& [policy, what, cuts] : planner::policies()) {

@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-POLICIES = ["sequential", "expert_pipeline", "dw", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
+POLICIES = ["sequential", "dw", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
             "lancet_paper", "lancet", "auto"]
 MOE, LARGE, SMALL = "configs/gpt2-s-moe.json", "configs/gpt2-l-moe.json", "configs/bench-small.json"
 

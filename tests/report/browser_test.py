@@ -179,7 +179,7 @@ def check_two(look, runs):
 
 
 def check_ten(look, runs):
-    names = ["sequential", "expert_pipeline", "peer_groups", *(f"run-{i}" for i in range(3, 10))]
+    names = ["sequential", "tutel", "fastermoe", *(f"run-{i}" for i in range(3, 10))]
     ten = [write_run(runs, name, 50, 2, layers=1, seed=i, trace=False, policy=name.replace("-", "_")) for i, name in enumerate(names)]
     seen = look("ten", ten, widths=(360, 800, 1300, 1600))
     expect(set(seen["summary_lines"]) == {1}, f"names of runs and policies are not broken, found {seen['summary_lines']} lines")

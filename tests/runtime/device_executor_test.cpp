@@ -240,10 +240,9 @@ TEST_CASE("streams: a stream that fails ends all, with its name") {
 
 namespace {
 
-// Ranks with a window, of which some never come: queued work ends when it is aborted, and not before.
+// Ranks of which some never come: queued work ends when it is aborted, and not before.
 class Deserted final : public comm::DeviceCommunicator {
  public:
-  Deserted() { peers_.emplace(); }
   int rank() const override { return 0; }
   int size() const override { return 4; }
   std::string transport() const override { return "test"; }
@@ -405,7 +404,7 @@ TEST_CASE("streams: a transport's own error ends the step long before the timeou
   CHECK(status.error().message == "stream reduce: [3] all_reduce at d: a connection broke");
 }
 
-TEST_CASE("streams: only the stream of a transport's calls asks for their errors, although it has a window") {
+TEST_CASE("streams: only the stream of a transport's calls asks for their errors") {
   DesertedRun run(false, std::chrono::seconds(1));
   run.reduce.deserted = false;
   require_done(within(std::chrono::seconds(60), *run.executor));
@@ -490,25 +489,4 @@ TEST_CASE("streams: a missing or invalid plugin is a config error") {
   const auto other = runtime::load_module(LANCET_SOURCE_DIR "/README.md");
   REQUIRE_FALSE(other.ok());
   CHECK(other.error().message.find("cannot load the module") != std::string::npos);
-}
-
-TEST_CASE("a plan with signals is refused on the CPU, and on a device without windows") {
-  auto plan = ir::parse_plan(R"(plan {policy=test}
-arena 128
-input @x : f32[4,1]
-[0] %0 : f32[4,1] = add(@x, @x)  # compute forward a | at 0
-[1] %1 : f32[4,1], %2 : signals[2] = add(%0, %0) {readiness=rows/2}  # compute forward b | at 0 64
-)");
-  REQUIRE(plan.ok());
-  const auto refused = [&](const runtime::ExecutorOptions& options) -> std::string {
-    runtime::TensorStore store;
-    if (options.accelerator) store.place_on(options.accelerator->device());
-    store.add(plan->program);
-    const auto made = runtime::Executor::create(*plan, store, options);
-    return made.ok() ? "" : made.error().message;
-  };
-  CHECK(refused({}) == "stream compute: [1] add at b: expected windows of all ranks for its signals, found the CPU");
-  HostAccelerator accelerator;
-  CHECK(refused({.accelerator = &accelerator}) ==
-        "stream compute: [1] add at b: expected windows of all ranks for its signals, found none");
 }

@@ -81,8 +81,7 @@ TEST_CASE("updates are bound as one up to a flag, another op or a dependency, an
   if (!plan.ok()) FAIL(plan.error().message);
   JoiningAccelerator accelerator;
   const runtime::Streams streams = runtime::streams_of(*plan);
-  const auto flags = runtime::plan_flags(
-      streams, [](std::int32_t) { return true; }, [](std::int32_t) { return false; });
+  const auto flags = runtime::plan_flags(streams, [](std::int32_t) { return true; });
   const std::vector<runtime::InstructionRun> expected{{2, 3}, {4, 5}, {6, 7}};
   CHECK(runtime::runs_of(plan->program, streams, flags, accelerator) == expected);
   CHECK(runtime::runs_of(plan->program, streams, flags, HostAccelerator()).empty());

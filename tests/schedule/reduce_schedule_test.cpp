@@ -175,7 +175,7 @@ TEST_CASE("all-reduces: updates amid the backward pass read what their chunk has
       if (late.instructions[i].role == ir::Role::update &&
           late.instructions[before.index()].stream == ir::Stream::reduce)
         after[before.index()].push_back({std::int32_t(i)});
-  const ir::Program early = schedule::permuted(late, schedule::reordered(late, ir::precedence(late), after));
+  const ir::Program early = schedule::permuted(late, schedule::reordered(late, needed, after));
   const schedule::Chunked cut = schedule::cut_all_reduces(early, loads_of(early, costs), costs, 1 << 20);
   require_sound(ops::verify(cut.program));
   CHECK(reduced(cut.program) == reduced(early));

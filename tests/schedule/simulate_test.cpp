@@ -161,69 +161,6 @@ TEST_CASE("messages that pass the network in order: an all-to-all waits for a ro
   check_when(when("er", {{2}, {5}}), {{0, 2}, {0, 7}});                // an all-reduce that starts with it waits
   // While it waits it takes no core time.
   check_when(when("crec", {{1}, {5}, {2, 1}, {4}}), {{0, 1}, {0, 7}, {1, 4.5}, {1, 6}});
-  check_when(when("cer", {{1, 0, 2}, {2}, {2}}), {{0, 2}, {2, 5.5}, {0, 6}});
-}
-
-TEST_CASE("computation that communicates occupies the device and the network, each as long as its cost says") {
-  using schedule::Network;
-  const auto when = [](const std::string& letters, const std::vector<OpCost>& costs, const Interference& interference,
-                       Network network = Network::shared) {
-    return simulate(streams_of(letters), Dependencies(letters.size()), costs, interference, 0, network);
-  };
-  // The longer of both.
-  check_when(when("c", {{4, 0, 6}}, no_interference), {{0, 6}});
-  check_when(when("c", {{6, 0, 4}}, no_interference), {{0, 6}});
-  // Its messages run at 0.8 beside its own computation: 3.2 of 6 ms are done at 4.
-  check_when(when("c", {{4, 0, 6}}, {0.8, 1}), {{0, 6.8}});
-  // It shares the network with an all-to-all, each at half speed; the all-to-all has 4 of 6 ms left at 4.
-  check_when(when("ce", {{4, 0, 2}, {6}}, {1, 0.5}), {{0, 4}, {0, 8}});
-  // Then its messages are done at 2, with 2.5 ms of computation left at 3/4 of the speed; from 2 to 5 the all-to-all
-  // runs at full speed and takes half of the cores.
-  check_when(when("ce", {{4, 0, 1}, {4, 2}}, {1, 0.5}), {{0, 6}, {0, 5}});
-  // Three users of the network have a third of it each.
-  check_when(when("cer", {{1, 0, 2}, {2}, {2}}, {1, 0.5}), {{0, 6}, {0, 6}, {0, 6}});
-  // An all-reduce that waits for all-to-alls waits for its messages, too.
-  check_when(when("crc", {{1, 0, 3}, {2}, {1}}, no_interference, Network::all_to_all_first), {{0, 3}, {3, 5}, {3, 4}});
-  check_when(when("crc", {{1, 0, 3}, {2}, {1}}, no_interference), {{0, 3}, {0, 2}, {3, 4}});
-}
-
-namespace {
-
-// The sender of rows waits for their maker; the product takes them as they come.
-constexpr std::string_view rows_as_they_come = R"(input @x : f32[4,1]
-%0 : f32[4,1] = f(@x)  # compute forward a
-%1 : f32[4,1], %2 : signals[4] = send(%0) {readiness=rows/1}  # expert forward b
-%3 : f32[4,1] = product(%1, %2)  # compute forward c
-%4 : f32[4,1] = f(%3)  # compute forward d
-output y = %4
-)";
-
-}  // namespace
-
-TEST_CASE("an instruction that takes signals starts beside their maker and ends no earlier") {
-  const auto program = ir::parse(rows_as_they_come);
-  REQUIRE(program.ok());
-  const auto when = [&](double send, double product) {
-    return simulate(*program, ir::dependencies(*program), std::vector<OpCost>{{3}, {send}, {product}, {1}},
-                    no_interference, 0);
-  };
-  check_when(when(5, 2), {{0, 3}, {3, 8}, {3, 8}, {8, 9}});
-  check_when(when(5, 7), {{0, 3}, {3, 8}, {3, 10}, {10, 11}});
-  check_when(when(5, 5), {{0, 3}, {3, 8}, {3, 8}, {8, 9}});
-  check_when(when(5, 0), {{0, 3}, {3, 8}, {3, 8}, {8, 9}});
-}
-
-TEST_CASE("orders keep makers of signals before takers") {
-  const auto program = ir::parse(rows_as_they_come);
-  REQUIRE(program.ok());
-  // The product is the most urgent, and depends on nothing.
-  const schedule::Orders orders(*program, {{3}, {1}, {10}, {1}});
-  const schedule::Orders::Found found = orders.find({});
-  CHECK(ir::verify(orders.program(found.order)).ok());
-  CHECK(orders.needed(found.order) == Dependencies{{}, {{0}}, {}, {{2}}});
-  const std::vector<schedule::Order> product_first{{{2}}, {}, {}, {}};  // right after the first instruction
-  const auto moved = schedule::reordered(*program, ir::precedence(*program), product_first);
-  CHECK(moved == schedule::Order{{0}, {1}, {2}, {3}});
 }
 
 TEST_CASE("instructions of cost 0 take no time and signal at once") {

@@ -140,30 +140,4 @@ TEST_CASE("collective_matmul: a plan with rings is one of the config, and one th
   CHECK_FALSE(planning::read_plan(file, config, 2).ok());
 }
 
-TEST_CASE("collective_matmul: a plan with all-to-alls in summed columns is one of the config") {
-  const test::TemporaryFolder folder;
-  test::DeclaredCosts costs;
-  config::Config config = test::config_on(test::mesh_of(1, 2, 1));
-  config.overlap.policy = "collective_matmul";
-  config.overlap.parts = 2;
-  config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  const auto plan = planning::plan_step(config, 2, {.costs = &costs});
-  REQUIRE(plan.ok());
-  REQUIRE(plan->header.text("policy") == "collective_matmul");
-  const std::string text = ir::print(*plan), file = folder / "plan.ir";
-  REQUIRE(text.find("of=expert_linear") != std::string::npos);
-  std::ofstream(file) << text;
-  const auto read = planning::read_plan(file, config, 2);
-  INFO((read.ok() ? "" : read.error().message));
-  REQUIRE(read.ok());
-  CHECK(ir::print(*read) == text);
-  // A tile of another op, and of none that there is.
-  for (const char* other : {"of=linear", "of=unknown"}) {
-    std::string edited = text;
-    for (std::size_t at; (at = edited.find("of=expert_linear")) != edited.npos;) edited.replace(at, 16, other);
-    std::ofstream(file) << edited;
-    CHECK_FALSE(planning::read_plan(file, config, 2).ok());
-  }
-}
-
 }  // namespace lancet

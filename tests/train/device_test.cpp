@@ -64,7 +64,7 @@ void check_same(const config::Config& config, int steps = 4) {
 
 TEST_CASE("training on streams equals training on the CPU, bit for bit, under every policy") {
   auto config = test::small_config();
-  config.overlap.policy = GENERATE("sequential", "expert_pipeline", "dw", "partition", "lancet", "auto");
+  config.overlap.policy = GENERATE("sequential", "tutel", "dw", "partition", "lancet", "auto");
   INFO(config.overlap.policy);
   check_same(config);
 }

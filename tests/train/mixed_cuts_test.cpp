@@ -105,10 +105,7 @@ std::set<std::string_view> cuts_of(const ir::Plan& plan) {
     if (at.op == "split_peers") cuts.insert(at.attributes.has("host") ? "source_rows" : "peers");
     if (at.op == "permute_shards") cuts.insert("ring_shards");
     if (at.op == "attention" && at.attributes.has("parts")) cuts.insert("batch");
-    if (at.op.ends_with("_sums"))
-      cuts.insert("contracting");
-    else if (at.op.starts_with("expert_linear") && at.attributes.has("columns"))
-      cuts.insert("columns");
+    if (at.op.starts_with("expert_linear") && at.attributes.has("columns")) cuts.insert("columns");
   }
   return cuts;
 }
@@ -246,8 +243,7 @@ TEST_CASE("plans have the cuts that the rows of their policies name, and no othe
         }
         if (policy.name != "lancet") seen.insert(found.begin(), found.end());
       }
-  CHECK(seen == std::set<std::string_view>{"batch", "capacity", "columns", "contracting", "peers", "ring_shards",
-                                           "source_rows"});
+  CHECK(seen == std::set<std::string_view>{"batch", "capacity", "columns", "peers", "ring_shards", "source_rows"});
 }
 
 TEST_CASE("auto runs the shortest of the single ways that fit the memory, all of which it compares") {

@@ -156,7 +156,7 @@ TEST_CASE("a plan for another mesh of the same ranks is refused with both meshes
 }
 
 TEST_CASE("parts that are numbered otherwise are refused with their instruction") {
-  const config::Config config = config_with(GENERATE("partition", "expert_pipeline"));
+  const config::Config config = config_with(GENERATE("partition", "tutel"));
   const PlanFile file(config);
   const std::string twice = test::match_replaced(file.text, "part=1, parts=", "part=0, parts=");
   CHECK(has(file.error_of(twice, config), "as often as the others"));

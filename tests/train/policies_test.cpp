@@ -78,17 +78,14 @@ void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
   CHECK(found.routes == expected.routes);
 }
 
-// The plan that ran is the policy's own; auto has none.
+// The plan that ran is the policy's own. auto has none, nor has collective_matmul where no ring is.
 void check_own_plan(const Run& found, std::string_view policy) {
   INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");
   if (policy == "auto")
     CHECK(found.policy != "sequential");
   else
-    CHECK(found.policy == policy);
+    CHECK(found.policy == (policy == "collective_matmul" ? "sequential" : policy));
 }
-
-// In a model as small as this one no tile of collective_matmul pays, so it is asked for two.
-int parts_of(std::string_view policy) { return policy == "collective_matmul" ? 2 : 0; }
 
 config::Config config_of(const test::Route& route, double capacity_factor) {
   config::Config config = test::small_config();
@@ -112,7 +109,6 @@ TEST_CASE("every policy trains like sequential") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy);
     check_own_plan(found, policy);
@@ -134,7 +130,6 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 20, costs);
     INFO(policy);
     check_own_plan(found, policy);
@@ -153,7 +148,6 @@ TEST_CASE("every policy trains micro batches like sequential") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 10, costs);
     INFO(policy);
     check_own_plan(found, policy);
@@ -168,7 +162,7 @@ TEST_CASE("any number of parts trains like the whole") {
   auto config = config_of(route, drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 20, costs);
-  for (auto policy : {"expert_pipeline", "partition", "lancet"})
+  for (auto policy : {"tutel", "partition", "lancet"})
     for (int parts : {1, 2, 4, 8}) {
       config.overlap.policy = policy;
       config.overlap.parts = parts;
@@ -183,12 +177,12 @@ TEST_CASE("groups of peers on four ranks train like the whole") {
   auto config = config_of({config::Router::switch_top1}, 0.75);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 4, 10, costs);
-  config.overlap.policy = "peer_groups";
+  config.overlap.policy = "fastermoe";
   for (int groups : {2, 4}) {
     config.overlap.parts = groups;
     const Run found = train_run(config, 4, 10, costs);
     INFO(groups << " groups");
-    CHECK(found.policy == "peer_groups");
+    CHECK(found.policy == "fastermoe");
     CHECK(found.parts == groups);
     check_alike(found, expected);
   }
@@ -205,24 +199,6 @@ TEST_CASE("comet's tiles on one, two and four ranks train like the whole") {
     const Run found = train_run(config, ranks, 10, costs);
     INFO(ranks << " ranks, " << parts << " tiles");
     CHECK(found.policy == (ranks == 1 ? "sequential" : "comet"));
-    CHECK(found.parts == (ranks == 1 ? 1 : parts));
-    CHECK(double(found.arena) <= 1.05 * double(expected.arena));
-    check_alike(found, expected);
-  }
-}
-
-TEST_CASE("tiles of summed columns on one, two and four ranks train like the whole") {
-  const int ranks = GENERATE(1, 2, 4);
-  auto config = config_of({config::Router::top_k, 2, true}, 0.75);
-  config.model.n_embd = 36;
-  const test::DeclaredCosts costs;
-  const Run expected = train_run(config, ranks, 10, costs);
-  config.overlap.policy = "collective_matmul";
-  for (int parts : {2, 4, 8}) {  // 8 do not divide the columns
-    config.overlap.parts = parts;
-    const Run found = train_run(config, ranks, 10, costs);
-    INFO(ranks << " ranks, " << parts << " tiles");
-    CHECK(found.policy == (ranks == 1 ? "sequential" : "collective_matmul"));
     CHECK(found.parts == (ranks == 1 ? 1 : parts));
     CHECK(double(found.arena) <= 1.05 * double(expected.arena));
     check_alike(found, expected);

@@ -88,7 +88,7 @@ void check_same_bits(const config::Config& config, int ranks, double share, int 
 TEST_CASE("memory limit: policies train twenty steps to the same bits") {
   const test::DeclaredCosts costs;
   config::Config config = activations_config();
-  for (const char* policy : {"sequential", "dw", "expert_pipeline", "peer_groups", "tutel", "comet"}) {
+  for (const char* policy : {"sequential", "dw", "tutel", "fastermoe", "comet"}) {
     config.overlap.policy = policy;
     check_same_bits(config, 2, 0.75, 20, &costs);
   }

@@ -46,7 +46,7 @@ TEST_CASE("k steps, stop, resume, N-k steps equal N steps, bit for bit") {
 TEST_CASE("every policy resumes bit for bit") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
-  config.overlap.policy = GENERATE("expert_pipeline", "dw", "partition", "lancet");
+  config.overlap.policy = GENERATE("tutel", "dw", "partition", "lancet");
   if (config.overlap.policy != "dw") config.overlap.parts = 2;
   const test::DeclaredCosts costs;
   const train::TrainerOptions options{.costs = &costs};
@@ -216,15 +216,14 @@ TEST_CASE("steps skipped before a stop count among the consecutive ones") {
   CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row ") == 0);
 }
 
-TEST_CASE("old checkpoints are removed by the configured rule, and records hold the time of saving") {
+TEST_CASE("old checkpoints are removed, and records hold the time of saving") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");
   config.train.steps = 9;
   config.train.save_interval = 1;
   config.train.keep_last = 2;
-  config.train.keep_every = 4;
   REQUIRE(train_run(config, 2).code == ExitCode::done);
-  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{9, 8, 4});
+  CHECK(checkpoint::steps_in(folder / "run/checkpoints") == std::vector<std::int64_t>{9, 8});
   for (const auto& record : records_of(folder / "run")) CHECK(record["save_ms"].get<double>() > 0);
 }
 

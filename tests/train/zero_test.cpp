@@ -132,7 +132,7 @@ TEST_CASE("every policy trains alike with ZeRO-1") {
   costs.network_mb_per_s = network;
   const ZeroRun expected = train_zero(config, 2, 20, &costs);
   config.train.zero = 1;
-  for (const char* policy : {"sequential", "dw", "expert_pipeline", "partition", "lancet_paper", "lancet"}) {
+  for (const char* policy : {"sequential", "dw", "tutel", "partition", "lancet_paper", "lancet"}) {
     config.overlap.policy = policy;
     const ZeroRun found = train_zero(config, 2, 20, &costs);
     INFO(policy << " ran " << found.policy << ", network " << network);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -114,9 +113,6 @@ class Device {
     }
     return shared_[number].get();
   }
-  // Records who runs steps on the device. True if it is another than before: executors share memory, so what the last
-  // one left there may be overwritten. One thread at a time calls it.
-  bool changes_user(const void* user) { return std::exchange(user_, user) != user; }
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   // Time between two recorded events, both of which have happened.
   virtual Result<double> milliseconds(Event& from, Event& to) = 0;
@@ -126,7 +122,6 @@ class Device {
 
  private:
   std::vector<std::unique_ptr<Stream>> shared_;
-  const void* user_ = nullptr;
 };
 
 }  // namespace lancet::backend

@@ -9,8 +9,7 @@
 
 namespace lancet {
 
-// signals: words by which kernels that run at the same time wait for each other (comm/peers.h); the shape is [n].
-enum class DType : std::uint8_t { f32, bf16, i32, i64, signals };
+enum class DType : std::uint8_t { f32, bf16, i32, i64 };
 
 std::string_view name(DType dtype);                       // "f32"
 std::optional<DType> parse_dtype(std::string_view text);  // the inverse

@@ -80,12 +80,9 @@ std::filesystem::path temporary_folder(const std::filesystem::path& checkpoints,
 // temporary folder has changed then), or the file system fails.
 Status commit(FileSystem& files, const std::filesystem::path& checkpoints, const Manifest& manifest);
 
-struct KeepRule {
-  std::int64_t last = 0;   // how many of the newest are kept; 0: all
-  std::int64_t every = 0;  // multiples of this step are also kept; 0: none
-};
-// Removes the checkpoints that the rule does not keep, oldest first. Incomplete ones are neither counted nor removed.
-Status prune(FileSystem& files, const std::filesystem::path& checkpoints, const KeepRule& rule);
+// Removes all checkpoints but the newest `last`, oldest first; 0 keeps all. Incomplete ones are neither counted nor
+// removed.
+Status prune(FileSystem& files, const std::filesystem::path& checkpoints, std::int64_t last);
 // Removes the temporary folders of saves and removals that were interrupted.
 Status remove_leftovers(FileSystem& files, const std::filesystem::path& checkpoints);
 // Renames the checkpoints after this step to names such as step-000150.old, which resume ignores, and returns their

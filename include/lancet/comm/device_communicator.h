@@ -5,7 +5,6 @@
 #pragma once
 #include <chrono>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -34,9 +33,6 @@ class DeviceCommunicator {
   // tensor has the same offset on all ranks. Empty if the transport has none. It lives as long as the communicator.
   // Collective, with the same size on all ranks.
   virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
-  // The windows of all ranks, for kernels of any stream; null without a window. abort() does not wait for the end of
-  // such kernels, as it does for those of in_windows(): they may not access the peers' windows once `stop` is set.
-  const Peers* peers() const { return peers_ ? &*peers_ : nullptr; }
   // Calls `launch`, which queues a kernel on the stream that accesses the peers' windows and meets those of the other
   // ranks. For the communicator's own stream, since all ranks launch such kernels in one order. Error: there is no
   // window, or the communicator was aborted.
@@ -59,7 +55,6 @@ class DeviceCommunicator {
 
  protected:
   std::span<std::byte> window_;
-  std::optional<Peers> peers_;  // with window_
 };
 
 // Aborts all communicators at the same time, because the driver may end one only after another has ended; null entries

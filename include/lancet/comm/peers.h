@@ -10,7 +10,7 @@
 
 namespace lancet::comm {
 
-// The windows of all ranks. Kernels of every stream may have them.
+// The windows of all ranks.
 struct Peers {
   std::byte* window;  // this rank's, where its tensors are
   std::byte* const*
@@ -26,9 +26,8 @@ struct Peers {
   }
 };
 
-// Words in the windows by which kernels of different ranks wait for each other: a tensor of signals, or the words by
-// which launches meet. They only grow, modulo 2^32, so that a value that was set in one step is no signal in a later
-// one.
+// Words in the windows by which kernels of different ranks wait for each other. They only grow, modulo 2^32, so that a
+// value that was set in one step is no signal in a later one.
 struct Signals {
   std::uint32_t* words;  // of this rank, in its window
 

@@ -80,7 +80,6 @@ struct Train {
   std::int64_t save_interval = 0;  // steps; 0: save_minutes
   double save_minutes = 30;        // 0: saves only when a run is stopped
   std::int64_t keep_last = 3;      // 0: all
-  std::int64_t keep_every = 0;     // 0: none
   std::int64_t save_buffer_mb = 4096;
   std::int64_t stop_after = 0;  // 0: never
   double max_minutes = 0;       // 0: no limit
@@ -107,7 +106,6 @@ struct Overlap {
   std::int64_t max_parts = 8;       // rho: parts that an instruction may be split in
   std::int64_t parts = 0;           // forced number of parts; 0: the fastest, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
-  std::int64_t max_range = 16;      // iota: groups in one partition range
   double memory_factor = 1.05;      // the largest arena that a search may choose, relative to sequential's
   bool split_backward = true;       // lancet: also split the backward pass where that is faster
   std::int64_t replan = 0;          // steps between two looks at the load; 0: the plan stays

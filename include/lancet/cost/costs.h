@@ -55,9 +55,6 @@ struct CoreCost {
 struct OpCost {
   double ms = 0;       // on its stream: of the device for computation, of the network for communication
   double core_ms = 0;  // communication only: compute-stream time that moving the bytes takes, spread over `ms`
-  // Computation only, if its kernel communicates: time that its messages take on the network, from its start on.
-  double network_ms = 0;
-  double alone_ms() const { return std::max(ms, network_ms); }  // from its start to its end
 };
 
 // How tokens spread over the ranks, averaged over the MoE layers, relative to even routing. Even routing keeps all

@@ -10,17 +10,8 @@ namespace lancet::ir {
 
 // Per instruction, ascending and without repeats, the earlier instructions that must end before it starts: it reads
 // bytes that they write, or overwrites bytes that they read or write. Tensors that share memory are resolved through
-// `storage`. An instruction that takes signals waits for the rows that they announce itself, so reading these, or the
-// signals, is no dependency on their maker.
+// `storage`.
 std::vector<std::vector<InstructionId>> dependencies(const Program& program);
-
-// Per instruction, ascending and without repeats, the makers of the signals that it takes.
-std::vector<std::vector<InstructionId>> signal_makers(const Program& program);
-
-// Both together: per instruction those that every order of the program lists before it. ir::verify refuses an order
-// with a taker of signals before their maker, since a plan's waits are for instructions listed before: so no wait, of a
-// stream or of a kernel, is for what comes later.
-std::vector<std::vector<InstructionId>> precedence(const Program& program);
 
 // A vector clock per instruction: how many instructions of each stream have ended for certain before it starts.
 // clock(i)[stream(j)] > position(j)  <=>  j happens before i.

@@ -31,9 +31,8 @@ Result<Plan> parse_plan(std::string_view text);
 
 // Success for a sound plan. The errors (ExitCode::internal) name the instruction or tensor: an unsound program
 // (verify.h); a wait for an instruction that is not earlier; a dependency without a happens-before path; two tensors
-// that share bytes although no such path orders all accesses to one before those to the other, or one of which is
-// signals, whose values last from step to step. Paths consist of stream order and waits; program order does not count
-// across streams.
+// that share bytes although no such path orders all accesses to one before those to the other. Paths consist of stream
+// order and waits; program order does not count across streams.
 Status verify(const Plan& plan);
 
 }  // namespace lancet::ir

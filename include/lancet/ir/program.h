@@ -9,9 +9,6 @@
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
 //     output loss = %10
-//     %11 : f32[8,256], %12 : signals[4] = send(%10) {readiness=rows/2}  # expert forward h.0
-//                                                                       one signal for two rows of %11 (readiness.h)
-//     %13 : f32[8,256] = multiply(%11, %12)  # compute forward h.0               waits for them, not for send
 // The one control flow: an instruction whose body runs again and again (repeat.h). Before that, in the Programs that
 // passes work on, the instructions of the body are ordinary ones with the number of their repeat:
 //     %14 : i32[1], %15 : i32[2048], %16 : f32[8,256] in %10 = repeat(%9, %10)  # expert forward h.0.moe.rounds

@@ -21,7 +21,6 @@ namespace lancet::ops {
 struct TensorView {
   void* data = nullptr;
   ir::TensorType type;
-  std::int64_t rows_per_signal = 0;  // of signals in a plan: the rows that each announces (ir/readiness.h)
 
   template <class T>
   T* as() const {
@@ -57,10 +56,6 @@ struct KernelArgs {
   // workspace() gets `device` as well, since launches depend on its traits.
   backend::Device* device = nullptr;
   backend::Stream* stream = nullptr;
-  // On a device, on every stream: the windows of all ranks, if the arena is in one, and, in a plan with signals, device
-  // memory with the number of the step that runs, which is what signals are set to: one more each step, modulo 2^32.
-  const comm::Peers* peers = nullptr;
-  const std::uint32_t* step = nullptr;
   // On an emulated device, of tensors without values: the kernel of a collective only sends its messages.
   bool messages_only = false;
   const ir::Instruction* instruction = nullptr;  // for tensor numbers; null outside of a plan

@@ -112,7 +112,7 @@ struct PartitionRow {
 struct Work {
   double flops = 0;
   double bytes = 0;     // of memory traffic, if each element is read or written once
-  double sent = 0;      // bytes to other ranks: of a collective, and of a compute instruction that sends in its kernel
+  double sent = 0;      // bytes to other ranks, of a collective
   double launches = 1;  // kernels of a device that run one after the other, if that is more than the op's size explains
 };
 
@@ -230,9 +230,6 @@ struct OpDef {
   // makes the columns [part * columns, (part + 1) * columns) alone. Operands are whole; of weights it reads what it
   // needs in their place. Tiles have the bits of the whole, where products sum in the same order.
   bool column_tiles = false;
-  // The op that makes a product over a tile of operand 0's columns, which it sums over, and adds it onto f32 sums
-  // (ops/contraction.h). It takes the operands of this op, then the sums up to there.
-  std::string_view sums = {};
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts

@@ -42,8 +42,7 @@ struct PolicyInfo {
   std::span<const std::string_view> cuts = {};  // schedule::all_cuts() and pass_cuts(): those that it may apply
 };
 std::vector<PolicyInfo> policies();  // sequential first, auto last
-// The policies that a plan of `micro_batches` micro batches is compared with: those that make a schedule of their own,
-// without the steps of an ablation.
+// The policies that a plan of `micro_batches` micro batches is compared with: those that make a schedule of their own.
 std::vector<std::string_view> compared_policies(std::int64_t micro_batches = 1);
 // Config error if no policy has the name; the message lists the known policies.
 Status check_policy(std::string_view name);

@@ -19,10 +19,6 @@ Candidate program_order(const Step& step);
 // Compute and all-to-all take turns: no overlap, as in a framework without it. Always applied.
 Candidate take_turns(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
-// Split the experts and their all-to-alls: by slots (Tutel), or by groups of ranks (FasterMoE).
-Candidate split_experts_by_capacity(const Step& step, const config::Overlap& overlap, Candidate candidate);
-Candidate split_experts_by_peers(const Step& step, const config::Overlap& overlap, Candidate candidate);
-
 // Tutel (Hwang et al., MLSys 2023): experts and their all-to-alls by slots, with a degree, that is a number of parts,
 // for each kind of MoE layers, those that cost the same. Tutel adapts it while it trains; here the simulator chooses:
 // the best degree for all layers alike, then kind by kind. Parts are tried stage by stage and in a list schedule. A
@@ -46,10 +42,6 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
 // XLA's windowed einsum): an all-gather before products and a reduce-scatter after one become rings of permutes, beside
 // the products of the windows that have come (ring_shards). All else takes turns.
 Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// Its all-to-alls: those before products in tiles of the columns that the products sum over, each tile's product beside
-// the next tile's all-to-all, whatever the candidate's other instructions do. Numbers of tiles are found kind by kind,
-// within overlap.memory_factor.
-Candidate contract_experts(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
 // DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
 // one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,
@@ -82,8 +74,6 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
 // after the pipeline where no part waits for it; experts work on filled rows only, since the text leaves padding to
 // better kernels (section 8).
 Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// The same with parts that are slices of the whole: no copies, and parts go on from one pipeline into the next.
-Candidate pipelines_of_slices(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Moves weight gradients by the paper's greedy alone (Lancet, section 4, Algorithm 1): no slack for slower messages, no
 // improvement, no limit of the distance, no comparison with the step before. Always applied. All-reduces follow the

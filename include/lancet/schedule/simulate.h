@@ -29,9 +29,8 @@ enum class Network { shared, all_to_all_first };
 // is added after a dependency on another stream. Communication runs at speed network_beside_compute while the compute
 // stream is busy, times network_beside_network while both communication streams are; if the costs have a queue_ms,
 // messages take turns instead. Computation runs at the speed that the cores which move bytes leave it: a communication
-// takes core_ms from it in total, spread over its actual duration. Computation with messages of its own (network_ms)
-// uses the network like a communication stream, and ends once both are done. An instruction that takes signals ends no
-// earlier than their makers, for which it need not wait to start. Time linear in instructions and dependencies.
+// takes core_ms from it in total, spread over its actual duration. Time linear in instructions and
+// dependencies.
 Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                   const cost::Interference& interference, double launch_ms, Network network = Network::shared);
 

@@ -128,7 +128,6 @@ class Nccl final : public DeviceCommunicator {
       lsa_ = std::move(*made);
       stoppable_ = lsa_.get();
       window_ = lsa_->memory();
-      peers_ = lsa_->peers();
       return window_;
     }
     drop();  // it holds the memory, and the failed call's state in it would break the next call

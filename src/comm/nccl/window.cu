@@ -77,7 +77,6 @@ class LsaWindow final : public NcclWindow {
 
   std::span<std::byte> memory() const override { return {start_, bytes_}; }
 
-  Peers peers() const override { return kernels_.peers; }
   Window next() override {
     ++kernels_.generation;
     return kernels_;

@@ -28,8 +28,7 @@ class NcclWindow {
   // kernels. The communicator cannot be used after an error, and must be destroyed before the window.
   virtual Status open(const Ready& ready) = 0;
   virtual std::span<std::byte> memory() const = 0;
-  virtual Peers peers() const = 0;  // after open()
-  virtual Window next() = 0;        // the arguments of the next kernel
+  virtual Window next() = 0;  // the arguments of the next kernel, after open()
   // Sets the stop word: kernels that wait for other ranks end, and those that start later access no rank's memory. The
   // window cannot be used afterwards.
   virtual void stop() = 0;

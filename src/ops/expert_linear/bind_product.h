@@ -5,8 +5,8 @@
 
 namespace lancet::ops::device {
 
-// The product by wgmma (warpgroup.cu), or null where it does not serve: on other devices than sm_90, for sums, for
-// depths that are no multiples of 64, and for few tiles. The operands are aligned as for GroupedTensorProduct.
+// The product by wgmma (warpgroup.cu), or null where it does not serve: on other devices than sm_90, for depths
+// that are no multiples of 64, and for few tiles. The operands are aligned as for GroupedTensorProduct.
 Kernel bind_warpgroup_product(const KernelArgs& args, ExpertProduct product, Epilogue epilogue,
                               const GroupedOperands<bf16>& p);
 
@@ -18,8 +18,8 @@ Kernel bind_product(const KernelArgs& args, GroupedOperands<T> p) {
     return p.experts * divide_up(rows, Shape::rows) * divide_up(p.width, Shape::columns);
   };
   if constexpr (std::is_same_v<T, bf16>) {
-    const bool whole = p.width % 8 == 0 && p.all_columns % 8 == 0 && p.other_depth % 8 == 0 &&
-                       (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
+    const bool whole =
+        p.width % 8 == 0 && p.all_columns % 8 == 0 && (kind == ExpertProduct::dw ? p.height : p.depth) % 8 == 0;
     if (whole && aligned(p.a, p.b, static_cast<const bf16*>(p.c), p.argument)) {
       if (Kernel kernel = bind_warpgroup_product(args, kind, epilogue, p)) return kernel;
       std::int64_t blocks = blocks_of_tiles(tiles(TileShape()), device);

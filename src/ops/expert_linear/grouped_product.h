@@ -3,8 +3,8 @@
 //
 // The kernel reads the ranges of filled rows itself, so that the host need not know them. (cublasGemmGroupedBatchedEx
 // takes extents from the host.) Block b of n computes the tiles b, b + n, ... of the list that the ranges make. One
-// block computes a tile over all of k, so results are the same in every run, whatever the order of the tiles
-// (ordered_tiles.h: multiply() takes them from any list of the same tiles) and however large they are.
+// block computes a tile over all of k, so results are the same in every run, whatever the order of the tiles and
+// however large they are.
 #pragma once
 #include "grouped_store.h"
 #include "grouped_tiles.h"
@@ -32,40 +32,34 @@ struct GroupedTensorProduct {
     if constexpr (product == ExpertProduct::dw)
       gradient(block);
     else
-      multiply(block, GroupedTiles());
+      multiply(block);
   }
 
-  // Forward, dx: computes the block's tiles of this list.
-  template <class Block, class Tiles>
-  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
+ private:
+  // Forward, dx: computes the block's tiles.
+  template <class Block>
+  LANCET_DEVICE void multiply(Block& block) const {
     using S = TileShape;
     auto& kept = block.template shared<Shared>();
     std::byte* shared = aligned_ring(block);
     for (int index = int(block.index());; index += int(block.count())) {
       // All threads of the warp write the same values: a tile that one of them copies there costs more registers.
-      if (block.warp() == 0) kept.more = tiles.template find<product, S::rows, S::columns>(block, p, index, kept.tile);
+      if (block.warp() == 0) kept.more = GroupedTiles().find<product, S::rows, S::columns>(block, p, index, kept.tile);
       block.sync();
       if (!kept.more) return;
       const GroupedTile& tile = kept.tile;
       constexpr Along along_b = product == ExpertProduct::forward ? Along::k : Along::rows;
-      const int all_depth = p.depth + p.other_depth;
-      const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
-      const std::int64_t stride_b = along_b == Along::k ? all_depth : p.all_columns;
+      const bf16* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
+      const std::int64_t stride_b = along_b == Along::k ? p.depth : p.all_columns;
       TileSums<S> sums;
       tile_product<Along::k, along_b, false>(
           block, shared, {p.a + (tile.first_row + tile.row) * p.depth, p.depth, tile.rows - tile.row},
           {b + (along_b == Along::k ? tile.column * stride_b : tile.column), stride_b, p.width - tile.column}, p.depth,
           sums, false);
-      if constexpr (epilogue == Epilogue::sums) {
-        detail::store_sums<product>(block, p, kept.tile, sums);
-        block.sync();  // before kept.tile is overwritten
-      } else {
-        detail::store_rounded<product, epilogue == Epilogue::gelu>(block, shared, p, kept.tile, sums);
-      }
+      detail::store_rounded<product, epilogue == Epilogue::gelu>(block, shared, p, kept.tile, sums);
     }
   }
 
- private:
   template <class Block>
   LANCET_DEVICE std::byte* aligned_ring(Block& block) const {
     std::byte* ring = block.template shared<Shared>().ring;
@@ -107,15 +101,9 @@ struct GroupedPlainProduct {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    multiply(block, GroupedTiles());
-  }
-
-  // Computes the block's tiles of this list.
-  template <class Block, class Tiles>
-  LANCET_DEVICE void multiply(Block& block, const Tiles& tiles) const {
     using S = PlainShape;
     GroupedTile tile;
-    for (int index = int(block.index()); tiles.template find<product, S::rows, S::columns>(block, p, index, tile);
+    for (int index = int(block.index()); GroupedTiles().find<product, S::rows, S::columns>(block, p, index, tile);
          index += int(block.count())) {
       PlainSums sums;
       if constexpr (product == ExpertProduct::dw) {
@@ -125,9 +113,8 @@ struct GroupedPlainProduct {
                          sums);
       } else {
         constexpr bool along_k = product == ExpertProduct::forward;
-        const int all_depth = p.depth + p.other_depth;
-        const T* b = p.b + std::int64_t(tile.expert) * p.all_columns * all_depth;
-        const std::int64_t row_stride = along_k ? all_depth : 1, k_stride = along_k ? 1 : p.all_columns;
+        const T* b = p.b + std::int64_t(tile.expert) * p.all_columns * p.depth;
+        const std::int64_t row_stride = along_k ? p.depth : 1, k_stride = along_k ? 1 : p.all_columns;
         plain_product<T>(block, block.shared_memory(),
                          {p.a + (tile.first_row + tile.row) * p.depth, p.depth, 1, tile.rows - tile.row},
                          {b + tile.column * row_stride, row_stride, k_stride, p.width - tile.column}, p.depth, sums);
@@ -137,10 +124,6 @@ struct GroupedPlainProduct {
   }
 
  private:
-  LANCET_DEVICE float bias_at(const GroupedTile& tile, int column) const {
-    return p.bias[std::int64_t(tile.expert) * p.all_columns + column];
-  }
-
   template <class Block>
   LANCET_DEVICE void store(Block& block, const GroupedTile& tile, const PlainSums& sums) const {
     const int first_column = tile.column + plain_column(block.thread());
@@ -156,13 +139,8 @@ struct GroupedPlainProduct {
           *c = (p.accumulate ? *c : 0.f) + sums.c[i][j];
         } else {
           float value = sums.c[i][j];
-          if constexpr (epilogue == Epilogue::sums) {
-            float* c = static_cast<float*>(p.c) + at;
-            if (p.accumulate) value += *c;
-            *c = product == ExpertProduct::forward && p.bias ? value + bias_at(tile, first_column + j) : value;
-            continue;
-          }
-          if (product == ExpertProduct::forward && p.bias) value += bias_at(tile, first_column + j);
+          if (product == ExpertProduct::forward && p.bias)
+            value += p.bias[std::int64_t(tile.expert) * p.all_columns + first_column + j];
           if constexpr (epilogue == Epilogue::gelu && product == ExpertProduct::forward) {
             p.argument[at] = from_f32<T>(value);
             value = gelu(value);

@@ -1,5 +1,5 @@
-// Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or in f32, added to those
-// of other tiles or to a gradient.
+// Writes the sums of a grouped product from a warp's registers: rounded, with bias and GELU, or in f32, added to a
+// gradient.
 #pragma once
 #include "grouped_tiles.h"
 #include "ops/device/pack.h"
@@ -106,43 +106,6 @@ LANCET_DEVICE void store_rounded(Block& block, void* shared, const GroupedOperan
   block.sync();  // the next tile's slices overwrite the stage
 }
 
-// Stores the thread's pairs of a row of a warp's sums in f32, or adds them: row 8 * half of fragment row i. column: of
-// its first pair. c: the row; bias: its summands by column, or null.
-template <class Shape>
-LANCET_DEVICE void store_pairs(float* c, const TileSums<Shape>& sums, int i, int half, int column, int width,
-                               bool accumulate, const float* bias) {
-#pragma unroll
-  for (int j = 0; j < Shape::fragments_across; ++j, column += 8) {
-    if (column >= width) continue;
-    FloatPair* at = reinterpret_cast<FloatPair*>(c + column);
-    FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
-    if (accumulate) sum = {at->x + sum.x, at->y + sum.y};
-    if (bias) sum = {sum.x + bias[column], sum.y + bias[column + 1]};
-    *at = sum;
-  }
-}
-
-// Stores a warp's 64x64 in f32, with the bias if there is one, or adds it.
-template <ExpertProduct product, class Block>
-LANCET_DEVICE void store_sums(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile,
-                              const TileSums<TileShape>& sums) {
-  using S = TileShape;
-  const int warp_lane = block.warp_lane(), g = warp_lane / 4, t = warp_lane % 4;
-  const int first_row = tile.row + warp_row<S>(block.thread()),
-            first_column = tile.column + warp_column<S>(block.thread());
-  const float* bias =
-      product == ExpertProduct::forward && p.bias ? p.bias + std::int64_t(tile.expert) * p.all_columns : nullptr;
-#pragma unroll
-  for (int i = 0; i < S::fragments_down; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row + 16 * i + 8 * half + g;
-      if (row >= tile.rows) continue;
-      store_pairs(static_cast<float*>(p.c) + (tile.first_row + row) * p.width, sums, i, half, first_column + 2 * t,
-                  p.width, p.accumulate, bias);
-    }
-}
-
 // Stores a warp's sums of dw in f32, or adds it; with row_sums also the bias gradient of the warp's rows.
 template <class S, class Block>
 LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, GroupedTile tile,
@@ -157,8 +120,15 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
       const int row = first_row + 16 * i + 8 * half + g;
       if (row >= p.height) continue;
       const std::int64_t of_expert = std::int64_t(tile.expert) * p.height + row;
-      store_pairs(static_cast<float*>(p.c) + of_expert * p.width, sums, i, half, first_column + 2 * t, p.width,
-                  p.accumulate, nullptr);
+#pragma unroll
+      for (int j = 0; j < S::fragments_across; ++j) {
+        const int column = first_column + 8 * j + 2 * t;
+        if (column >= p.width) continue;
+        FloatPair* at = reinterpret_cast<FloatPair*>(static_cast<float*>(p.c) + of_expert * p.width + column);
+        FloatPair sum{sums.c[i][j][2 * half], sums.c[i][j][2 * half + 1]};
+        if (p.accumulate) sum = {at->x + sum.x, at->y + sum.y};
+        *at = sum;
+      }
       if (row_sums && t == 0) p.db[of_expert] = (p.accumulate ? p.db[of_expert] : 0.f) + sums.row_sums[i][2 * half];
     }
 }

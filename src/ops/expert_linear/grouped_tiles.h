@@ -14,24 +14,22 @@ enum class ExpertProduct {
   dw        // c[height, width] = a[r, height]^T b[r, width], f32      dw = dy^T x, and db[height] = the sums of dy
 };
 
-// What becomes of the sums of forward and dx. gelu: as above. sums: they are stored in f32, added onto c with
-// `accumulate`.
-enum class Epilogue { round, gelu, sums };
+// What becomes of the sums of forward and dx. gelu: as above.
+enum class Epilogue { round, gelu };
 
 // rows of expert e: e * buffer_rows + [filled[e, 0], filled[e, sources]), filled i32[experts, sources + 1].
 template <class T>
 struct GroupedOperands {
   const T *a, *b;
   const float* bias;  // [experts, width], or null
-  void* c;            // T, or f32 for dw and sums
+  void* c;            // T, or f32 for dw
   float* db;          // dw only: [experts, height]
   const std::int32_t* filled;
   int experts, sources;
   std::int64_t buffer_rows;
   int height, width, depth;  // height for dw, depth for the others
   int all_columns;  // forward, dx: of b and bias, of which c has `width`; b and bias begin at the first of them
-  int other_depth;  // forward, dx: how much deeper b is; b begins at the depth at which a does
-  bool accumulate;  // add onto dw and db, or sums
+  bool accumulate;  // add onto dw and db
   int quartered;    // dw: of the last tiles, each of which takes four places in the list, a quarter each
   T* argument;      // of GELU, shaped like c: forward with GELU writes it, dx reads it
 };

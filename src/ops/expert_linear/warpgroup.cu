@@ -83,7 +83,7 @@ Kernel bind_warpgroup_product(const KernelArgs& args, ExpertProduct product, Epi
                               const GroupedOperands<bf16>& p) {
   const bool whole_slices = product == ExpertProduct::dw || p.depth % WarpgroupShape::depth == 0;
   if (!compiled || args.device->traits().capability != 90) return {};
-  if (epilogue == Epilogue::sums || !whole_slices || !fills_device(args, product, p)) return {};
+  if (!whole_slices || !fills_device(args, product, p)) return {};
   const bool gelu = epilogue == Epilogue::gelu;
   switch (product) {
     case ExpertProduct::forward:

@@ -29,11 +29,10 @@ struct WarpgroupShape {
   static constexpr int warps = groups * warpgroup_size / warp_size;
 };
 
-// width and all_columns are multiples of 8, depth (forward, dx) of 64, height (dw) of 8; other_depth is 0.
+// width and all_columns are multiples of 8, depth (forward, dx) of 64, height (dw) of 8.
 template <ExpertProduct product, Epilogue epilogue>
 struct GroupedWarpgroupProduct {
   using S = WarpgroupShape;
-  static_assert(epilogue != Epilogue::sums);
   static constexpr int threads = (1 + S::groups) * warpgroup_size;
   static constexpr int blocks_per_sm = 1;
   // Blocks are short-lived, so that kernels of other streams (messages, flags) get in between. Against blocks that

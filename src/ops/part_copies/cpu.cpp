@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "filled.h"
-#include "lancet/ops/column_tiles.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {
@@ -50,20 +49,15 @@ Kernel bind_merge_slots(const KernelArgs& args) {
   };
 }
 
-// Copies a tile of columns out of the whole (take) or to its place there.
-template <bool take>
-Kernel bind_columns(const KernelArgs& args) {
-  const Shape& whole = (take ? args.operands[0] : args.results[0]).shape();
-  const Shape& tile = (take ? args.results[0] : args.operands[0]).shape();
-  const std::int64_t element = size_of(args.results[0].dtype()), bytes = tile[2] * element;
-  const std::int64_t first = column_tile(args.attributes, whole[2]).first * element;
-  const std::int64_t from_row = args.operands[0].shape()[2] * element, to_row = args.results[0].shape()[2] * element;
+Kernel bind_place_columns(const KernelArgs& args) {
+  const Shape &tile = args.operands[0].shape(), &whole = args.results[0].shape();
+  const std::int64_t element = size_of(args.results[0].dtype()), bytes = tile[2] * element, to_row = whole[2] * element;
   const cpu::FilledRows filled(args.operands[1], tile[1]);
-  const auto* from = args.operands[0].as<std::byte>() + (take ? first : 0);
-  auto* to = args.results[0].as<std::byte>() + (take ? 0 : first);
+  const auto* from = args.operands[0].as<std::byte>();
+  auto* to = args.results[0].as<std::byte>() + args.attributes.integer("part", 0) * bytes;
   return [=, grain = cpu::row_grain(tile[2])]() -> Status {
     filled.parallel(grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) std::memcpy(to + r * to_row, from + r * from_row, std::size_t(bytes));
+      for (std::int64_t r = begin; r < end; ++r) std::memcpy(to + r * to_row, from + r * bytes, std::size_t(bytes));
     });
     return {};
   };
@@ -72,8 +66,7 @@ Kernel bind_columns(const KernelArgs& args) {
 const CpuKernel table[] = {{"copy", bind_concat},
                            {"concat", bind_concat},
                            {"merge_slots", bind_merge_slots},
-                           {"take_columns", bind_columns<true>},
-                           {"place_columns", bind_columns<false>}};
+                           {"place_columns", bind_place_columns}};
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "filled.h"
-#include "lancet/ops/column_tiles.h"
 #include "ops/device/pack.h"
 
 namespace lancet::ops {
@@ -53,13 +52,13 @@ struct MergeSlots {
 
 // One pack of a filled row of a tile per thread. Bytes: each element read and written once.
 template <class T>
-struct MoveColumns {
+struct PlaceColumns {
   static constexpr int threads = 256;
   const T* from;
-  T* to;  // the tile's first column in both
+  T* to;  // the tile's first column in the whole
   Filled filled;
-  std::int64_t rows, columns, from_row, to_row;  // the columns of the tile, of a row of `from` and of `to`
-  std::int64_t packs, blocks_per_expert;         // packs: of a row of the tile
+  std::int64_t rows, columns, to_row;     // the columns of a row of the tile, and of one of the whole
+  std::int64_t packs, blocks_per_expert;  // packs: of a row of the tile
   bool wide;
 
   template <class Block>
@@ -69,7 +68,7 @@ struct MoveColumns {
     if (row >= filled.end(e)) return;
     const std::int64_t column = i % packs * Pack<T>::size, at = e * rows + row;
     const Part part = part_of_row<T>(column, columns);
-    store(to + at * to_row + column, load(from + at * from_row + column, part, wide), part, wide);
+    store(to + at * to_row + column, load(from + at * columns + column, part, wide), part, wide);
   }
 };
 
@@ -118,28 +117,24 @@ Kernel bind_merge_slots(const KernelArgs& args) {
   });
 }
 
-// Copies a tile of columns out of the whole (take) or to its place there.
-template <bool take>
-Kernel bind_columns(const KernelArgs& args) {
+Kernel bind_place_columns(const KernelArgs& args) {
   return by_size(args.operands[0].dtype(), [&]<class T>(T) {
-    const Shape &in = args.operands[0].shape(), &out = args.results[0].shape();
-    const std::int64_t columns = (take ? out : in)[2], packs = divide_up(columns, Pack<T>::size);
-    const std::int64_t first = column_tile(args.attributes, (take ? in : out)[2]).first;
-    const T* from = static_cast<const T*>(args.operands[0].data) + (take ? first : 0);
-    T* to = static_cast<T*>(args.results[0].data) + (take ? 0 : first);
-    const bool wide = aligned(from, to) && aligned_rows<T>(in[2]) && aligned_rows<T>(out[2]);
-    const std::int64_t blocks_per_expert = divide_up(in[1] * packs, MoveColumns<T>::threads);
-    const MoveColumns<T> kernel{from,   to,    Filled(args.operands[1]), in[1], columns, in[2],
-                                out[2], packs, blocks_per_expert,        wide};
-    return run_steps(args.stream, Step{in[0] * blocks_per_expert, kernel});
+    const Shape &tile = args.operands[0].shape(), &whole = args.results[0].shape();
+    const std::int64_t packs = divide_up(tile[2], Pack<T>::size);
+    const T* from = static_cast<const T*>(args.operands[0].data);
+    T* to = static_cast<T*>(args.results[0].data) + args.attributes.integer("part", 0) * tile[2];
+    const bool wide = aligned(from, to) && aligned_rows<T>(tile[2]) && aligned_rows<T>(whole[2]);
+    const std::int64_t blocks_per_expert = divide_up(tile[1] * packs, PlaceColumns<T>::threads);
+    const PlaceColumns<T> kernel{from,     to,    Filled(args.operands[1]), tile[1], tile[2],
+                                 whole[2], packs, blocks_per_expert,        wide};
+    return run_steps(args.stream, Step{tile[0] * blocks_per_expert, kernel});
   });
 }
 
 const DeviceKernel table[] = {{"copy", bind_concat},
                               {"concat", bind_concat},
                               {"merge_slots", bind_merge_slots},
-                              {"take_columns", bind_columns<true>},
-                              {"place_columns", bind_columns<false>}};
+                              {"place_columns", bind_place_columns}};
 
 }  // namespace
 

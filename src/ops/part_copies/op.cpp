@@ -5,13 +5,9 @@
 //   merge_slots(buffer, filled, buffer, filled, ...) -> buffer: the filled rows of the experts' buffers of all parts
 //       in their order. Each part has a buffer of full size; `filled` is its filled slots i32[E,2], or rows i32[E,W+1].
 //       Attribute tokens: the expected number of filled rows of all parts.
-// Parts of the last axis are dense tensors of their own, which a copy takes out of the whole or puts in their place:
-//   take_columns(buffer [E,C,D], filled) {part, parts, columns} -> tile [E,C,columns]: the columns of the tile
-//       (column_tiles.h) of the filled slots
-//   place_columns(tile, filled) {part, parts} -> [E,C,D]: writes the columns of the tile of the filled slots and leaves
-//       all others as they are. Attribute width: D, if the tiles are not equal.
-// Attribute tokens: as above, of one tile.
-#include "lancet/ops/column_tiles.h"
+// Parts of the last axis are dense tensors of their own, which a copy puts in their place in the whole:
+//   place_columns(tile [E,C,D/parts], filled) {part, parts} -> [E,C,D]: writes the columns of the tile of the filled
+//       slots and leaves all others as they are. Attribute tokens: as above, of one tile.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -48,34 +44,14 @@ Inferred infer_merge_slots(const OpInput& in) {
   return Types{buffer};
 }
 
-bool is_buffer(const TensorType& buffer, const TensorType& filled) {
-  return is_activation(buffer.dtype) && buffer.shape.rank() == 3 && names_rows(filled, buffer.shape[0]);
-}
-
-Inferred infer_take_columns(const OpInput& in) {
-  const TensorType& whole = in.operands[0];
-  if (!is_buffer(whole, in.operands[1])) return expected("a buffer [E,C,D] of f32 or bf16 and its filled slots");
-  if (!is_column_tile(in.attributes, whole.shape[2])) return expected("one of the tiles");
-  const ColumnTile tile = column_tile(in.attributes, whole.shape[2]);
-  if (in.attributes.integer("columns") != tile.columns) return expected("the number of the tile's columns");
-  return Types{{whole.dtype, with_back(whole.shape, tile.columns)}};
-}
-
 Inferred infer_place_columns(const OpInput& in) {
   TensorType whole = in.operands[0];
-  if (!is_buffer(whole, in.operands[1]))
+  if (!is_activation(whole.dtype) || whole.shape.rank() != 3 || !names_rows(in.operands[1], whole.shape[0]))
     return expected("columns of a buffer, [E,C,D/n] of f32 or bf16, and the filled slots of its experts");
-  const std::int64_t columns = whole.shape[2];
-  whole.shape.set(2, in.attributes.integer("width", columns * in.attributes.integer("parts")));
-  if (!is_column_tile(in.attributes, whole.shape[2]) || column_tile(in.attributes, whole.shape[2]).columns != columns)
-    return expected("one of the tiles");
+  const std::int64_t part = in.attributes.integer("part", 0), parts = in.attributes.integer("parts");
+  if (part < 0 || part >= parts) return expected("one of the tiles");
+  whole.shape.set(2, whole.shape[2] * parts);
   return Types{whole};
-}
-
-Work work_take_columns(const OpInput& in) {
-  const TensorType& whole = in.operands[0];
-  const auto rows = double(expected_rows(in, whole.shape.rows()));
-  return {0, 2 * rows * double(in.attributes.integer("columns")) * size_of(whole.dtype)};
 }
 
 // Each filled row is read and written once.
@@ -107,23 +83,12 @@ const OpDef table[] = {
      .samples = {{{f32({4, 8, 7}), i32({4, 2}, Fill::rows)}, sample_route},
                  {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, sample_route}},
      .kind = Kind::part_helper},
-    {.name = "take_columns",
-     .required = 2,
-     .infer = infer_take_columns,
-     .work = work_take_columns,
-     .samples = {{{f32({4, 8, 21}), i32({4, 2}, Fill::rows)},
-                  {{"capacity", 8}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"columns", 13}}},
-                 {{bf16({4, 8, 72}), i32({4, 2}, Fill::rows)},
-                  {{"capacity", 8}, {"tokens", 16}, {"part", 0}, {"parts", 3}, {"columns", 24}}}},
-     .kind = Kind::part_helper},
     {.name = "place_columns",
      .required = 2,
      .infer = infer_place_columns,
      .work = work_merge_slots,
      .samples = {{{f32({4, 8, 7}), i32({4, 2}, Fill::rows)},
                   {{"capacity", 8}, {"tokens", 16}, {"part", 1}, {"parts", 2}}},
-                 {{f32({4, 8, 13}), i32({4, 2}, Fill::rows)},
-                  {{"capacity", 8}, {"tokens", 16}, {"part", 1}, {"parts", 2}, {"width", 21}}},
                  {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)},
                   {{"capacity", 8}, {"tokens", 16}, {"part", 0}, {"parts", 3}}}},
      .kind = Kind::part_helper},

@@ -15,7 +15,7 @@ namespace lancet::ops {
 std::optional<TensorType> type_of_stage_value(const Attributes& attributes) {
   if (!attributes.has("dtype") || !attributes.has("shape")) return std::nullopt;
   const auto dtype = parse_dtype(attributes.text("dtype"));
-  if (!dtype || *dtype == DType::signals) return std::nullopt;
+  if (!dtype) return std::nullopt;
   TensorType type{*dtype, {}};
   for (std::string_view text = attributes.text("shape"); !text.empty();) {
     std::int64_t extent = 0;
@@ -32,10 +32,7 @@ std::optional<TensorType> type_of_stage_value(const Attributes& attributes) {
 
 namespace {
 
-Inferred infer_send(const OpInput& in) {
-  if (in.operands[0].dtype == DType::signals) return expected("a tensor of numbers");
-  return Types{};
-}
+Inferred infer_send(const OpInput&) { return Types{}; }
 
 Inferred infer_receive(const OpInput& in) {
   const auto type = type_of_stage_value(in.attributes);

@@ -22,10 +22,6 @@ struct ColumnPair {
 };
 std::vector<ColumnPair> column_pairs(const ir::Program& program);
 
-// An all-to-all in tiles of columns, each a dense tensor.
-inline const ops::PartitionRow all_to_all_of_columns{
-    {ops::last, ops::none, ops::none}, {ops::last}, ops::SplitIn::time};
-
 // The rows of the experts and their all-to-alls.
 AxisRows expert_rows(const ir::Program& program);
 

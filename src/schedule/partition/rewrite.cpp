@@ -2,15 +2,12 @@
 // axis in the op's partition row:
 // - axis 0: slice p of the tensor. The slices are views of one memory if something reads the tensor whole or in another
 //   number of parts; otherwise each part's value has memory of its own.
-// - the last axis: a tensor of the part's columns. take_columns copies it out of a whole, and place_columns into the
-//   whole if something reads that.
+// - the last axis: a tensor of the part's columns, which place_columns copies into the whole if something reads that.
 // - irregular (slots of the experts): a view of the whole buffer, marked with the part, since slots are global.
 // - filled slots and rows, irregular of i32: one tensor per part, joined by join_rows if something reads the whole.
 //   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
-// - the last axis of what a product sums over: each part adds onto the sums of the part before, in f32; what the
-//   product makes of its sums follows the last part (contract).
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
@@ -23,8 +20,6 @@
 
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/column_tiles.h"
-#include "lancet/ops/contraction.h"
 #include "split_facts.h"
 
 namespace lancet::schedule {
@@ -97,7 +92,6 @@ class Rewriter {
 
   void split(const Instruction& whole, const ops::PartitionRow& row, int parts) {
     whole_ = &whole;
-    if (row.operands[0] == ops::last && row.results[0] == ops::accumulated) return contract(row, parts);
     for (std::size_t o = 0; o < whole.operands.size(); ++o)
       if (names_rows(whole.operands[o], row.operands[o])) ensure_filled_parts(whole.operands[o], parts);
     std::vector<std::vector<TensorId>> made(whole.results.size()), filled(whole.results.size());
@@ -185,59 +179,6 @@ class Rewriter {
     }
   }
 
-  // A product over tiles of the columns that it sums over, by the op of its sums. What its op does to the whole sums
-  // follows: rounding, and the reader of a fused op. Sums that are a result of the whole are made in its place.
-  void contract(const ops::PartitionRow& row, int parts) {
-    const Instruction& whole = *whole_;
-    const ops::Contraction by = ops::contraction_of(whole.op);
-    const ir::TensorType& type = source_.type(whole.results[0]);
-    const bool is_result = type.dtype == DType::f32 && !by.backward;
-    TensorId sums{};
-    for (int p = 0; p < parts; ++p) {
-      Instruction tile = whole;
-      tile.op = by.sums;
-      tile.label = fmt::format("{}/{}", whole.label, p);
-      tile.attributes = attributes_of_part(row, p, parts);
-      tile.attributes.set(ops::tile_of, whole.op);
-      tile.operands = {operand(whole.operands[0], ops::last, p, parts)};
-      for (std::size_t o = 1; o < by.operands.size(); ++o)
-        tile.operands.push_back(whole.operands[std::size_t(by.operands[o])]);
-      if (p > 0) tile.operands.push_back(sums);
-      const bool is_last = p + 1 == parts;
-      const TensorId made =
-          is_last && is_result ? whole.results[0] : result_.program.add_value({DType::f32, type.shape}, sums);
-      result_.program[made].storage = sums;
-      tile.results = {sums = made};
-      emit(std::move(tile), origin_);
-    }
-    finish_sums(by, sums);
-  }
-
-  void finish_sums(const ops::Contraction& by, TensorId sums) {
-    const Instruction& whole = *whole_;
-    const TensorId rows = whole.operands[std::size_t(by.operands.back())];
-    const auto then = [&](std::string_view op, std::vector<TensorId> operands, TensorId result) {
-      Instruction step = whole;
-      step.op = op;
-      step.operands = std::move(operands);
-      step.results = {result};
-      step.attributes.set(ops::tile_of, whole.op);
-      emit(std::move(step), -1);
-    };
-    TensorId product = sums;
-    if (source_.type(whole.results[0]).dtype != DType::f32) {
-      product = by.backward ? result_.program.add_value(source_.type(whole.results[0])) : whole.results[0];
-      then("round_rows", {sums, rows}, product);
-    }
-    if (by.reader.empty()) return;
-    if (by.backward) {
-      result_.program[whole.results[0]].storage = product;
-      then(by.reader, {product, whole.operands[2], rows}, whole.results[0]);
-    } else {
-      then(by.reader, {product, rows}, whole.results[1]);
-    }
-  }
-
   // A gate continues the counts of the part before, and rows begin where those of the part before end (rule 1).
   void add_predecessor(Instruction& part, int p) const {
     if (const auto continued = ops::op(part.op).continued; continued && p > 0)
@@ -250,9 +191,9 @@ class Rewriter {
     type.shape.set(0, type.shape[0] / parts);
     return type;
   }
-  ir::TensorType tile_type(TensorId id, int p, int parts) const {
+  ir::TensorType tile_type(TensorId id, int parts) const {
     ir::TensorType type = source_.type(id);
-    type.shape.set(-1, ops::column_tile(type.shape.back(), p, parts).columns);
+    type.shape.set(-1, type.shape.back() / parts);
     return type;
   }
   Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }
@@ -262,10 +203,9 @@ class Rewriter {
     std::vector<TensorId>& known = parts_[id.value];
     if (axis == ops::cumulative) return known.size() == std::size_t(parts) ? known[std::size_t(p)] : id;
     if (known.size() == std::size_t(parts) && in_this_pipeline(id)) return known[std::size_t(p)];
-    LANCET_CHECK(!names_rows(id, axis) && (axis != ops::last || known.empty()), "{} is in {} parts, needed in {}",
-                 source_.display(id), known.size(), parts);
+    LANCET_CHECK(!names_rows(id, axis) && axis != ops::last, "{} is in {} parts, needed in {}", source_.display(id),
+                 known.size(), parts);
     // The whole exists: all its views, or copies, are made at once.
-    if (axis == ops::last) return (known = take_columns(id, parts))[std::size_t(p)];
     if (copies(id) && axis == 0) {
       known = split_copies(id, parts);
       copied_[id.value] = pipeline(std::size_t(origin_));
@@ -302,7 +242,7 @@ class Rewriter {
     const ir::TensorType& type = source_.type(id);
     if (axis == ops::cumulative && p + 1 == parts) return id;
     if (axis == ops::partial || axis == ops::cumulative || names_rows(id, axis)) return program.add_value(type);
-    if (axis == ops::last) return program.add_value(tile_type(id, p, parts));
+    if (axis == ops::last) return program.add_value(tile_type(id, parts));
     if (copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
       return program.add_value(axis == 0 ? slice_type(id, parts) : type,
@@ -339,33 +279,13 @@ class Rewriter {
   void place_columns(const Instruction& whole, TensorId id, const std::vector<TensorId>& tiles) {
     result_.program[id].kind = ir::TensorKind::view;
     const int parts = int(tiles.size());
-    const std::int64_t width = source_.type(id).shape.back();
-    const TensorId filled = whole.operands[ops::op(whole.op).to_experts ? 2 : 1];
     for (int p = 0; p < parts; ++p) {
-      copy_columns("place_columns", result_.program.add_value(source_.type(id), id, Slice{0, p, parts}),
-                   {tiles[std::size_t(p)], filled}, p, parts);
-      if (width % parts != 0) result_.program.instructions.back().attributes.set("width", width);
+      join("place_columns", whole, result_.program.add_value(source_.type(id), id, Slice{0, p, parts}),
+           {tiles[std::size_t(p)], whole.operands[1]});
+      Instruction& copy = result_.program.instructions.back();
+      copy.label = fmt::format("{}.columns/{}", layer(whole.label), p);
+      copy.attributes = {{"tokens", filled_by(whole)}, {"part", std::int64_t(p)}, {"parts", std::int64_t(parts)}};
     }
-  }
-
-  // Copies of the columns that all-to-alls send, out of a tensor that was made whole.
-  std::vector<TensorId> take_columns(TensorId id, int parts) {
-    LANCET_CHECK(is_all_to_all(*whole_), "{} takes columns of {}", whole_->label, source_.display(id));
-    std::vector<TensorId> tiles;
-    for (int p = 0; p < parts; ++p) {
-      const ir::TensorType type = tile_type(id, p, parts);
-      tiles.push_back(result_.program.add_value(type));
-      copy_columns("take_columns", tiles.back(), {id, whole_->operands[1]}, p, parts);
-      result_.program.instructions.back().attributes.set("columns", type.shape.back());
-    }
-    return tiles;
-  }
-
-  void copy_columns(const char* op, TensorId to, const std::vector<TensorId>& from, int p, int parts) {
-    join(op, *whole_, to, from);
-    Instruction& copy = result_.program.instructions.back();
-    copy.label = fmt::format("{}.columns/{}", layer(whole_->label), p);
-    copy.attributes = {{"tokens", filled_by(*whole_)}, {"part", std::int64_t(p)}, {"parts", std::int64_t(parts)}};
   }
 
   // The whole tensor, in memory of its own.

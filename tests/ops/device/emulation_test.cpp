@@ -44,24 +44,6 @@ struct Reverse {
   }
 };
 
-struct WaitsForWord {
-  static constexpr int threads = 32;
-  std::uint32_t* word;
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    block.wait_word(word, 1, nullptr);
-  }
-};
-
-struct SetsWord {
-  static constexpr int threads = 32;
-  std::uint32_t* word;
-  template <class Block>
-  LANCET_DEVICE void operator()(Block& block) const {
-    if (block.thread() == 0) block.set_word(word, 1);
-  }
-};
-
 struct LoneBarrier {
   static constexpr int threads = 32;
   template <class Block>
@@ -197,26 +179,6 @@ TEST_CASE("blocks that wait for each other meet if all have a place, and are not
                       Catch::Matchers::Contains("all fibers wait: ") &&
                           Catch::Matchers::Contains("of rank 0 for word 0 of rank 0 to reach 4, which is 3") &&
                           Catch::Matchers::Contains("1 blocks of rank 0 for a place"));
-  }
-}
-
-TEST_CASE("blocks that wait can take the places of a rank from those that they wait for on another stream") {
-  for (const int places : {2, 3}) {
-    std::uint32_t word = 0;
-    emulated::Ranks ranks(1, places, 2);
-    test::RankStream waiting(ranks.queue(0, 0)), setting(ranks.queue(0, 1));
-    REQUIRE(launch(waiting, 2, WaitsForWord{&word}).ok());
-    REQUIRE(ranks.turn());
-    REQUIRE(launch(setting, 1, SetsWord{&word}).ok());
-    if (places == 2) {
-      ranks.name_words(0, {&word, 1});
-      CHECK_THROWS_WITH(ranks.run(),
-                        Catch::Matchers::Contains("of rank 0 for word 0 of rank 0 to reach 1, which is 0") &&
-                            Catch::Matchers::Contains("1 blocks of rank 0 for a place"));
-    } else {
-      ranks.run();
-      CHECK(word == 1);
-    }
   }
 }
 

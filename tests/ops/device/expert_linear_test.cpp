@@ -11,8 +11,6 @@
 
 #include "emulated_kernels.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/column_tiles.h"
-#include "list_tiles.h"
 #include "ops/expert_linear/grouped_product.h"
 
 using namespace lancet;
@@ -146,34 +144,6 @@ void check_tiles(const Case& whole) {
   }
 }
 
-// The middle one of three tiles of the columns that the products sum over, first and added onto sums.
-void check_sums(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k, const Tensor& w, const Tensor& b,
-                const Tensor& rows, std::mt19937& random) {
-  const std::int64_t e = ranges.experts();
-  const ir::Attributes tile{{"part", std::int64_t(1)}, {"parts", std::int64_t(3)}};
-  for (const bool adds : {false, true}) {
-    Case forward{"expert_linear_sums",
-                 {rows_tensor(dtype, ranges, ops::column_tile(k, 1, 3).columns, random), w, b, rows},
-                 {Tensor({DType::f32, {e, ranges.buffer, n}})},
-                 k,
-                 tile};
-    Case backward{"expert_linear_dx_sums",
-                  {rows_tensor(dtype, ranges, ops::column_tile(n, 1, 3).columns, random), w, rows},
-                  {Tensor({DType::f32, {e, ranges.buffer, k}})},
-                  n,
-                  tile};
-    for (Case* product : {&forward, &backward}) {
-      if (adds) {  // in place
-        product->results[0] = rows_tensor(DType::f32, ranges, product->results[0].type.shape.back(), random);
-        product->operands.push_back(product->results[0]);
-      }
-      check_against_cpu(*product);
-    }
-  }
-  const Tensor sums = rows_tensor(DType::f32, ranges, n, random);
-  check_against_cpu({"round_rows", {sums, rows}, {Tensor({DType::bf16, {e, ranges.buffer, n}})}, 1});
-}
-
 void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int64_t k) {
   std::mt19937 random(7);
   const std::int64_t e = ranges.experts();
@@ -187,7 +157,6 @@ void check_products(DType dtype, const Ranges& ranges, std::int64_t n, std::int6
     check_against_cpu(product);
     check_tiles(product);
   }
-  check_sums(dtype, ranges, n, k, w, b, rows, random);
   const Tensor y({dtype, {e, ranges.buffer, n}});
   check_against_cpu({"expert_linear_gelu", {x, w, b, rows}, {y, y}, k});
   check_against_cpu({"expert_linear_dx_gelu", {dy, w, x, rows}, {Tensor({dtype, {e, ranges.buffer, k}})}, n});
@@ -272,15 +241,48 @@ TEST_CASE("expert products of f32 and of unaligned rows") {
   check_products(DType::bf16, uneven, 64, 33);
 }
 
+namespace {
+
+// Block b of n finds the tiles b, b + n, ... and lists them once all threads of its warp agree.
+template <ops::device::ExpertProduct product, int tile_rows, int tile_columns, class T>
+struct ListTiles {
+  static constexpr int threads = 32;
+  ops::device::GroupedOperands<T> p;
+  std::vector<ops::device::GroupedTile>* list;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    ops::device::GroupedTile tile;
+    for (int index = int(block.index());
+         ops::device::GroupedTiles().find<product, tile_rows, tile_columns>(block, p, index, tile);
+         index += int(block.count())) {
+      for (const int field : {tile.expert, tile.row, tile.column, tile.rows, int(tile.first_row)})
+        LANCET_CHECK(block.shuffle(field, 0) == field, "tile {}: threads of a warp differ", index);
+      if (block.thread() == 0) list->push_back(tile);
+    }
+  }
+};
+
+template <ops::device::ExpertProduct product, int tile_rows, int tile_columns, class T>
+std::vector<ops::device::GroupedTile> list_tiles(const ops::device::GroupedOperands<T>& p, std::int64_t blocks) {
+  std::vector<ops::device::GroupedTile> list;
+  HostStream stream;
+  const ListTiles<product, tile_rows, tile_columns, T> kernel{p, &list};
+  LANCET_CHECK(ops::device::launch(stream, blocks, kernel).ok(), "a launch failed");
+  return list;
+}
+
+}  // namespace
+
 TEST_CASE("blocks cover every tile of every expert exactly once") {
-  using ops::device::ExpertProduct, ops::device::GroupedTile, ops::device::GroupedTiles;
+  using ops::device::ExpertProduct, ops::device::GroupedTile;
   const std::vector<std::int32_t> filled{5, 5, 0, 2500, 17, 18, 9, 3};  // none, 20 tiles down, one row, none
   ops::device::GroupedOperands<bf16> p{};
   p.filled = filled.data();
   p.experts = 4, p.sources = 1, p.buffer_rows = 3000, p.width = 700, p.height = 130;
   for (int blocks : {1, 7, 64, 500}) {
-    const auto taken = list_tiles<ExpertProduct::forward, 128, 128>(GroupedTiles(), p, blocks);
-    const auto taken_gradients = list_tiles<ExpertProduct::dw, 128, 128>(GroupedTiles(), p, blocks);
+    const auto taken = list_tiles<ExpertProduct::forward, 128, 128>(p, blocks);
+    const auto taken_gradients = list_tiles<ExpertProduct::dw, 128, 128>(p, blocks);
     std::set<std::tuple<int, int, int>> tiles, gradients;
     for (const GroupedTile& tile : taken) {
       CHECK(tile.first_row == tile.expert * 3000 + filled[std::size_t(2 * tile.expert)]);
@@ -300,7 +302,7 @@ TEST_CASE("blocks cover every tile of every expert exactly once") {
     p.quartered = quartered;
     std::set<std::tuple<int, int, int>> covered;
     int quarters = 0;
-    for (const GroupedTile& tile : list_tiles<ExpertProduct::dw, 128, 128>(GroupedTiles(), p, 5)) {
+    for (const GroupedTile& tile : list_tiles<ExpertProduct::dw, 128, 128>(p, 5)) {
       quarters += tile.quarter;
       CHECK(tile.rows == std::vector{0, 2500, 1, 0}[std::size_t(tile.expert)]);
       if (quartered < 48)
@@ -324,7 +326,7 @@ TEST_CASE("few tiles beyond whole rounds are computed as quarters") {
 }
 
 TEST_CASE("the list of tiles goes from expert to expert, whatever their number") {
-  using ops::device::ExpertProduct, ops::device::GroupedTile, ops::device::GroupedTiles;
+  using ops::device::ExpertProduct, ops::device::GroupedTile;
   std::mt19937 random(5);
   for (const int experts : {1, 2, 31, 32, 33, 64, 70}) {
     for (const int sources : {1, 3}) {
@@ -333,7 +335,7 @@ TEST_CASE("the list of tiles goes from expert to expert, whatever their number")
       ops::device::GroupedOperands<float> p{};
       p.filled = ranges.bounds.data();
       p.experts = experts, p.sources = sources, p.buffer_rows = ranges.buffer, p.width = 17;
-      const auto list = list_tiles<ExpertProduct::forward, 8, 16>(GroupedTiles(), p, 1);
+      const auto list = list_tiles<ExpertProduct::forward, 8, 16>(p, 1);
       std::size_t next = 0;
       for (int e = 0; e < experts; ++e) {
         const std::int32_t* range = p.filled + e * (sources + 1);

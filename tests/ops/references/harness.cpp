@@ -25,8 +25,6 @@ double element(const GuardedTensor& tensor, std::int64_t i) {
       return tensor.as<std::int32_t>()[i];
     case DType::i64:
       return double(tensor.as<std::int64_t>()[i]);
-    case DType::signals:
-      break;
   }
   LANCET_CHECK(false, "only numbers are read, not {}", ir::to_string(tensor.type()));
   return 0;

@@ -46,39 +46,6 @@ void expert_linear_dx(ReferenceCall& c) {  // dy [E,R,N], w [E,N,K], rows
   });
 }
 
-void expert_linear_sums(ReferenceCall& c) {  // x [E,R,K'], w [E,N,K], b [E,N], rows [, sums]
-  const auto &x = c.operands[0], &w = c.operands[1];
-  const Index N = w.shape()[1], K = w.shape()[2], columns = x.shape()[2], first = first_of_tile(c, K);
-  c.length = double(columns);
-  for_rows(c.operands[3], x.shape()[1], [&](Index e, Index r) {
-    for (Index n = 0; n < N; ++n) {
-      double sum = c.has(4) ? c.operands[4][r * N + n] : c.operands[2][e * N + n];
-      for (Index k = 0; k < columns; ++k) sum += x[r * columns + k] * w[(e * N + n) * K + first + k];
-      c.results[0][r * N + n] = sum;
-    }
-  });
-}
-
-void expert_linear_dx_sums(ReferenceCall& c) {  // dy [E,R,N'], w [E,N,K], rows [, sums]
-  const auto &dy = c.operands[0], &w = c.operands[1];
-  const Index N = w.shape()[1], K = w.shape()[2], columns = dy.shape()[2], first = first_of_tile(c, N);
-  c.length = double(columns);
-  for_rows(c.operands[2], dy.shape()[1], [&](Index e, Index r) {
-    for (Index k = 0; k < K; ++k) {
-      double sum = c.has(3) ? c.operands[3][r * K + k] : 0;
-      for (Index n = 0; n < columns; ++n) sum += dy[r * columns + n] * w[(e * N + first + n) * K + k];
-      c.results[0][r * K + k] = sum;
-    }
-  });
-}
-
-void round_rows(ReferenceCall& c) {
-  const Index N = c.operands[0].shape()[2];
-  for_rows(c.operands[1], c.operands[0].shape()[1], [&](Index, Index r) {
-    for (Index n = r * N; n < (r + 1) * N; ++n) c.results[0][n] = c.operands[0][n];
-  });
-}
-
 void expert_linear_dw(ReferenceCall& c) {  // dy [E,R,N], x [E,R,K], rows [, accumulators of dw, db]
   const auto &dy = c.operands[0], &x = c.operands[1];
   const Index N = dy.shape()[2], K = x.shape()[2];
@@ -184,9 +151,6 @@ void add_expert_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
-                {"expert_linear_sums", expert_linear_sums},
-                {"expert_linear_dx_sums", expert_linear_dx_sums},
-                {"round_rows", round_rows},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},

@@ -383,24 +383,12 @@ void concat(ReferenceCall& c) {
 void place_columns(ReferenceCall& c) {  // a tile [E,C,D/n] and its filled slots
   const DoubleTensor &tile = c.operands[0], &filled = c.operands[1];
   const Index columns = tile.shape()[2], all = c.results[0].shape()[2], width = filled.shape()[1];
-  const Index first = first_of_tile(c, all);
+  const Index first = c.attributes.integer("part") * columns;
   for (Index e = 0; e < tile.shape()[0]; ++e)
     for (Index r = Index(filled[e * width]); r < Index(filled[(e + 1) * width - 1]); ++r)
       for (Index i = 0; i < columns; ++i) {
         const Index row = e * tile.shape()[1] + r;
         c.results[0][row * all + first + i] = tile[row * columns + i];
-      }
-}
-
-void take_columns(ReferenceCall& c) {  // a buffer [E,C,D] and its filled slots
-  const DoubleTensor &whole = c.operands[0], &filled = c.operands[1];
-  const Index columns = c.results[0].shape()[2], all = whole.shape()[2], width = filled.shape()[1];
-  const Index first = first_of_tile(c, all);
-  for (Index e = 0; e < whole.shape()[0]; ++e)
-    for (Index r = Index(filled[e * width]); r < Index(filled[(e + 1) * width - 1]); ++r)
-      for (Index i = 0; i < columns; ++i) {
-        const Index row = e * whole.shape()[1] + r;
-        c.results[0][row * columns + i] = whole[row * all + first + i];
       }
 }
 
@@ -446,7 +434,6 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"slots_by_priority", slots_by_priority},
                 {"slots_by_weight", slots_by_weight},
                 {"sum", sum},
-                {"take_columns", take_columns},
                 {"top_k", top_k},
                 {"top_k_dx", top_k_dx},
                 {"window", window}});

@@ -30,13 +30,6 @@ struct ReferenceCall {
   bool has(std::size_t operand) const { return operand < operands.size(); }
 };
 
-// The first column of a tile (lancet/ops/column_tiles.h) of `all`.
-inline std::int64_t first_of_tile(const ReferenceCall& c, std::int64_t all) {
-  const std::int64_t part = c.attributes.integer("part"), parts = c.attributes.integer("parts");
-  const std::int64_t first = all * part / parts;
-  return all % parts != 0 && all / parts >= 8 ? first - first % 8 : first;
-}
-
 using Reference = void (*)(ReferenceCall&);
 
 Reference find_reference(std::string_view op);  // null: no weights are written

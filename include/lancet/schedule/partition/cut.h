@@ -51,7 +51,6 @@ struct Cut {
   std::vector<int> (*part_counts)(const ir::Program&, const AxisRows&, const TokenRanks&, std::span<const int> wanted);
   SplitOp filled = {}, received = {};
   bool has_pipelines = false;  // its parts may have memory of their own, with copies around them (Split::pipeline)
-  bool unequal = false;        // the parts of an instruction may differ in what they cost
   // Of a cut by ranks: which of them send to each other in each part. Null: parts have equal shares of the tokens.
   ops::PeerParts (*peers)(const TokenRanks&, int parts) = nullptr;
 };

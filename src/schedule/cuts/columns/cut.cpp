@@ -11,12 +11,13 @@ namespace {
 using ops::last, ops::none;
 
 const ops::PartitionRow product_row{{none, none, none, none}, {last}, ops::SplitIn::time};
+const ops::PartitionRow all_to_all_row{{last, none, none}, {last}, ops::SplitIn::time};
 
 AxisRows column_rows(const ir::Program& program) {
   AxisRows rows(program.instructions.size());
   for (const ColumnPair& pair : column_pairs(program)) {
     rows[pair.product] = &product_row;
-    rows[pair.all_to_all] = &all_to_all_of_columns;
+    rows[pair.all_to_all] = &all_to_all_row;
   }
   return rows;
 }

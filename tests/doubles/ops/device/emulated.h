@@ -1,12 +1,11 @@
 // Runs device kernels on one host thread, for tests without a GPU: those of one rank, or of several ranks together.
 //
-// A stream of a rank runs its launches one after the other. Blocks of a launch take places, which the streams of a rank
-// share, in a shuffled order; a block keeps its place until it ends, and the others wait for one, as on a GPU. So
-// blocks that wait can take the places of those which they wait for. The scheduler goes round the blocks that have a
-// place, of all ranks, in a shuffled order, and gives each a few turns (team.h). So a kernel that waits for another
-// block, or for another rank, sees them late and early; with one place, a block runs to its end before the next begins.
-// InternalError, with the words that are waited for: no block of any rank can go on, because no block writes a word, or
-// because the block that would write it has no place.
+// A rank runs its launches one after the other. Blocks of a launch take places in a shuffled order; a block keeps its
+// place until it ends, and the others wait for one, as on a GPU. So blocks that wait can take the places of those which
+// they wait for. The scheduler goes round the blocks that have a place, of all ranks, in a shuffled order, and gives
+// each a few turns (team.h). So a kernel that waits for another block, or for another rank, sees them late and early;
+// with one place, a block runs to its end before the next begins. InternalError, with the words that are waited for: no
+// block of any rank can go on, because no block writes a word, or because the block that would write it has no place.
 //
 // It shows values and order, not when a GPU makes writes visible to others.
 #pragma once
@@ -45,19 +44,14 @@ class Launches {
   virtual void add(Launch launch) = 0;
 };
 
-// The blocks that a rank can hold at the same time, of all its streams, and how many of these places are taken.
-struct Places {
-  int most, taken = 0;
-};
-
-// The launches of a rank's stream, in order, and its blocks that have a place.
+// The launches of a rank, in order, and its blocks that have a place.
 class LaunchQueue final : public Launches {
  public:
-  // places: of the rank; outlives this object.
-  LaunchQueue(int rank, Places& places, Order& order) : rank_(rank), places_(places), order_(order) {}
+  // places: blocks that the rank can hold at the same time.
+  LaunchQueue(int rank, int places, Order& order) : rank_(rank), places_(places), order_(order) {}
 
   void add(Launch launch) override {
-    LANCET_CHECK(launch.cluster <= places_.most, "a cluster of {} blocks, {} fit", launch.cluster, places_.most);
+    LANCET_CHECK(launch.cluster <= places_, "a cluster of {} blocks, {} fit", launch.cluster, places_);
     launches_.push_back(std::move(launch));
   }
   bool ended() const { return launches_.empty(); }
@@ -67,7 +61,7 @@ class LaunchQueue final : public Launches {
     const Launch& launch = launches_.front();
     if (!begun_) begin(launch);
     bool placed = false;
-    for (; !waiting_.empty() && places_.taken + launch.cluster <= places_.most; placed = true) {
+    for (; !waiting_.empty() && std::ssize(resident_) + launch.cluster <= places_; placed = true) {
       for (int i = 0; i < launch.cluster; ++i) place(launch, waiting_.back() * launch.cluster + i);
       waiting_.pop_back();
     }
@@ -81,12 +75,10 @@ class LaunchQueue final : public Launches {
   // Frees the places of blocks that have ended, and ends the launch with the last of them.
   void leave() {
     for (auto it = resident_.begin(); it != resident_.end();)
-      if ((*it)->ended()) {
+      if ((*it)->ended())
         free_.splice(free_.end(), resident_, it++);
-        --places_.taken;
-      } else {
+      else
         ++it;
-      }
     if (!begun_ || !resident_.empty() || !waiting_.empty()) return;
     free_.clear();
     launches_.pop_front();
@@ -106,12 +98,10 @@ class LaunchQueue final : public Launches {
     if (free_.empty())
       free_.push_back(std::make_unique<Team>(launch.blocks, launch.threads, launch.shared, launch.body, order_));
     resident_.splice(resident_.end(), free_, free_.begin());
-    ++places_.taken;
     resident_.back()->start(block);
   }
 
-  const int rank_;
-  Places& places_;
+  const int rank_, places_;
   Order& order_;
   std::deque<Launch> launches_;
   bool begun_ = false;                 // the first of them
@@ -121,13 +111,11 @@ class LaunchQueue final : public Launches {
 
 class Ranks {
  public:
-  // places: blocks that a rank can hold at the same time. streams: of each rank.
-  Ranks(int ranks, int places, int streams = 1)
-      : streams_(streams), places_(std::size_t(ranks), Places{places}), order_(order_seed) {
-    for (int i = 0; i < ranks * streams; ++i)
-      queues_.push_back(std::make_unique<LaunchQueue>(i / streams, places_[std::size_t(i / streams)], order_));
+  // places: blocks that a rank can hold at the same time.
+  Ranks(int ranks, int places) : order_(order_seed) {
+    for (int i = 0; i < ranks; ++i) queues_.push_back(std::make_unique<LaunchQueue>(i, places, order_));
   }
-  LaunchQueue& queue(int rank, int stream = 0) { return *queues_[std::size_t(rank * streams_ + stream)]; }
+  LaunchQueue& queue(int rank) { return *queues_[std::size_t(rank)]; }
   // Errors name words of these by number and rank, others by address.
   void name_words(int rank, std::span<const std::uint32_t> words) { named_.push_back({rank, words}); }
 
@@ -183,10 +171,8 @@ class Ranks {
     int rank;
     std::span<const std::uint32_t> words;
   };
-  const int streams_;
-  std::vector<Places> places_;  // by rank
   Order order_;
-  std::vector<std::unique_ptr<LaunchQueue>> queues_;  // by rank and stream
+  std::vector<std::unique_ptr<LaunchQueue>> queues_;  // by rank
   std::vector<Named> named_;
 };
 
