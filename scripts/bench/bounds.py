@@ -20,7 +20,7 @@ STARTS = ("step", "plan")  # from the whole step, and from lancet's plan
 MEMORIES = ("any", "within")
 WORTH = 0.03  # the gain below which a way is described and not built
 # Built whatever they bring, since users come to compare them.
-BUILT = ("source rows", "columns", "rows and columns", "contracting", "capacity or peers", "batch forward",
+BUILT = ("source rows", "columns", "rows and columns", "capacity or peers", "batch forward",
          "batch", "ring shards")
 
 

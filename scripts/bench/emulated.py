@@ -17,7 +17,6 @@ from bench import policies, run
 from bench.emulated_errors import is_late, plans_of, rows_of, summary
 from bench.table import markdown, number, rounded, signed_percent, write_csv
 
-POLICIES = policies.without("expert_pipeline")  # Tutel's candidates contain its
 OF_PAIRS = "neighbour_microbatches"  # without a second micro batch it is dw
 LONG = 3  # seconds of this machine; what a step should stay below
 
@@ -38,7 +37,7 @@ class Case(NamedTuple):
     memory_factor: float = 1.05  # pairs of micro batches need more
 
     def policies(self):
-        return [policy for policy in POLICIES if policy != OF_PAIRS or self.micro_batches > 1]
+        return [policy for policy in policies.ALL if policy != OF_PAIRS or self.micro_batches > 1]
 
     def point(self):
         return policies.Point(f"{self.hosts} hosts of {self.hardware}", str(policies.CONFIG), policies.settings_of({

@@ -16,7 +16,7 @@ from bench.policies import Effort, Point, applying
 FIRST_MBIT = 140  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
 MOST_TRIES = 4
-PARTS = {"expert_pipeline": [f"expert_pipeline:{parts}" for parts in (2, 4, 8)]}  # each number apart
+PARTS = {"tutel": [f"tutel:{parts}" for parts in (2, 4, 8)]}  # each number apart
 MOE = CASES["fp32"]
 
 

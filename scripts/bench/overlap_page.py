@@ -36,11 +36,11 @@ def share_of(rows):
 
 def expert_figures(rows):
     """Returns the figures of a model with experts."""
-    best = fastest(rows, [name for name in rows if name.startswith("expert_pipeline")])
+    best = fastest(rows, [name for name in rows if name.startswith("tutel")])
     found = {"all-to-all / step, sequential": share_of(rows)}
     for ours in ours_in(rows):
-        found |= {f"{ours} / best expert_pipeline, exposed": rows[ours]["exposed_ms"] / best["exposed_ms"],
-                  f"best expert_pipeline / {ours}, step": best["step_ms"] / rows[ours]["step_ms"],
+        found |= {f"{ours} / best tutel, exposed": rows[ours]["exposed_ms"] / best["exposed_ms"],
+                  f"best tutel / {ours}, step": best["step_ms"] / rows[ours]["step_ms"],
                   **common_figures(rows, ours)}
     return found
 

@@ -24,8 +24,7 @@ COLOURS = {"sequential, unbucketed": "#8c8c8c", "sequential": "#c9a227", "Tutel"
            # as the planner names them
            "tutel": "#4c8bbe", "fastermoe": "#7d5ba6", "lancet": "#c0392b", "dw": "#5b9e4d",
            "partition": "#d98841", "flowmoe": "#3a9d9d", "lancet_paper": "#d98cb3", "comet": "#b8860b",
-           "collective_matmul": "#556b2f", "neighbour_microbatches": "#8b5a2b", "expert_pipeline": "#7fb3d5",
-           "peer_groups": "#a58fc4"}
+           "collective_matmul": "#556b2f", "neighbour_microbatches": "#8b5a2b"}
 OTHER_COLOURS = ["#2a7f7f", "#a05195", "#665c3a", "#3f5fa8", "#b08ba0", "#7fa650", "#5c4a72", "#cc7a6b"]
 INTERVAL = {"color": "#1a1a1a", "linewidth": 0.8, "capsize": 1.6}
 SAME = 1e-3  # series that differ by less everywhere are one

@@ -28,7 +28,6 @@ BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel", "FasterMoE", "FlowMoE"]
 PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
 # The steps from the paper's algorithm to ours.
-ABLATION = [PAPER, *(f"{PAPER}, {step}" for step in ("slices", "ranges", "assigned", "chunks")), *OURS]
 PAPER_BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel"]  # the schedules of the systems of the paper's comparison
 BOUND = "bound"  # no schedule: what neither computation nor the network can go below
 STATUS = {"out of memory": "OOM", "failed": "failed"}

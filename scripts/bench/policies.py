@@ -13,13 +13,12 @@ from typing import Callable, NamedTuple
 
 from bench import run
 
-# The published ways to overlap, each alone, and ours, which mix ways (docs/planning.md). The steps of the ablation are
-# in configs/experiments/settings.json alone.
-PUBLISHED = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
-             "neighbour_microbatches", "dw", "partition", "lancet_paper")
+# The published ways to overlap, each alone, and ours, which mix ways (docs/planning.md).
+PUBLISHED = ("tutel", "fastermoe", "comet", "flowmoe", "collective_matmul", "neighbour_microbatches", "dw", "partition",
+             "lancet_paper")
 OURS = ("lancet", "auto")
 ALL = ("sequential", *PUBLISHED, *OURS)
-OF_EXPERTS = ("expert_pipeline", "peer_groups", "tutel", "fastermoe", "comet")  # they cut nothing else
+OF_EXPERTS = ("tutel", "fastermoe", "comet")  # they cut nothing else
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"
 CONFIG = run.ROOT / "configs/gpt2-s-moe.json"
 TIMES = ("step_ms", "compute_ms", "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "predicted_ms",

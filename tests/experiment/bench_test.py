@@ -169,7 +169,7 @@ def made_up(names, figures):
 
 
 def overlap_rounds():
-    point = made_up(["sequential", "expert_pipeline:2", "expert_pipeline:4", "dw", "lancet"], overlap_page.expert_figures)
+    point = made_up(["sequential", "tutel:2", "tutel:4", "dw", "lancet"], overlap_page.expert_figures)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = policies.Results(folder / "runs", {"main": point, "other": point})
@@ -178,8 +178,8 @@ def overlap_rounds():
         results.note("main", {**about, "mbit": 280, "rate": "280mbit"})
         for number, (step, exposed) in enumerate(((60, 10), (64, 12), (62, 11)), 1):
             write_round(where / f"round-{number:02}", {
-                "sequential": (100, 40, 100, 2000000), "expert_pipeline-2": (95, 20, 90, 2000000),
-                "expert_pipeline-4": (90, 20, 81, 2000000), "dw": (100, 40, 100, 2000000),
+                "sequential": (100, 40, 100, 2000000), "tutel-2": (95, 20, 90, 2000000),
+                "tutel-4": (90, 20, 81, 2000000), "dw": (100, 40, 100, 2000000),
                 "lancet": (step, exposed, step, 2100000)})
         again = results.begin("main", 3, "0123456789")[1]
         expect((again["rate"], len(results.rounds("main"))), ("280mbit", 3), "rounds that are not run again")
@@ -190,30 +190,30 @@ def overlap_rounds():
         expect((rows["lancet"]["hidden_forward_pct"], round(rows["lancet"]["hidden_backward_pct"], 3)), (78, 81.667),
                "the hidden shares, without all-reduces")
         found = point.figures(rows)
-        for what, wanted in {"all-to-all / step, sequential": 0.4, "lancet / best expert_pipeline, exposed": 0.55,
-                             "best expert_pipeline / lancet, step": 90 / 62, "lancet / sequential, arena": 1.05,
+        for what, wanted in {"all-to-all / step, sequential": 0.4, "lancet / best tutel, exposed": 0.55,
+                             "best tutel / lancet, step": 90 / 62, "lancet / sequential, arena": 1.05,
                              "lancet, step / max(compute, communication)": 62 / 50}.items():
             expect(round(found[what], 9), round(wanted, 9), what)
         for several, wanted in ((rounds, "least and most"), (2 * rounds, "95% of rounds drawn again")):
             what, ends = policies.intervals(several, point.figures)
-            expect((what, ends["lancet / best expert_pipeline, exposed"]), (wanted, (0.5, 0.6)), "an interval")
+            expect((what, ends["lancet / best tutel, exposed"]), (wanted, (0.5, 0.6)), "an interval")
         overlap_page.write(results, ["# Made up", ""], folder / "overlap")
         lines = (folder / "overlap.md").read_text().splitlines()
-        expect("| expert_pipeline | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
+        expect("| tutel | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
                f"a row in {lines}")
         expect("| dw | 0 | sequential | 100 | 100 | 100 | 50 | 40 | 5 | 40 | 20% | 33% | 100 | +0.0% | 2 |" in lines, True,
                "a policy that another ran for")
-        expect("| lancet / best expert_pipeline, exposed | 0.550 | 0.500 to 0.600 |" in lines, True, "a figure")
+        expect("| lancet / best tutel, exposed | 0.550 | 0.500 to 0.600 |" in lines, True, "a figure")
         expect("2 hosts, 280mbit, chosen for collectives of activations / sequential step = 0.4. 3 rounds of 3 steps," in
                lines, True, "what the point is")
         expect("| figure |  | least and most |" in lines, True, "the heading of figures of three rounds")
         expect([line for line in lines if "published way /" in line], [], "a figure over policies that did not all run")
-        expect("Published ways that did not run here: peer_groups, tutel, fastermoe, comet, flowmoe, "
+        expect("Published ways that did not run here: fastermoe, comet, flowmoe, "
                "collective_matmul, partition, lancet_paper." in lines, True, "what did not run")
         expect("Not measured: other." in lines, True, "a point without rounds")
         expect(lines[-1], "Mean error of the predicted step over all rows: 3.1%.", "the mean error")
         expect((folder / "overlap.csv").read_text().splitlines()[3].split(",")[:8],
-               ["main", "made up", "280mbit", "2", "expert_pipeline", "4", "expert_pipeline", "90"], "a row of the table")
+               ["main", "made up", "280mbit", "2", "tutel", "4", "tutel", "90"], "a row of the table")
         results.begin("main", 4, "0123456789")
         expect(results.rounds("main"), [], "other steps")
 
