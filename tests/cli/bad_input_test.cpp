@@ -69,8 +69,6 @@ TEST_CASE("wrong config files") {
 TEST_CASE("a wrong number of ranks is reported once, and all ranks exit") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text);
-  check_said(test::mpirun(3, "train " + config + " --set mesh.expert=3 --run-dir " + (folder / "run")), 2,
-             {"mesh.expert: expected a divisor of the 4 experts"});
   check_said(test::mpirun(3, "train " + config + " --set mesh.data=2 --run-dir " + (folder / "run")), 2,
              {"mesh: expected axes whose product is the 3 ranks, found data 2"});
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
