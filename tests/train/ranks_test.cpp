@@ -41,16 +41,6 @@ TEST_CASE("1, 2 and 4 ranks train alike") {
   }
 }
 
-TEST_CASE("micro batches add up to the batch") {
-  auto config = test::small_config();
-  const auto whole = test::run_steps(config, 1, 10);
-  config.train.micro_batch_size = 2;
-  config.train.gradient_accumulation_steps = 4;
-  check_same(test::run_steps(config, 1, 10), whole, 1e-5);
-  config.train.gradient_accumulation_steps = 2;
-  check_same(test::run_steps(config, 2, 10), whole, 1e-5);
-}
-
 TEST_CASE("groups of tokens keep and drop alike on any number of ranks") {
   auto config = test::small_config();
   const test::Route route = GENERATE(from_range(test::routes));
