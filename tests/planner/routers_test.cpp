@@ -1,5 +1,5 @@
 // Every policy plans every router where each block has experts, so that what chooses a layer's experts can be in the
-// pipeline of the layer before. The longest range changes from pair to pair.
+// pipeline of the layer before. The number of groups around a layer changes from pair to pair.
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
@@ -23,11 +23,11 @@ TEST_CASE("every policy plans every router where all blocks have experts") {
   request.costs = &costs;
   const ir::Program forward =
       model::build_forward(m.on(request.mesh), {.batch = 16, .sequence = 16, .groups = 2, .loads = 2});
-  constexpr std::int64_t ranges[] = {3, 8, 20};
+  constexpr std::int64_t groups[] = {3, 8, 20};
   std::size_t number = router;
   for (const auto& [policy, what, cuts] : planner::policies()) {
-    request.overlap.groups_per_moe = request.overlap.max_range = ranges[number++ % 3];
-    INFO(name(route.router) << ", " << policy << ", ranges of " << request.overlap.max_range);
+    request.overlap.groups_per_moe = groups[number++ % 3];
+    INFO(name(route.router) << ", " << policy << ", " << request.overlap.groups_per_moe << " groups");
     request.overlap.policy = policy;
     const auto plan = planner::make_plan(forward, request);
     REQUIRE(plan.ok());

@@ -170,7 +170,7 @@ TEST_CASE("any number of parts trains like the whole") {
   auto config = config_of(test::routes[std::size_t(router)], router % 2 ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 2, 5, costs);
-  constexpr const char* policies[] = {"expert_pipeline", "partition", "lancet"};
+  constexpr const char* policies[] = {"tutel", "partition", "lancet"};
   for (int i = 0; i < 4; ++i) {
     const char* policy = policies[(router + i) % 3];
     const int parts = 1 << i;
@@ -187,12 +187,12 @@ TEST_CASE("groups of peers on four ranks train like the whole") {
   auto config = config_of({config::Router::switch_top1}, 0.75);
   const test::DeclaredCosts costs;
   const Run expected = train_run(config, 4, 5, costs);
-  config.overlap.policy = "peer_groups";
+  config.overlap.policy = "fastermoe";
   for (int groups : {2, 4}) {
     config.overlap.parts = groups;
     const Run found = train_run(config, 4, 5, costs);
     INFO(groups << " groups");
-    CHECK(found.policy == "peer_groups");
+    CHECK(found.policy == "fastermoe");
     CHECK(found.parts == groups);
     check_alike(found, expected);
   }
