@@ -108,7 +108,7 @@ endfunction()
 # prints "SKIPPED: " and the reason. Cases with the tag [long] have the label long instead of their own.
 function(lancet_discover target prefix label)
   set(properties TIMEOUT ${LANCET_TEST_TIMEOUT} SKIP_REGULAR_EXPRESSION "SKIPPED: ")
-  catch_discover_tests(${target} TEST_SPEC "~[long]" TEST_PREFIX "${prefix}: " PROPERTIES LABELS ${label} ${properties})
+  catch_discover_tests(${target} TEST_SPEC "~[long]~[.]" TEST_PREFIX "${prefix}: " PROPERTIES LABELS ${label} ${properties})
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     if(source MATCHES "_test[.]cpp$")
