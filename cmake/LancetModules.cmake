@@ -104,8 +104,25 @@ function(lancet_test_code target)
   endif()
 endfunction()
 
-# lancet_test(MODULE): builds tests/MODULE/*.cpp as one Catch2 program. Each case is a ctest of its own; it counts as
-# skipped if it prints "SKIPPED: " and the reason.
+# lancet_discover(TARGET PREFIX LABEL): each case of a Catch2 program is a ctest of its own. It counts as skipped if it
+# prints "SKIPPED: " and the reason. Cases with the tag [long] have the label long instead of their own.
+function(lancet_discover target prefix label)
+  set(properties TIMEOUT ${LANCET_TEST_TIMEOUT} SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+  catch_discover_tests(${target} TEST_SPEC "~[long]~[.]" TEST_PREFIX "${prefix}: " PROPERTIES LABELS ${label} ${properties})
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    if(source MATCHES "_test[.]cpp$")
+      file(STRINGS ${source} tags REGEX [["\[long\]"]])
+      if(tags)
+        catch_discover_tests(${target} TEST_SPEC "[long]" TEST_PREFIX "${prefix}: "
+                             PROPERTIES LABELS long ${properties})
+        return()
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+# lancet_test(MODULE): builds tests/MODULE/*.cpp as one Catch2 program.
 function(lancet_test module)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${module}/*.cpp)
   if(NOT sources)
@@ -116,8 +133,7 @@ function(lancet_test module)
   lancet_test_code(test_${module})
   target_include_directories(test_${module} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
   string(REGEX REPLACE "^cuda$" "gpu" label ${module})
-  catch_discover_tests(test_${module} TEST_PREFIX "${module}: " PROPERTIES LABELS ${label} TIMEOUT ${LANCET_TEST_TIMEOUT}
-                       SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+  lancet_discover(test_${module} ${module} ${label})
 endfunction()
 
 # Sets `out` to the sources that decide the time of an op or a message on a device, with `cuda` including the CUDA

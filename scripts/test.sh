@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests.
 #   scripts/test.sh [ctest options...]        e.g. scripts/test.sh -R planner
-#   scripts/test.sh --all [ctest options...]  with the long tests (label long), some of which are builds of their own
+#   scripts/test.sh --all [ctest options...]  with the CUDA plugin if nvcc is there, and with the long tests (label
+#                                             long), some of which are builds of their own
+# Without --all, a new build folder has the plugin only on a machine with a GPU: compiling it takes minutes.
 # With sanitizers: cmake --workflow --preset address (or thread)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -10,15 +12,19 @@ set -euo pipefail
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 without_long=(-LE '^long$')
+options=()
 if [ "${1:-}" = --all ]; then
   without_long=()
+  options=(-DLANCET_CUDA=AUTO)
   shift
+elif [ ! -f "$BUILD_DIR/CMakeCache.txt" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  options=(-DLANCET_CUDA=OFF)
 fi
 start=$SECONDS
 say "1/3 packages"
 scripts/install_deps.sh
 say "2/3 build in ${BUILD_DIR#"$ROOT"/}"
-scripts/build.sh
+scripts/build.sh "${options[@]}"
 built=$SECONDS
 say "3/3 tests"
 status=0 results="$BUILD_DIR/tests.xml"  # not LastTest.log, which is overwritten by a test that runs ctest

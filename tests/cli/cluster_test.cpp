@@ -41,7 +41,7 @@ class Cluster {
 
 }  // namespace
 
-TEST_CASE("ranks on two emulated hosts train as on one, over links of the requested rate") {
+TEST_CASE("ranks on two emulated hosts train as on one, over links of the requested rate", "[long]") {
   const Cluster cluster(2, "100mbit");
   if (!cluster.is_up()) return;
   const auto again = cluster.command("up --hosts 2 --rate 1gbit");
@@ -94,7 +94,7 @@ TEST_CASE("a cluster name that ends in a digit is refused") {
   CHECK(outcome.lines_with("with no digit last, found 'lancet1'") == 1);
 }
 
-TEST_CASE("a link that is cut ends the run with code 5, and the error names the operation and the rank") {
+TEST_CASE("a link that is cut ends the run with code 5, and the error names the operation and the rank", "[long]") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;
   const test::TemporaryFolder folder;
@@ -124,7 +124,7 @@ TEST_CASE("a link that is cut ends the run with code 5, and the error names the 
   CHECK(cluster.lancet("train " + config + " --set train.steps=1 --run-dir " + run).code == 0);
 }
 
-TEST_CASE("a link that is dead at the start ends the run after comm.timeout_s") {
+TEST_CASE("a link that is dead at the start ends the run after comm.timeout_s", "[long]") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;
   const test::TemporaryFolder folder;
@@ -136,7 +136,7 @@ TEST_CASE("a link that is dead at the start ends the run after comm.timeout_s") 
   CHECK(outcome.lines_with("start-up: timed out after 4 s: not all 2 ranks came") >= 1);
 }
 
-TEST_CASE("a killed rank on an emulated host ends the run with code 5, and the other rank names it") {
+TEST_CASE("a killed rank on an emulated host ends the run with code 5, and the other rank names it", "[long]") {
   const Cluster cluster(2, "1gbit");
   if (!cluster.is_up()) return;
   const test::TemporaryFolder folder;

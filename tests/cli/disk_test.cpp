@@ -1,4 +1,4 @@
-// Full disks, folders that cannot be written or were removed, and two runs in one folder, all during a run.
+// Full disks, folders that cannot be written, and two runs in one folder, all during a run.
 #include <sys/mount.h>
 
 #include <catch2/catch.hpp>
@@ -50,14 +50,6 @@ class Running {
   void check_goes_on(std::int64_t after) {
     CHECK(wait([&] { return newest(run_) > after; }));
     check_stops_and_goes_on();
-  }
-  // Checks that the run ends by itself, since its folder is gone.
-  void check_lost() {
-    double took = 0;
-    const auto outcome = job_.end(steady_clock::now(), took);
-    INFO(test::slurp(log_));
-    CHECK(outcome.code == 3);
-    CHECK(says(run_ + ": expected the folder in which the run began, found that it was removed, renamed or replaced"));
   }
 
  private:
@@ -122,18 +114,6 @@ TEST_CASE("a checkpoints folder that becomes unwritable during a run") {
   CHECK(kept > 0);
   CHECK(::umount2(at.c_str(), MNT_DETACH) == 0);
   running.check_goes_on(kept);
-}
-
-TEST_CASE("a run whose folder is removed ends with an error at its next save") {
-  const TemporaryFolder folder;
-  const std::string run = folder / "run";
-  Running running(folder, run);
-  REQUIRE(test::wait_until([&] {  // the run may be writing there
-    std::error_code busy;
-    fs::remove_all(run, busy);
-    return !busy;
-  }));
-  running.check_lost();
 }
 
 TEST_CASE("a second run in the folder of a running one is refused, and the first is not affected") {

@@ -45,7 +45,7 @@ test::Outcome hit(const std::string& command, const std::string& word, int ranks
 }  // namespace
 
 TEST_CASE("a rank killed in a step: code 5 soon, and the error names the waiting rank and operation") {
-  const auto [ranks, victim] = GENERATE(table<int, int>({{2, 0}, {2, 1}, {4, 3}}));
+  const auto [ranks, victim] = GENERATE(table<int, int>({{2, 0}, {4, 3}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   const auto outcome = hit(test::ranks_of(ranks, endless_step(folder, run)), run, ranks, victim, SIGKILL,
@@ -61,7 +61,7 @@ TEST_CASE("a rank killed in a step: code 5 soon, and the error names the waiting
 }
 
 TEST_CASE("a stage's rank killed in a step: all other stages end with code 5 soon") {
-  const int victim = GENERATE(0, 1, 2);
+  const int victim = GENERATE(0, 1);
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   const auto outcome = hit(test::ranks_of(3, endless_step(folder, run) + " --set mesh.stage=3 --set model.n_layer=4"),
@@ -76,7 +76,7 @@ TEST_CASE("a hanging rank: code 5 after comm.timeout_s, and the error names the 
   const auto [ranks, victim] = GENERATE(table<int, int>({{2, 1}, {4, 0}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run";
-  const auto outcome = hit(test::ranks_of(ranks, endless_step(folder, run) + " --set comm.timeout_s=5"), run, ranks,
+  const auto outcome = hit(test::ranks_of(ranks, endless_step(folder, run) + " --set comm.timeout_s=3"), run, ranks,
                            victim, SIGSTOP, [&] { return has_begun(run); });
   INFO(outcome.output);
   CHECK(outcome.code == 5);
@@ -85,7 +85,7 @@ TEST_CASE("a hanging rank: code 5 after comm.timeout_s, and the error names the 
   const std::string line =
       "stream (expert|reduce): \\[[0-9]+\\] [a-z_]+ at [a-z0-9_.@]+: [a-z_]+ #[0-9]+ of [0-9]+ bytes on "
       "\"(expert|reduce)\" \\(rank [0-3] of " +
-      std::to_string(ranks) + "\\): timed out after 5 s: (nothing came from ranks? [0-3, ]*" + others +
+      std::to_string(ranks) + "\\): timed out after 3 s: (nothing came from ranks? [0-3, ]*" + others +
       "|ranks? [0-3, ]*" + others + " did not take what was sent)";
   CHECK(test::matches(outcome.output, line));
 }
@@ -119,7 +119,7 @@ TEST_CASE("a rank killed before its first message: code 5") {
   CHECK_FALSE(has_begun(run));
 }
 
-TEST_CASE("an mpirun that locks itself up after its ranks have ended does not last, one that works does") {
+TEST_CASE("an mpirun that locks itself up after its ranks have ended does not last, one that works does", "[long]") {
   const auto [ends, code] =
       GENERATE(table<std::string, int>({{"subprocess.Popen('true'); lock.acquire()", 5},
                                         {"subprocess.Popen('true'); time.sleep(25)", 0},
@@ -150,10 +150,11 @@ TEST_CASE("a rank of eval or generate that is killed: code 5") {
   const std::string run = folder / "run";
   REQUIRE(test::lancet("import --from " LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2_moe --out " + run).code ==
           0);
-  const int victim = GENERATE(0, 1);
+  int victim = 0;
   std::string command;
   double work = 0.2;
   SECTION("eval") {
+    victim = 1;
     command = test::ranks_of(2, "eval --from " + run + " --data " + test::long_token_file(folder, 71));
   }
   SECTION("generate, which waits for its prompt") {

@@ -139,11 +139,11 @@ TEST_CASE("ranks wait for a prompt longer than comm.timeout_s") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", config = folder.write("small.json", test::small_config_text);
   check_said(lancet("train " + config +
-                    " --set train.steps=1 --set train.save_interval=1 --set comm.timeout_s=2 --run-dir " + run),
+                    " --set train.steps=1 --set train.save_interval=1 --set comm.timeout_s=1 --run-dir " + run),
              0, {});
   const std::string greedy = " --ids --temperature 0 --max-tokens 4";
   const std::string text = result_of("generate --from " + run + greedy + " --prompt '1 2 3'");
-  const auto two = test::shell("(sleep 6; echo 1 2; sleep 0.1; echo 3) | " LANCET_SOURCE_DIR
+  const auto two = test::shell("(sleep 3; echo 1 2; sleep 0.1; echo 3) | " LANCET_SOURCE_DIR
                                "/scripts/mpirun.sh 2 " LANCET_BINARY " generate --from " +
                                run + greedy + " 2>/dev/null");
   INFO(two.output);

@@ -84,7 +84,8 @@ TEST_CASE("a profile that cannot be read or written is a config error") {
 TEST_CASE("ranks train by measured times that their cache folder cannot keep") {
   const TemporaryFolder folder;
   const std::string train = "train " + folder.write("c.json", small_config_text) +
-                            " --set train.steps=1 --set overlap.policy=lancet --run-dir " + folder / "run";
+                            " --set train.steps=1 --set overlap.policy=lancet --set overlap.max_parts=2 --run-dir " +
+                            folder / "run";
   const Outcome outcome = shell(
       "export XDG_CACHE_HOME=/dev/null; mpirun --allow-run-as-root --oversubscribe "
       "--bind-to none -np 2 " LANCET_BINARY " " +
@@ -98,7 +99,7 @@ TEST_CASE("ranks train by measured times that their cache folder cannot keep") {
 TEST_CASE("ranks profile together, communication too") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config_text), file = folder / "costs.json";
-  const Outcome outcome = mpirun(2, "profile " + config + " --seconds 0 --out " + file);
+  const Outcome outcome = mpirun(2, "profile " + config + " --seconds 0 --set overlap.max_parts=2 --out " + file);
   INFO(outcome.output);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("and communication in") == 1);
@@ -126,7 +127,8 @@ TEST_CASE("profile prints the communication of all ranks and of each group of a 
   const TemporaryFolder folder;
   const std::string file = folder / "costs.json",
                     command = "profile " + folder.write("c.json", small_config_text) +
-                              " --seconds 0 --set mesh.data=2 --set mesh.tensor=2 --out " + file;
+                              " --seconds 0 --set overlap.max_parts=2 --set mesh.data=2 --set mesh.tensor=2 --out " +
+                              file;
   const Outcome first = mpirun(4, command);
   INFO(first.output);
   REQUIRE(first.code == 0);

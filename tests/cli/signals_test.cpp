@@ -44,8 +44,8 @@ void check_goes_on(const std::string& command, const TemporaryFolder& folder, co
 }  // namespace
 
 TEST_CASE("a signal to one rank of several: all save, exit with 75 and resume bit for bit") {
-  const auto [ranks, victim, signal] = GENERATE(table<int, int, int>(
-      {{1, 0, SIGPIPE}, {2, 0, SIGTERM}, {2, 1, SIGINT}, {2, 1, SIGUSR1}, {2, 0, SIGHUP}, {4, 2, SIGTERM}}));
+  const auto [ranks, victim, signal] =
+      GENERATE(table<int, int, int>({{1, 0, SIGPIPE}, {2, 1, SIGHUP}, {4, 2, SIGTERM}}));
   const TemporaryFolder folder;
   const std::string run = folder / "run", command = long_run(folder);
   Job job("exec env --default-signal=INT " + test::ranks_of(ranks, command + " --run-dir " + run));
@@ -67,7 +67,8 @@ TEST_CASE("a signal while the profile is measured ends the run with code 75, and
   const TemporaryFolder folder;
   const std::string run = folder / "run", log = folder / "log", costs = folder / "costs.json";
   const std::string command = test::ranks_of(
-      2, long_run(folder) + " --set overlap.policy=lancet --set overlap.profile=" + costs + " --run-dir " + run);
+      2, long_run(folder) + " --set overlap.policy=lancet --set overlap.max_parts=2 --set overlap.profile=" + costs +
+             " --run-dir " + run);
   Job job(command + " > " + log + " 2>&1");
   CHECK(test::wait_until([&] { return test::slurp(log).find("profile: measuring ") != std::string::npos; }));
   const auto pids = test::ranks_with(run);

@@ -41,4 +41,5 @@ set_tests_properties("comm: mpi stuck (2 ranks)" PROPERTIES PASS_REGULAR_EXPRESS
 lancet_mpi_test(split_killed 3 failure)
 set_tests_properties("comm: mpi split_killed (3 ranks)" PROPERTIES PASS_REGULAR_EXPRESSION "reported the lost rank")
 lancet_mpi_test(split_halted 3 5)
+set_tests_properties("comm: mpi split_halted (3 ranks)" PROPERTIES LABELS "comm;long")
 set_tests_properties("comm: mpi split_halted (3 ranks)" PROPERTIES PASS_REGULAR_EXPRESSION "reported the lost rank.*exit code 5")

@@ -1,7 +1,5 @@
 // Partitioning (Lancet, section 5): axes, ranges, list schedules, the rewritten program.
-#include <fmt/format.h>
 
-#include <chrono>
 #include <limits>
 #include <map>
 #include <random>
@@ -421,20 +419,5 @@ TEST_CASE("policies: the same input gives the same bytes, and predictions keep t
       CHECK(t.makespan >= std::max(t.compute, t.communication) - 1e-9);
       CHECK(t.makespan <= t.compute + t.all_to_all + t.all_reduce + 0.05 * double(t.when.size()));
     }
-  }
-}
-
-// Not a test: prints the time that planning takes, with  build/tests/test_planner "[planning-time]"
-TEST_CASE("planning time by layers", "[.][planning-time]") {
-  for (int layers : {6, 12, 24, 48, 96}) {
-    const ir::Program forward = grown(model(2), (layers - 4) / 2);
-    planner::PlanRequest request{.overlap = {.policy = "lancet"}, .costs = &costs, .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
-    const auto start = std::chrono::steady_clock::now();
-    const auto plan = planner::make_plan(forward, request);
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    REQUIRE(plan.ok());
-    fmt::print("{:>3} layers: {:>5} instructions planned in {:.0f} ms\n", layers, plan->program.instructions.size(),
-               ms);
   }
 }

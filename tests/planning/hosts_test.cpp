@@ -168,9 +168,10 @@ TEST_CASE("hosts: comet does not tell hosts apart that have unlike numbers of a 
 
 TEST_CASE("hosts: the profiler measures no messages within hosts that have unlike numbers of ranks") {
   const test::TemporaryFolder folder;
-  const std::vector<int> local_ranks = GENERATE(std::vector{4, 4, 4, 4, 2, 2}, std::vector{2, 2, 1, 1});
+  const std::vector<int> local_ranks{2, 2, 1, 1};
   const int ranks = int(local_ranks.size());
   config::Config config = experts_on(ranks);
+  config.overlap.max_parts = 2;  // fewer shapes to measure
   config.overlap.policy = "lancet";
   config.overlap.profile = folder / "costs.json";
   cost::Profile measured;
@@ -217,6 +218,7 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   const bool rings = GENERATE(false, true);
   config::Config config = rings ? tensor_parallel() : experts_on(4);
   config.overlap.policy = "lancet";
+  config.overlap.max_parts = 2;  // fewer shapes to measure
   config.overlap.profile = folder / "costs.json";
   using Renew = planning::ProfileRequest::Renew;
   const auto measure = [&](Renew renew = Renew::nothing) {

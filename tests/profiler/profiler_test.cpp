@@ -219,7 +219,7 @@ TEST_CASE("an interrupted profiler keeps the ops of the plans that it has measur
 
 TEST_CASE("a profiler that one rank interrupts in its communication ends on all, without half of it") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
-  const int most = GENERATE(8, 13, 16);  // of sizes of all-to-alls, of all-reduces, of what slows down what
+  const int most = GENERATE(8, 16);  // of sizes of all-to-alls, of all-reduces, of what slows down what
   std::vector<cost::Profile> profiles(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto expert, world.duplicate());

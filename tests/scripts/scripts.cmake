@@ -10,6 +10,7 @@ lancet_script_test(nvidia_wheels)
 lancet_script_test(mpirun)
 lancet_script_test(emulate_cluster)
 lancet_script_test(slurm)
+set_tests_properties(scripts_mpirun scripts_emulate_cluster PROPERTIES LABELS "cli;long")
 set_tests_properties(scripts_slurm PROPERTIES PROCESSORS 2)  # two ranks train for up to 40 s, until Slurm's signal
 lancet_script_test(quickstart)
 lancet_script_test(kit)

@@ -106,9 +106,9 @@ TEST_CASE("nothing is dropped, whatever the routing") {
   const auto route = GENERATE(from_range(droppable_routes()));
   const int ranks = GENERATE(1, 2, 4);
   const config::Config config = routed_config(route);
-  const DroplessRun expected = run_dropless(with_slots_for_all(config), ranks, 8);
+  const DroplessRun expected = run_dropless(with_slots_for_all(config), ranks, 4);
   for (const double imbalance : {0.4, 1.0, 2.0}) {
-    const DroplessRun found = run_dropless(dropless(config, imbalance), ranks, 8);
+    const DroplessRun found = run_dropless(dropless(config, imbalance), ranks, 4);
     INFO(ranks << " ranks, " << route.experts_per_tok << " experts a token, imbalance " << imbalance);
     check_dropless(found.records, expected.records);
     CHECK(found.routes == expected.routes);
@@ -135,21 +135,25 @@ TEST_CASE("all tokens of four ranks may go to one expert") {
   CHECK(found.back().loss < found.front().loss);
 }
 
+// Each policy with two routers, so that each router meets several policies.
 TEST_CASE("every policy trains without drops like sequential") {
-  const auto route = GENERATE(from_range(droppable_routes()));
-  config::Config config = dropless(routed_config(route), 0.5);
+  const std::vector<test::Route> routes = droppable_routes();
+  const std::size_t router = GENERATE_COPY(range(std::size_t(0), routes.size()));
+  config::Config config = dropless(routed_config(routes[router]), 0.5);
   const test::DeclaredCosts costs;
-  const DroplessRun expected = run_dropless(config, 2, 6, &costs);
+  const DroplessRun expected = run_dropless(config, 2, 4, &costs);
   REQUIRE(expected.policy == "sequential");
   CHECK(expected.records[0].rounds.value() > 1);
-  for (const auto& [policy, what, cuts] : planner::policies()) {
-    if (policy == "sequential") continue;
-    config.overlap.policy = policy;
-    const DroplessRun found = run_dropless(config, 2, 6, &costs);
-    INFO(policy << " ran " << found.policy);
+  const std::vector<planner::PolicyInfo> policies = planner::policies();
+  for (std::size_t i = 1; i < policies.size(); ++i) {
+    if (i % 4 != router % 4) continue;
+    config.overlap.policy = policies[i].name;
+    const DroplessRun found = run_dropless(config, 2, 4, &costs);
+    INFO(policies[i].name << " ran " << found.policy << ", router " << router);
     check_dropless(found.records, expected.records);
     CHECK(found.routes == expected.routes);
-    for (std::size_t i = 0; i < found.records.size(); ++i) CHECK(found.records[i].rounds == expected.records[i].rounds);
+    for (std::size_t at = 0; at < found.records.size(); ++at)
+      CHECK(found.records[at].rounds == expected.records[at].rounds);
   }
 }
 

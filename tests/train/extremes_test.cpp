@@ -75,22 +75,6 @@ TEST_CASE("batch 1, sequence 1") {
   check_sound(test::run_steps(config, GENERATE(1, 2), 8));  // too few tokens for a falling loss
 }
 
-TEST_CASE("a dense model trains on two ranks") {
-  auto config = test::small_config();
-  config.model.moe_layer_freq = 0;
-  config.train.micro_batch_size = 4;
-  const auto records = test::run_steps(config, 2, 10);
-  check_trains(records);
-  CHECK_FALSE(records[0].load_max_over_mean.has_value());
-}
-
-TEST_CASE("SGD trains") {
-  auto config = test::small_config();
-  config.train.optimizer = config::Optimizer::sgd;
-  config.train.lr = 0.1;
-  check_trains(test::run_steps(config, 2, 10));
-}
-
 TEST_CASE("an exploding learning rate ends the run with the step's number") {
   auto config = test::small_config();
   config.train.lr = 1e30;

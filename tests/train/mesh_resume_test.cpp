@@ -58,17 +58,18 @@ TEST_CASE("meshes: what is saved on one mesh resumes on every other") {
   const test::TemporaryFolder folder;
   const auto whole = losses_of_run(saved_on({}, 0), folder / "whole", 1, 0);
   REQUIRE(whole.size() == 6);
+  int zero = 0;
   for (const Mesh& from : saving_meshes)
-    for (const Mesh& to : saving_meshes)
-      for (const int zero : {0, 1}) {
-        if (from == to) continue;  // the test above
-        INFO("from " << to_string(from) << " to " << to_string(to) << ", train.zero " << zero << " at first");
-        const std::string run = folder / (to_string(from) + " to " + to_string(to) + std::to_string(zero));
-        losses_of_run(saved_on(from, zero), run, from.ranks(), 3);
-        const auto moved = losses_of_run(saved_on(to, 1 - zero), run, to.ranks(), 0);
-        REQUIRE(moved.size() == 6);
-        for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(1e-5));
-      }
+    for (const Mesh& to : saving_meshes) {
+      zero = 1 - zero;
+      if (from == to) continue;  // the test above
+      INFO("from " << to_string(from) << " to " << to_string(to) << ", train.zero " << zero << " at first");
+      const std::string run = folder / (to_string(from) + " to " + to_string(to));
+      losses_of_run(saved_on(from, zero), run, from.ranks(), 3);
+      const auto moved = losses_of_run(saved_on(to, 1 - zero), run, to.ranks(), 0);
+      REQUIRE(moved.size() == 6);
+      for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(1e-5));
+    }
 }
 
 TEST_CASE("meshes: a step keeps its sequences where the config says nothing new about them") {

@@ -2,17 +2,14 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "declared_costs.h"
 #include "declared_hardware.h"
 #include "in_memory.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/inference/loaded_model.h"
 #include "lancet/ir/plan.h"
-#include "lancet/planner/planner.h"
 #include "lancet/planning/plan_file.h"
 #include "lancet/planning/planned_step.h"
 #include "lancet/planning/step_costs.h"
-#include "routers.h"
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/meshes.h"
@@ -36,61 +33,11 @@ config::Config mesh_of_four(int expert) {
 
 }  // namespace
 
-TEST_CASE("meshes: every one of four ranks trains like one rank") {
-  config::Config alone = mesh_config(1);
-  const test::Route route = GENERATE(from_range(test::routes));
-  route.set(alone.model);
-  const Records expected = test::run_steps(alone, 1, 20);
-  CHECK((expected[0].drop_pct.value() > 0) == route.drops());
-  for (const int expert : {1, 2, 4}) {
-    INFO("expert " << expert);
-    config::Config config = mesh_of_four(expert);
-    route.set(config.model);
-    check_records(test::run_steps(config, 4, 20), expected, 1e-5);
-  }
-}
-
-TEST_CASE("meshes: micro batches that add gradients up train like one rank") {
-  config::Config alone = mesh_config(1);
-  config::Config config = mesh_of_four(2);
-  alone.model.router_group_size = config.model.router_group_size = 1;
-  alone.model.router_aux_loss_coef = config.model.router_aux_loss_coef = 0;  // of a micro batch's tokens
-  config.train.micro_batch_size = 1;
-  config.train.gradient_accumulation_steps = 2;
-  const Records expected = test::run_steps(alone, 1, 5), found = test::run_steps(config, 4, 5);
-  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
-}
-
 TEST_CASE("meshes: three ranks train like one although they do not divide the experts") {
   config::Config alone = mesh_config(1), config = mesh_config(3);
   alone.train.micro_batch_size = 6;
   config.train.micro_batch_size = 2;
   check_records(test::run_steps(config, 3, 10), test::run_steps(alone, 1, 10), 1e-5);
-}
-
-TEST_CASE("meshes: every policy trains like sequential") {
-  config::Config config = mesh_of_four(2);
-  const test::DeclaredCosts costs;
-  const auto steps = [&] {
-    Records records;
-    const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 4, .costs = &costs}));
-      for (int step = 0; step < 20; ++step) {
-        LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-        if (world.rank() == 0) records.push_back(record);
-      }
-      return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
-    return records;
-  };
-  const Records expected = steps();
-  for (const auto& [policy, what, cuts] : planner::policies()) {
-    INFO(policy);
-    config.overlap.policy = policy;
-    const Records found = steps();
-    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-6));
-  }
 }
 
 TEST_CASE("meshes: ranks that own the same experts stay equal, bit for bit") {

@@ -49,8 +49,8 @@ inline void set_shared(config::Model& model) {
 inline mesh::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }
 
 // Four ranks split in every way, and eight along all axes.
-inline const std::vector<mesh::Mesh> meshes{mesh_of(4, 1, 1), mesh_of(2, 1, 2), mesh_of(2, 2, 1),
-                                            mesh_of(1, 1, 4), mesh_of(1, 2, 2), mesh_of(2, 2, 2)};
+inline const std::vector<mesh::Mesh> meshes{mesh_of(4, 1, 1), mesh_of(2, 1, 2), mesh_of(2, 2, 1), mesh_of(1, 1, 4),
+                                            mesh_of(1, 2, 2), mesh_of(1, 4, 1), mesh_of(2, 2, 2)};
 
 // The same step on this mesh.
 inline config::Config config_on(const mesh::Mesh& mesh) {

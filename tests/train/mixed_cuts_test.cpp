@@ -67,10 +67,10 @@ struct Mixed {
   double step_ms(std::string_view policy) const { return of(policy).timeline.makespan; }
 };
 
-Mixed planned(const config::Config& config, int ranks) {
+Mixed planned(const config::Config& config, int ranks, bool compare = true) {
   const CostsOfMixes costs(config);
   Mixed mixed;
-  auto plan = planning::plan_step(config, ranks, {.costs = &costs, .compare = true}, &mixed.report);
+  auto plan = planning::plan_step(config, ranks, {.costs = &costs, .compare = compare}, &mixed.report);
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
   mixed.plan = *std::move(plan);
@@ -138,19 +138,19 @@ MixedRun trained(const config::Config& config, int ranks, int steps) {
 
 // Losses, and of every rank all experts, slots and drops. The plan that runs has the cuts that the planned one has.
 void check_training(config::Config config, int ranks, const ir::Plan& planned) {
-  const MixedRun found = trained(config, ranks, 10);
+  const MixedRun found = trained(config, ranks, 5);
   CHECK(found.plan.header.text("policy") == "lancet");
   CHECK((count_of(found.plan, "permute_shards") > 0) == (count_of(planned, "permute_shards") > 0));
   CHECK((schedule::most_parts(found.plan.program) > 1) == (schedule::most_parts(planned.program) > 1));
   config.overlap.policy = "sequential";
-  const MixedRun expected = trained(config, ranks, 10);
+  const MixedRun expected = trained(config, ranks, 5);
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
     CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
     CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
   }
   for (int rank = 0; rank < ranks; ++rank) {
     INFO("rank " << rank);
-    REQUIRE(expected.routes[std::size_t(rank)].size() >= 10);
+    REQUIRE(expected.routes[std::size_t(rank)].size() >= 5);
     CHECK(found.routes[std::size_t(rank)] == expected.routes[std::size_t(rank)]);
   }
 }
@@ -195,7 +195,8 @@ TEST_CASE("lancet: a profile has what rings and parts of layers together need") 
   const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
   config::Config config = with_rings(mesh);
   config.train.gradient_accumulation_steps = GENERATE(1, 2);
-  config.overlap.max_parts = GENERATE(1, 8);  // parts of the batch, which may leave rings nothing to hide
+  // Parts of the batch may leave rings nothing to hide.
+  config.overlap.max_parts = (mesh.ranks() == 4) == (config.train.gradient_accumulation_steps == 1) ? 1 : 8;
   const CostsOfMixes all(config);
   const CostsOfProfile measured(config, mesh.ranks());
   const auto plan = planning::plan_step(config, mesh.ranks(), {.costs = &measured});
@@ -236,7 +237,7 @@ TEST_CASE("plans have the cuts that the rows of their policies name, and no othe
         if (policy.name == "auto") continue;  // it has the plan of another one
         config.overlap.policy = policy.name;
         config.overlap.parts = parts;
-        const std::set<std::string_view> found = cuts_of(planned(config, ranks).plan);
+        const std::set<std::string_view> found = cuts_of(planned(config, ranks, false).plan);
         for (const std::string_view cut : found) {
           INFO(policy.name << ", overlap.parts " << parts << ", " << ranks << " ranks: " << cut);
           CHECK(std::ranges::count(policy.cuts, cut) == 1);

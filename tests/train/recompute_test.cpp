@@ -72,7 +72,7 @@ LimitedRun run_limited(const config::Config& config, int ranks, int steps, const
   return run;
 }
 
-void check_same_bits(const config::Config& config, int ranks, double share, int steps = 20,
+void check_same_bits(const config::Config& config, int ranks, double share, int steps = 5,
                      const cost::Costs* costs = nullptr) {
   const LimitedRun expected = run_limited(config, ranks, steps, costs);
   REQUIRE(expected.again == 0);
@@ -85,22 +85,22 @@ void check_same_bits(const config::Config& config, int ranks, double share, int 
 
 }  // namespace
 
-TEST_CASE("memory limit: policies train twenty steps to the same bits") {
+TEST_CASE("memory limit: policies train to the same bits") {
   const test::DeclaredCosts costs;
   config::Config config = activations_config();
   for (const char* policy : {"sequential", "dw", "tutel", "fastermoe", "comet"}) {
     config.overlap.policy = policy;
-    check_same_bits(config, 2, 0.75, 20, &costs);
+    check_same_bits(config, 2, 0.75, 5, &costs);
   }
 }
 
 TEST_CASE("memory limit: policies in parts train as sequential does") {
   const test::DeclaredCosts costs;
   config::Config config = activations_config();
-  const LimitedRun expected = run_limited(config, 2, 10, &costs);
+  const LimitedRun expected = run_limited(config, 2, 4, &costs);
   for (const planner::PolicyInfo& policy : planner::policies()) {
     config.overlap.policy = policy.name;
-    const LimitedRun found = run_limited(limited(config, 2, 0.75, &costs), 2, 10, &costs);
+    const LimitedRun found = run_limited(limited(config, 2, 0.75, &costs), 2, 4, &costs);
     INFO(policy.name << " ran " << found.policy);
     CHECK(found.again > 0);
     for (std::size_t i = 0; i < expected.losses.size(); ++i)
@@ -133,7 +133,7 @@ TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bi
   }
   SECTION("micro batches") {
     config.train.gradient_accumulation_steps = 2;
-    check_same_bits(config, 2, 0.75, 10);
+    check_same_bits(config, 2, 0.75);
   }
   SECTION("clipping and ZeRO-1") {
     config.train.clip_grad = 1;
@@ -158,7 +158,7 @@ TEST_CASE("memory limit: tensor parallelism keeps its bits") {
   config.model.n_head = 4;
   config.mesh.tensor = 2;
   config.train.sequence_parallel = GENERATE(false, true);
-  check_same_bits(config, 4, 0.8, 10);
+  check_same_bits(config, 4, 0.8);
 }
 
 namespace {
@@ -183,10 +183,10 @@ TEST_CASE("memory limit: pipeline stages keep their bits, under every schedule")
   const test::DeclaredCosts costs;
   for (const config::PipelineSchedule schedule : all_schedules) {
     INFO(config::name(schedule));
-    check_same_bits(staged_config(2, schedule), 2, 0.7, 20, &costs);
+    check_same_bits(staged_config(2, schedule), 2, 0.7, 5, &costs);
   }
-  check_same_bits(staged_config(2, all_schedules[2]), 4, 0.7, 10, &costs);  // with experts on two ranks a stage
-  check_same_bits(staged_config(4, all_schedules[1]), 4, 0.7, 10, &costs);
+  check_same_bits(staged_config(2, all_schedules[2]), 4, 0.7, 5, &costs);  // with experts on two ranks a stage
+  check_same_bits(staged_config(4, all_schedules[1]), 4, 0.7, 5, &costs);
 }
 
 TEST_CASE("memory limit: each stage makes again what its own memory asks for, and the first one most") {

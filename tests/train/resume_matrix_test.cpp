@@ -1,5 +1,4 @@
-// Runs over a token file that stop in the middle of an epoch and resume: bit for bit on the same number of ranks, with
-// the same loss on others, for every optimizer and type.
+// Runs over a token file that stop in the middle of an epoch and resume bit for bit, for every optimizer and type.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -79,7 +78,8 @@ TEST_CASE("a run stopped in the middle of an epoch and resumed equals an undistu
       GENERATE(table<int, int, int>({{1, 1, 2}, {1, 2, 3}, {2, 2, 1}, {2, 4, 3}, {4, 1, 3}, {4, 2, 5}}));
   auto config = config_of(folder, ranks, accumulation);
   config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
-  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  const bool adamw = config.train.optimizer == config::Optimizer::adamw;
+  config.train.dtype = adamw == (accumulation == 2) ? DType::f32 : DType::bf16;
   if (ranks == 2) {
     config.model.router = accumulation == 2 ? config::Router::top_k : config::Router::gshard;
     config.model.num_experts_per_tok = 2;
@@ -95,27 +95,6 @@ TEST_CASE("a run stopped in the middle of an epoch and resumed equals an undistu
   REQUIRE(train_run(config, folder / "stopped", ranks, stop).size() == std::size_t(stop));
   CHECK(train_run(config, folder / "stopped", ranks, 0) == whole);
   CHECK(files_of(folder / "stopped") == files_of(folder / "whole"));
-}
-
-TEST_CASE("every optimizer and type resumes at any number of ranks, with experts moved") {
-  const test::InMemory place;
-  const TemporaryFolder folder;
-  const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
-  if (from == to) return;  // the test above
-  auto config = config_of(folder, from, 1);
-  config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
-  config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  const auto whole = train_run(config, folder / "whole", from, 0);
-  train_run(config, folder / "moved", from, 3);
-  const auto moved = train_run(config, folder / "moved", to, 0);
-  INFO(from << " to " << to << " ranks");
-  REQUIRE(whole.size() == 6);
-  REQUIRE(moved.size() == 6);
-  for (std::size_t i = 0; i < 3; ++i) CHECK(moved[i] == whole[i]);
-  CHECK(moved[3] == Approx(whole[3]).epsilon(1e-6));
-  // bf16 gradients of other sums round differently.
-  const double later = config.train.dtype == DType::bf16 ? 2e-3 : 1e-5;
-  for (std::size_t i = 4; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(later));
 }
 
 }  // namespace lancet

@@ -20,9 +20,14 @@ using namespace test;
 TEST_CASE("k steps, stop, resume, N-k steps equal N steps, bit for bit") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
-  const int ranks = GENERATE(1, 2);
-  config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  config.train.optimizer = GENERATE(config::Optimizer::adamw, config::Optimizer::sgd);
+  // Each two of them, in each section.
+  const auto [ranks, dtype, optimizer] =
+      GENERATE(table<int, DType, config::Optimizer>({{1, DType::f32, config::Optimizer::adamw},
+                                                     {1, DType::bf16, config::Optimizer::sgd},
+                                                     {2, DType::f32, config::Optimizer::sgd},
+                                                     {2, DType::bf16, config::Optimizer::adamw}}));
+  config.train.dtype = dtype;
+  config.train.optimizer = optimizer;
   SECTION("sequential") {}
   SECTION("gradient accumulation") { config.train.gradient_accumulation_steps = 2; }
   SECTION("no clipping") { config.train.clip_grad = 0; }
@@ -60,10 +65,13 @@ TEST_CASE("every policy resumes bit for bit") {
 
 TEST_CASE("saved at any number of ranks, loaded at any: the losses continue") {
   const int from = GENERATE(1, 2, 4), to = GENERATE(1, 2, 4);
-  const bool per_rank = GENERATE(false, true);
+  const bool per_rank = (from == 2) == (to == 4);
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
   config.train.micro_batch_size = 8 / from;
+  // Each optimizer and each type goes to more ranks and to fewer.
+  if (to == 2 * from || to < from - 2) config.train.optimizer = config::Optimizer::sgd;
+  if (to != 2) config.train.dtype = DType::bf16;
   if (per_rank) {
     config.model.experts_per_rank = 4 / from;
     config.model.num_local_experts.reset();
@@ -75,7 +83,11 @@ TEST_CASE("saved at any number of ranks, loaded at any: the losses continue") {
   const auto whole = losses(folder / "whole"), moved = losses(folder / "moved");
   REQUIRE(moved.size() == whole.size());
   INFO(from << " to " << to);
-  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(i < 4 ? 1e-6 : 1e-5));
+  for (std::size_t i = 0; i < 3; ++i) CHECK(moved[i] == whole[i]);
+  CHECK(moved[3] == Approx(whole[3]).epsilon(1e-6));
+  // bf16 gradients of other sums round differently.
+  const double later = config.train.dtype == DType::bf16 ? 2e-3 : 1e-5;
+  for (std::size_t i = 4; i < whole.size(); ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(later));
   const auto manifest = manifest_in(folder / "moved", 6);
   CHECK(manifest.ranks == to);
   CHECK(manifest.rows == 8);

@@ -20,7 +20,7 @@ PartsRun parts_run(const config::Config& config, int ranks) {
   PartsRun run;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
-    for (int step = 0; step < 10; ++step) {
+    for (int step = 0; step < 5; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
       if (world.rank() == 0) run.records.push_back(record);
     }

@@ -15,5 +15,4 @@ if(CUDNN_FOUND)
   target_compile_definitions(test_backend_cuda PRIVATE LANCET_HAVE_CUDNN LANCET_FAKE_DRIVER="$<TARGET_FILE:fake_cuda_driver>")
   target_link_libraries(test_backend_cuda PRIVATE CUDNN::cudnn CUDA::cudart ${CMAKE_DL_LIBS})
 endif()
-catch_discover_tests(test_backend_cuda TEST_PREFIX "backend cuda: " PROPERTIES LABELS backend TIMEOUT ${LANCET_TEST_TIMEOUT}
-                     SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+lancet_discover(test_backend_cuda "backend cuda" backend)

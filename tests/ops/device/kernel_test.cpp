@@ -142,22 +142,26 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
       {"loss_of_stats",
        {{{{f32, {5, 3, 111, 2}}}, {{i32, {3, 111}}, Fill::tokens}}, {{"vocabulary", 9}, {"total_tokens", 500}}}});
   for (const std::int64_t experts : {1, 8, 33, 300}) {
+    const std::int64_t tokens = experts == 300 ? 65 : 333;
     for (const std::int64_t choices : {std::int64_t{1}, (experts + 1) / 2, experts}) {
-      cases.push_back({"top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
-      cases.push_back({"sigmoid_top_k", {{{{f32, {1, 333, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
+      if (choices == 300) continue;  // slow, and 150 are as many for every branch
+      cases.push_back({"top_k", {{{{f32, {1, tokens, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
       cases.push_back(
-          {"choice_counts", {{{{i32, {333, choices}}, Fill::expert}}, {{"capacity", 333}, {"experts", experts}}}});
-      const ir::Attributes of_gate{{"capacity", 333 * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}};
+          {"sigmoid_top_k", {{{{f32, {1, tokens, experts}}}}, {{"k", choices}, {"normalize", choices % 2}}}});
+      cases.push_back({"choice_counts",
+                       {{{{i32, {tokens, choices}}, Fill::expert}}, {{"capacity", tokens}, {"experts", experts}}}});
+      const ir::Attributes of_gate{
+          {"capacity", tokens * choices / experts / 2 + 1}, {"groups", 1}, {"experts", experts}};
       for (const char* gate : gates) {
-        Sample sample{{{{i32, {333, choices}}, Fill::expert}}, of_gate};
-        if (ops::op(gate).required == 2) sample.operands.push_back({{f32, {333, choices}}, Fill::weight});
+        Sample sample{{{{i32, {tokens, choices}}, Fill::expert}}, of_gate};
+        if (ops::op(gate).required == 2) sample.operands.push_back({{f32, {tokens, choices}}, Fill::weight});
         if (ops::op(gate).name != "slots_by_weight") cases.push_back({gate, sample});
       }
-      cases.push_back({"slots_by_weight", {{{{f32, {333, experts}}, Fill::weight}}, of_gate}});
+      cases.push_back({"slots_by_weight", {{{{f32, {tokens, experts}}, Fill::weight}}, of_gate}});
     }
-    cases.push_back({"every_expert", {{{{f32, {1, 333, experts}}}}, {}}});
+    cases.push_back({"every_expert", {{{{f32, {1, tokens, experts}}}}, {}}});
     for (const char* op : {"z_loss", "z_loss_dx"})
-      cases.push_back({op, {{{{f32, {1, 333, experts}}}}, {{"total_tokens", 333}, {"coefficient", 0.5}}}});
+      cases.push_back({op, {{{{f32, {1, tokens, experts}}}}, {{"total_tokens", tokens}, {"coefficient", 0.5}}}});
     cases.push_back(
         {"balance_bias",
          {{{{f32, {experts}}}, {{f32, {experts}}, Fill::positive}, {{f32, {4}}, Fill::positive}}, {{"rate", 0.5}}}});
@@ -235,9 +239,11 @@ TEST_CASE("emulated gates route as the CPU does, bit for bit") {
     return outcome;
   };
   for (const auto& [experts, choices] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {1, 1}, {3, 1}, {3, 3}, {8, 2}, {16, 1}, {31, 5}, {32, 1}, {64, 8}, {257, 1}, {257, 3}})
+           {1, 1}, {3, 1}, {3, 3}, {8, 2}, {16, 1}, {31, 5}, {32, 1}, {64, 8}, {257, 3}})
     for (const char* name : gates)
       for (const std::int64_t tokens : {1, 63, 64, 65, 700}) {
+        // Many blocks and several groups of tokens take long; one number of experts within a warp shows them.
+        if ((tokens == 700 && experts != 16) || (tokens != 65 && experts > 64)) continue;
         INFO(name << ", " << choices << " of " << experts << " experts, " << tokens << " tokens");
         GuardedTensor logits({DType::f32, {1, tokens, experts}});
         fill_normal(logits, 3, std::uint64_t(tokens));
