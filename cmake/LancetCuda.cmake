@@ -101,7 +101,7 @@ function(lancet_cuda_module)
   add_library(lancet_cuda MODULE ${sources} $<TARGET_OBJECTS:lancet_warpgroup> ${tables}
                                  ${CMAKE_BINARY_DIR}/generated/kernel_build.cpp ${CMAKE_BINARY_DIR}/generated/cuda_build.cpp)
   add_dependencies(lancet_cuda lancet_kernel_build)
-  set_target_properties(lancet_base lancet_mesh lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(lancet_base lancet_ir PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_target_properties(lancet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_VISIBILITY_PRESET hidden
                         CXX_VISIBILITY_PRESET hidden)
   foreach(target lancet_cuda lancet_warpgroup)

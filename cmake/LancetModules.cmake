@@ -184,8 +184,8 @@ endfunction()
 # declared machine. A recorded point is made again if one of these sources changed, and only then.
 function(lancet_simulator_build module)
   # config.h holds the defaults: ids contain only the fields that a config names.
-  set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/planning/planned_step.cpp
-      ${CMAKE_SOURCE_DIR}/src/planning/from_config.cpp ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
+  set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/run/planned_step.cpp
+      ${CMAKE_SOURCE_DIR}/src/planner/from_config.cpp ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
   foreach(folder IN ITEMS ir ops cost model passes schedule planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
@@ -193,7 +193,7 @@ function(lancet_simulator_build module)
     list(APPEND files ${found})
   endforeach()
   list(SORT files)
-  lancet_hash_sources(simulator_build ${CMAKE_SOURCE_DIR}/src/planning/simulator_build.cpp.in "${files}" "")
+  lancet_hash_sources(simulator_build ${CMAKE_SOURCE_DIR}/src/planner/simulator_build.cpp.in "${files}" "")
   target_sources(lancet_${module} PRIVATE ${CMAKE_BINARY_DIR}/generated/simulator_build.cpp)
 endfunction()
 

@@ -3,13 +3,13 @@
 
 No op is compared with a literal name, and no prefix, suffix or part of a tensor's, output's or instruction's name is
 looked for. Names are free in ops, in ir (which reads them from text), in base and checkpoint (whose names are of files),
-in hugging_face and in tests. Prints one line per offence (file:line: text) and exits 1 if there is one.
+in models and in tests. Prints one line per offence (file:line: text) and exits 1 if there is one.
 """
 import re
 import sys
 from pathlib import Path
 
-FREE = {"base", "checkpoint", "hugging_face", "ir", "ops"}  # modules
+FREE = {"base", "checkpoint", "ir", "models", "ops"}  # modules
 # Files whose subject is names.
 EXEMPT = {"src/run/checkpoint_tensors.cpp",  # of tensors in checkpoints: h.0.moe.experts.3.fc.weight
           "src/schedule/partition/rewrite.cpp",  # labels that parts and their helpers get

@@ -20,12 +20,8 @@ struct CostsOfRings final : cost::Costs {
       if (key.starts_with(copy)) return 0.001;
     return others.compute_ms(key);
   }
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override {
-    return others.all_to_all_ms(bytes, group);
-  }
-  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override {
-    return others.all_reduce_ms(bytes, group);
-  }
+  double all_to_all_ms(double bytes, ir::Axes group = {}) const override { return others.all_to_all_ms(bytes, group); }
+  double all_reduce_ms(double bytes, ir::Axes group = {}) const override { return others.all_reduce_ms(bytes, group); }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }

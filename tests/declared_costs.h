@@ -41,10 +41,10 @@ struct DeclaredCosts final : cost::Costs {
     for (; axis > 0; --axis) at = key.find(',', at + 1);
     return number(key, at + 1);
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override {
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override {
     return latency_ms + bytes / network_mb_per_s * 1e-3;
   }
-  double all_reduce_ms(double bytes, mesh::Axes = {}) const override {
+  double all_reduce_ms(double bytes, ir::Axes = {}) const override {
     return latency_ms + bytes / network_mb_per_s * 1e-3;
   }
   cost::CoreCost all_to_all_core() const override { return {0, core}; }

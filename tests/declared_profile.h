@@ -4,8 +4,8 @@
 #include "lancet/base/check.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/groups.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/step_costs.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/run/step_costs.h"
 
 namespace lancet::test {
 
@@ -17,9 +17,9 @@ inline cost::Machine declared_machine(int ranks, int hosts) {
 
 // The times of messages of this reach in a group of ranks; those to some of its ranks take `share` of the time of an
 // all-to-all of as many bytes.
-inline void add_messages(cost::Profile& profile, mesh::Axes axes, const cost::Reach& reach, const DeclaredCosts& costs,
+inline void add_messages(cost::Profile& profile, ir::Axes axes, const cost::Reach& reach, const DeclaredCosts& costs,
                          double share) {
-  const mesh::Axes group = cost::measured_group(profile.mesh, axes);
+  const ir::Axes group = cost::measured_group(profile.mesh, axes);
   cost::CollectiveTimes& times =
       group.empty() ? profile.network : profile.network.groups[cost::group_key(profile.mesh, group)];
   const auto points = [&](double factor) {
@@ -34,7 +34,7 @@ inline cost::Profile declared_profile(const config::Config& config, const cost::
                                       const DeclaredCosts& costs = {}, double share = 1) {
   cost::Profile profile(machine);
   profile.mesh = config::mesh_of(config, machine.cluster.ranks);
-  const auto programs = planning::programs_to_profile(config, machine.cluster.ranks, machine.cluster.hosts);
+  const auto programs = planner::programs_to_profile(config, machine.cluster.ranks, machine.cluster.hosts);
   for (const ir::Program& program : programs.value())
     for (const ir::Instruction& instruction : program.instructions) {
       if (machine.cluster.ranks > 1 && instruction.stream != ir::Stream::compute)

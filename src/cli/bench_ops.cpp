@@ -13,10 +13,10 @@
 #include "lancet/base/json.h"
 #include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/planning/step_costs.h"
 #include "lancet/profiler/peak.h"
+#include "lancet/run/rank_device.h"
+#include "lancet/run/step_costs.h"
 #include "lancet/train/trainer.h"
-#include "lancet/world/rank_device.h"
 #include "load_config.h"
 #include "numbers.h"
 
@@ -154,7 +154,7 @@ Status bench_ops(config::Config config, OpOptions options, bool json, comm::Comm
   if (config.device == config::Device::emulated)
     return config_error("device: expected cpu or cuda, whose ops are measured, found emulated");
   const DType dtype = config.train.dtype;
-  LANCET_ASSIGN(const auto accelerator, world::open_accelerator(config, world));
+  LANCET_ASSIGN(const auto accelerator, run::open_accelerator(config, world));
   options.accelerator = accelerator.get();
   LANCET_ASSIGN(const OpTimes times, measure_ops(std::move(config), options, world));
   if (world.rank() != 0) return {};
@@ -178,7 +178,7 @@ Result<OpTimes> measure_ops(config::Config config, const OpOptions& options, com
   if (config.data.train.empty()) config.data.synthetic = true;
   config.overlap.replan = 0;                                // another plan would have other instructions
   if (!config.log.peak_tflops) config.log.peak_tflops = 1;  // no MFU is printed, so the trainer need not measure it
-  const int threads = planning::threads_of(config, options.local_ranks);
+  const int threads = run::threads_of(config, options.local_ranks);
   OpTimes times;
   times.device = options.accelerator ? options.accelerator->device().name()
                                      : fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");

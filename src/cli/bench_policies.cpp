@@ -10,8 +10,8 @@
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
-#include "lancet/planning/from_config.h"
 #include "lancet/report/report.h"
 #include "lancet/runtime/emulated_device.h"
 #include "lancet/train/compare_policies.h"
@@ -198,7 +198,7 @@ std::vector<train::PolicyParts> chosen(const std::vector<std::string>& named, co
     if (auto policy = *parse_policy(text); std::ranges::find(policies, policy) == policies.end())
       policies.push_back(std::move(policy));
   if (policies.empty())
-    for (const std::string_view policy : planner::compared_policies(planning::micro_batches_in_plan(config)))
+    for (const std::string_view policy : planner::compared_policies(planner::micro_batches_in_plan(config)))
       policies.push_back({std::string(policy)});
   return policies;
 }

@@ -6,7 +6,7 @@
 #include "commands.h"
 #include "from.h"
 #include "lancet/base/log.h"
-#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/models/hugging_face.h"
 #include "lancet/run/model_folder.h"
 #include "numbers.h"
 #include "progress.h"
@@ -25,11 +25,11 @@ Status export_model(const ExportArguments& arguments) {
   const auto alone = comm::make_self();
   const auto load = [&](const run::ModelFolder& found) -> Status {
     store = {};
-    LANCET_ASSIGN(store, hugging_face::make_whole_store(found.config.model));
+    LANCET_ASSIGN(store, models::make_whole_store(found.config.model));
     return run::load_parameters(found.checkpoint, store);
   };
   LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, load));
-  hugging_face::HuggingFaceExport options;
+  models::HuggingFaceExport options;
   options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
   if (arguments.shard_gb > 0)
     options.shard_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9));
@@ -44,8 +44,7 @@ Status export_model(const ExportArguments& arguments) {
                                 {tokenizer.hash(), folder.tokenizer->string()}));
     if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
   }
-  LANCET_TRY(
-      hugging_face::export_hugging_face(hugging_face::exported_model(folder.config), store, arguments.out, options));
+  LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() ? "format (model_type gpt2_moe, which transformers does not know)"
                                           : "GPT2LMHeadModel");
@@ -63,21 +62,20 @@ std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* w
 
 struct ImportArguments {
   std::string from, out;
-  hugging_face::Upcycle upcycle;
+  models::Upcycle upcycle;
 };
 
 Status import_model(const ImportArguments& arguments) {
-  std::optional<hugging_face::Upcycle> upcycle;
+  std::optional<models::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
   LANCET_TRY(run::check_new_folder(arguments.out, 0));
-  hugging_face::ImportWatch watch;
+  models::ImportWatch watch;
   watch.begin = [&](std::int64_t bytes) -> Status {
     log::info("{}: {} of weights to be written", arguments.out, megabytes(bytes));
     return run::check_new_folder(arguments.out, bytes);
   };
   watch.progress = show_in("import");
-  LANCET_ASSIGN(hugging_face::HuggingFaceModel model,
-                hugging_face::import_hugging_face(arguments.from, upcycle, watch));
+  LANCET_ASSIGN(models::HuggingFaceModel model, models::import_hugging_face(arguments.from, upcycle, watch));
   std::optional<run::ModelTokenizer> tokenizer;
   if (model.tokenizer_hash != 0) tokenizer = run::ModelTokenizer{arguments.from, model.tokenizer_hash};
   LANCET_TRY(run::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write")));

@@ -5,7 +5,7 @@
 #include "commands.h"
 #include "from.h"
 #include "lancet/base/json.h"
-#include "lancet/world/agree.h"
+#include "lancet/comm/agree.h"
 #include "numbers.h"
 
 namespace lancet::cli {
@@ -13,20 +13,20 @@ namespace {
 
 struct EvalArguments {
   std::shared_ptr<FromArguments> model;
-  inference::EvaluateOptions options;
+  models::EvaluateOptions options;
   bool json = false;
 };
 
 Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int local_ranks) {
   LANCET_ASSIGN(const auto model,
-                inference::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
-  inference::EvaluateOptions options = arguments.options;
+                models::LoadedModel::load(arguments.model->from, world, arguments.model->options(local_ranks)));
+  models::EvaluateOptions options = arguments.options;
   if (options.data.empty()) options.data = model->config().data.eval;
   if (options.data.empty())
     return Error{ExitCode::config,
                  fmt::format("expected --data FILE, since the run in {} names no data.eval", arguments.model->from),
                  true};
-  LANCET_ASSIGN(const inference::EvaluateResult result, inference::evaluate(*model, world, options));
+  LANCET_ASSIGN(const models::EvaluateResult result, models::evaluate(*model, world, options));
   if (world.rank() != 0) return {};
   if (arguments.json)
     return print(json_text(nlohmann::ordered_json{{"loss", result.loss},
@@ -56,7 +56,7 @@ void add_eval(CLI::App& app, Selection& selection) {
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments, command, &selection] {
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
-      LANCET_TRY(world::agree_on(world, "the same options", command->config_to_str()));
+      LANCET_TRY(comm::agree_on(world, "the same options", command->config_to_str()));
       return evaluate(*arguments, world, local_ranks);
     };
   });

@@ -21,8 +21,8 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   return arguments;
 }
 
-inference::LoadOptions FromArguments::options(int local_ranks) const {
-  inference::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
+models::LoadOptions FromArguments::options(int local_ranks) const {
+  models::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
   if (!dtype.empty()) options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
   if (!device.empty()) options.device = device == "cuda" ? config::Device::cuda : config::Device::cpu;
   return options;

@@ -4,14 +4,14 @@
 #include <memory>
 #include <string>
 
-#include "lancet/inference/loaded_model.h"
+#include "lancet/models/loaded_model.h"
 
 namespace lancet::cli {
 
 struct FromArguments {
   std::string from, dtype, device;
   int threads = 0;
-  inference::LoadOptions options(int local_ranks) const;
+  models::LoadOptions options(int local_ranks) const;
 };
 std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command);
 CLI::Option* add_from_option(CLI::App& command, std::string& from);

@@ -15,9 +15,9 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/inference/generate.h"
-#include "lancet/world/agree.h"
-#include "lancet/world/turns.h"
+#include "lancet/comm/agree.h"
+#include "lancet/models/generate.h"
+#include "lancet/run/turns.h"
 #include "numbers.h"
 #include "text_stream.h"
 
@@ -33,7 +33,7 @@ struct GenerateArguments {
   bool ids = false;       // prompt and result are token ids
   bool only_new = false;  // the prompt is not printed
   bool past_end = false;  // generation continues after end-of-text
-  inference::SamplingOptions sampling;
+  models::SamplingOptions sampling;
   std::int64_t max_tokens = 128;
 };
 
@@ -74,15 +74,15 @@ class Generation {
   Status operator()() {
     const Status sound = check(arguments_.sampling);
     if (!sound.ok()) return agreed(sound.error());
-    LANCET_ASSIGN(
-        model_, inference::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
-    LANCET_TRY(world::agree(world_, inference::check_generates(model_->config().model)));
-    LANCET_TRY(world::agree(world_, open_tokenizer()));
+    LANCET_ASSIGN(model_,
+                  models::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    LANCET_TRY(comm::agree(world_, models::check_generates(model_->config().model)));
+    LANCET_TRY(comm::agree(world_, open_tokenizer()));
     LANCET_TRY(read_prompt());
-    if (prompt_.empty()) LANCET_TRY(world::agree(world_, start_empty()));
-    LANCET_ASSIGN(decoder_, inference::Decoder::create(model_->config(), world_, model_->store(), model_->streams(),
-                                                       model_->threads()));
-    LANCET_TRY(world::agree(world_, check_prompt()));
+    if (prompt_.empty()) LANCET_TRY(comm::agree(world_, start_empty()));
+    LANCET_ASSIGN(decoder_, models::Decoder::create(model_->config(), world_, model_->store(), model_->streams(),
+                                                    model_->threads()));
+    LANCET_TRY(comm::agree(world_, check_prompt()));
     if (is_rank0() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
     return generate();
   }
@@ -123,10 +123,10 @@ class Generation {
       else
         mine = ids.error();
     }
-    LANCET_TRY(world::agree(world_, mine));
+    LANCET_TRY(comm::agree(world_, mine));
     if (world_.size() == 1) return {};
     const std::string bytes(reinterpret_cast<const char*>(prompt_.data()), prompt_.size() * sizeof(std::int32_t));
-    LANCET_ASSIGN(const std::string all, world::broadcast_text(world_, bytes, 0));
+    LANCET_ASSIGN(const std::string all, comm::broadcast_text(world_, bytes, 0));
     prompt_.resize(all.size() / sizeof(std::int32_t));
     std::copy(all.begin(), all.end(), reinterpret_cast<char*>(prompt_.data()));
     return {};
@@ -137,8 +137,8 @@ class Generation {
     if (is_rank0() && isatty(STDIN_FILENO)) log::info("type the prompt and end it with Ctrl-D:");
     std::string text;
     for (bool done = false; !done;) {
-      const bool mine = is_rank0() && (read_some(text, world::turn_of(model_->config())) || text.size() > most_input);
-      LANCET_ASSIGN(done, world::any(world_, mine));
+      const bool mine = is_rank0() && (read_some(text, run::turn_of(model_->config())) || text.size() > most_input);
+      LANCET_ASSIGN(done, comm::any(world_, mine));
     }
     return text;
   }
@@ -187,12 +187,12 @@ class Generation {
   }
 
   Status generate() {
-    inference::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
+    models::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
     if (tokenizer_ && !arguments_.past_end) options.end_of_text = tokenizer_->eos();
     const auto start = std::chrono::steady_clock::now();
     auto first = start;
     std::int64_t drawn = 0;
-    const auto ending = inference::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
+    const auto ending = models::generate(*decoder_, prompt_, options, [&](std::int32_t token) -> Status {
       if (drawn++ == 0) first = std::chrono::steady_clock::now();
       return is_rank0() ? show(token) : Status();
     });
@@ -205,10 +205,10 @@ class Generation {
     return {};
   }
 
-  void report(inference::Ending ending, std::int64_t drawn, double all, double rest) const {
+  void report(models::Ending ending, std::int64_t drawn, double all, double rest) const {
     std::string why;
-    if (ending == inference::Ending::end_of_text) why = "; the text ended";
-    if (ending == inference::Ending::window) why = fmt::format("; the window of {} tokens is full", decoder_->window());
+    if (ending == models::Ending::end_of_text) why = "; the text ended";
+    if (ending == models::Ending::window) why = fmt::format("; the window of {} tokens is full", decoder_->window());
     const std::string rate = drawn > 1 ? fmt::format(", then {:.1f} tokens/s", double(drawn - 1) / rest) : "";
     log::info("{} tokens after a prompt of {}: the first in {:.0f} ms{}{}", drawn, prompt_.size(), (all - rest) * 1e3,
               rate, why);
@@ -217,9 +217,9 @@ class Generation {
   const GenerateArguments& arguments_;
   comm::Communicator& world_;
   const int local_ranks_;
-  std::unique_ptr<inference::LoadedModel> model_;
+  std::unique_ptr<models::LoadedModel> model_;
   std::optional<data::Tokenizer> tokenizer_;
-  std::unique_ptr<inference::Decoder> decoder_;
+  std::unique_ptr<models::Decoder> decoder_;
   Ids prompt_;
   TextStream stream_;
   bool first_ = true;
@@ -260,7 +260,7 @@ void add_generate(CLI::App& app, Selection& selection) {
   command->callback([arguments, prompt, command, &selection] {
     arguments->has_prompt = prompt->count() > 0;
     selection.ranked = [arguments, command](comm::Communicator& world, int local_ranks) -> Status {
-      LANCET_TRY(world::agree_on(world, "the same options", command->config_to_str()));
+      LANCET_TRY(comm::agree_on(world, "the same options", command->config_to_str()));
       return Generation(*arguments, world, local_ranks)();
     };
   });

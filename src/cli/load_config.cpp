@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "lancet/comm/agree.h"
 #include "lancet/planner/planner.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::cli {
 
@@ -35,7 +35,7 @@ Result<config::Config> load_config(const ConfigArguments& arguments) {
 Result<config::Config> load_config(const ConfigArguments& arguments, comm::Communicator& world) {
   auto config = load_config(arguments);
   if (config.ok()) world.set_timeout(std::chrono::milliseconds(std::int64_t(config->comm.timeout_s * 1000)));
-  LANCET_TRY(world::agree(world, config.ok() ? Status() : Status(config.error())));
+  LANCET_TRY(comm::agree(world, config.ok() ? Status() : Status(config.error())));
   return config;
 }
 

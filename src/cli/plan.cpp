@@ -1,4 +1,4 @@
-#include "lancet/planning/planned_step.h"
+#include "lancet/run/planned_step.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include "lancet/base/shipped_files.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/stage_path.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"
 #include "load_config.h"
@@ -23,7 +23,7 @@
 namespace lancet::cli {
 namespace {
 
-std::string memory_line(const planning::PlannedStep& planned) {
+std::string memory_line(const run::PlannedStep& planned) {
   const double gib = double(planned.memory) / (1 << 30);
   return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.available_gib,
                      gib > *planned.available_gib ? ": out of memory" : "");
@@ -89,27 +89,27 @@ std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) 
 }
 
 // Plans for this machine if its costs are known, else, with a note, for a declared one whose ranks are a host each.
-Result<planning::PlannedStep> planned_for(const config::Config& config, const ConfigArguments& file,
-                                          const PlanArguments& arguments) {
-  planning::PlanTarget target{.ranks = arguments.ranks,
-                              .hosts = arguments.hosts,
-                              .profile = arguments.profile,
-                              .profile_folder = profile_folder(),
-                              .hardware = arguments.hardware,
-                              .imbalance = arguments.imbalance,
-                              .padded = arguments.padded,
-                              .must_fit = !arguments.json,
-                              .plan_file = arguments.given,
-                              .skip = arguments.skip,
-                              .keep_texts = !arguments.dump.empty(),
-                              .bounds = arguments.bounds,
-                              .compare = !arguments.alone};
-  auto planned = planning::plan_offline(config, target);
+Result<run::PlannedStep> planned_for(const config::Config& config, const ConfigArguments& file,
+                                     const PlanArguments& arguments) {
+  run::PlanTarget target{.ranks = arguments.ranks,
+                         .hosts = arguments.hosts,
+                         .profile = arguments.profile,
+                         .profile_folder = profile_folder(),
+                         .hardware = arguments.hardware,
+                         .imbalance = arguments.imbalance,
+                         .padded = arguments.padded,
+                         .must_fit = !arguments.json,
+                         .plan_file = arguments.given,
+                         .skip = arguments.skip,
+                         .keep_texts = !arguments.dump.empty(),
+                         .bounds = arguments.bounds,
+                         .compare = !arguments.alone};
+  auto planned = run::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
   if (planned.ok() || named) return planned;
   target.hardware = "ethernet-10g-cpu";
-  auto declared = planning::plan_offline(config, target);
+  auto declared = run::plan_offline(config, target);
   if (!declared.ok()) return declared;
   log::warn("{}; planned for the declared machine {} instead; {}", planned.error().message, target.hardware,
             how_to_measure(file, target.ranks, target.hosts));
@@ -138,7 +138,7 @@ std::string cuts_text() {
   return text;
 }
 
-Status write_plans(const std::string& out, const planning::PlannedStep& planned) {
+Status write_plans(const std::string& out, const run::PlannedStep& planned) {
   LANCET_TRY(ir::write_later_stages(out, planned.stages));
   return write_file(out, ir::print(planned.plan));
 }
@@ -150,10 +150,10 @@ Status check_stages(const config::Config& config, const PlanArguments& arguments
   return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
 }
 
-void print_tables(const config::Config& config, const PlanArguments& arguments, const planning::PlannedStep& planned,
+void print_tables(const config::Config& config, const PlanArguments& arguments, const run::PlannedStep& planned,
                   const std::vector<report::Communication>& communications) {
   fmt::print("costs: {}\n", planned.costs);
-  if (arguments.ranks > 1) fmt::print("mesh: {}\n", mesh::describe(config::mesh_of(config, arguments.ranks)));
+  if (arguments.ranks > 1) fmt::print("mesh: {}\n", ir::describe(config::mesh_of(config, arguments.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
   if (planned.crowded)
     fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
@@ -175,7 +175,7 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
   else
     fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
                cover_table(communications), timeline_chart(planned.plan));
-  const mesh::Mesh mesh = config::mesh_of(config, arguments.ranks);
+  const ir::Mesh mesh = config::mesh_of(config, arguments.ranks);
   if (arguments.explain)
     fmt::print("\n{}", planned.stages.empty() ? explanation(planned) + communication_table(planned.plan, mesh)
                                               : stage_explanation(planned, mesh));
@@ -188,8 +188,8 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   LANCET_TRY(planner::check_skip(arguments.skip));
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
-  LANCET_ASSIGN(const planning::PlannedStep planned, planned_for(config, file, arguments));
-  if (const std::string warning = planning::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
+  LANCET_ASSIGN(const run::PlannedStep planned, planned_for(config, file, arguments));
+  if (const std::string warning = planner::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
   std::vector<report::Communication> communications;
   if (planned.stages.empty()) communications = report::communications(planned.plan);
   if (!arguments.trace.empty()) {

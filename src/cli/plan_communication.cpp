@@ -225,17 +225,17 @@ std::vector<double> exposed_ms(const ir::Plan& plan) {
 
 // The ranks that take part, and the axes along which they differ.
 struct Group {
-  mesh::Axes axes;
+  ir::Axes axes;
   std::int64_t ranks = 1;
 };
 
-Group group_on(const Instruction& at, const mesh::Mesh& mesh, std::int64_t stage) {
-  if (ir::between_stages(at.stream)) return {{mesh::Axis::stage}, 2};
-  const int first_rank = int(stage) * mesh.ranks() / mesh[mesh::Axis::stage];
+Group group_on(const Instruction& at, const ir::Mesh& mesh, std::int64_t stage) {
+  if (ir::between_stages(at.stream)) return {{ir::Axis::stage}, 2};
+  const int first_rank = int(stage) * mesh.ranks() / mesh[ir::Axis::stage];
   return {ir::group_of(at, mesh), std::ssize(ir::ranks_of(ir::key_of(at), mesh, first_rank))};
 }
 
-std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
+std::vector<Row> rows_of(const ir::Plan& plan, const ir::Mesh& mesh) {
   const Reasons reasons(plan.program);
   const std::vector<double> exposed = exposed_ms(plan);
   std::map<std::tuple<Reason, std::string, std::string, std::string>, std::size_t> index;
@@ -245,8 +245,8 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
     // Helpers of parts may be on a stream of communications without sending anything.
     if (at.stream == ir::Stream::compute || ops::kind(at) == ops::Kind::part_helper) continue;
     const Group group = group_on(at, mesh, plan.header.integer("stage", 0));
-    Row row{reasons.of(i), &at, schedule::place_of_all(schedule::communication_site_of(at)),
-            mesh::to_string(group.axes), ""};
+    Row row{reasons.of(i), &at, schedule::place_of_all(schedule::communication_site_of(at)), ir::to_string(group.axes),
+            ""};
     const auto [it, is_new] =
         index.emplace(std::tuple(row.reason, row.what, row.over, reasons.words(row.reason, at, 0)), rows.size());
     if (is_new) rows.push_back(std::move(row));
@@ -264,7 +264,7 @@ std::vector<Row> rows_of(const ir::Plan& plan, const mesh::Mesh& mesh) {
 
 }  // namespace
 
-std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh) {
+std::string communication_table(const ir::Plan& plan, const ir::Mesh& mesh) {
   const std::vector<Row> rows = mesh.ranks() > 1 ? rows_of(plan, mesh) : std::vector<Row>();
   if (rows.empty()) return "";
   std::size_t over = 4, what = 4;
@@ -272,11 +272,11 @@ std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh) {
     over = std::max(over, row.over.size());
     what = std::max(what, row.what.size());
   }
-  const bool staged = mesh[mesh::Axis::stage] > 1;
+  const bool staged = mesh[ir::Axis::stage] > 1;
   std::string text = fmt::format(
       "\ncommunication of a step{} ({}): MB that a rank sends{}, predicted ms\n{:>5}  {:<{}} {:>8} "
       "{:>8} {:>9} {:>9}  {:<{}}  {}\n",
-      staged ? fmt::format(" on stage {}", plan.header.integer("stage")) : "", mesh::to_string(mesh),
+      staged ? fmt::format(" on stage {}", plan.header.integer("stage")) : "", ir::to_string(mesh),
       staged ? " or, by a receive, gets" : "", "count", "over", over, "MB each", "ms each", "ms", "exposed", "what",
       what, "why");
   for (const Row& row : rows)

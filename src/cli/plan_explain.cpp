@@ -41,7 +41,7 @@ bool has(const ir::Program& program, ops::Kind kind) {
 }
 
 // The communication of activations, of which there may be none.
-std::string what_travels(const planning::PlannedStep& planned) {
+std::string what_travels(const run::PlannedStep& planned) {
   const ir::Program& program = planned.plan.program;
   const bool all_to_alls = has(program, ops::Kind::all_to_all), collectives = has(program, ops::Kind::collective);
   std::string text =
@@ -66,7 +66,7 @@ bool divides_updates(const ir::Program& program) {
   return std::ranges::any_of(program.tensors, [](const ir::Tensor& tensor) { return !tensor.flat_shard.empty(); });
 }
 
-std::string what_happens(const planning::PlannedStep& planned) {
+std::string what_happens(const run::PlannedStep& planned) {
   if (planned.plan.header.integer("ranks") == 1)
     return "One rank holds all experts: it has no all-to-all, and nothing to hide.\n";
   const schedule::Timeline& t = result_of(planned.report, "sequential").timeline;
@@ -112,7 +112,7 @@ std::string why_chosen(const PlanReport& report) {
 }
 
 // The bound counts whole operations. Operations in parts may take less, so a plan in parts can be shorter.
-std::string what_bounds(const planning::PlannedStep& planned) {
+std::string what_bounds(const run::PlannedStep& planned) {
   const planner::LowerBound& bound = planned.report.lower_bound;
   const double above = 100 * (result_of(planned.report, planned.report.chosen).timeline.makespan / bound.ms() - 1);
   const bool compute = bound.compute >= bound.network;
@@ -143,7 +143,7 @@ std::string blocks_in(const ir::Program& program) {
 
 }  // namespace
 
-std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh) {
+std::string stage_explanation(const run::PlannedStep& planned, const ir::Mesh& mesh) {
   const int micro_batches = ir::micro_batches(planned.plan.program);
   std::string text = wrapped(fmt::format(
       "The model is cut into {} stages, through which {} in each run of the plan, in the order of "
@@ -164,7 +164,7 @@ std::string stage_explanation(const planning::PlannedStep& planned, const mesh::
   return text;
 }
 
-std::string explanation(const planning::PlannedStep& planned) {
+std::string explanation(const run::PlannedStep& planned) {
   return fmt::format("{}\n{}\n{}\n{}", what_happens(planned), what_policies_do(), why_chosen(planned.report),
                      what_bounds(planned));
 }

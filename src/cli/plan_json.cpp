@@ -20,7 +20,7 @@ ordered_json json_of(const planner::PolicyResult& result) {
           {"schedule", result.how}};
 }
 
-ordered_json stages_of(const planning::PlannedStep& planned) {
+ordered_json stages_of(const run::PlannedStep& planned) {
   ordered_json stages = ordered_json::array();
   for (std::size_t stage = 0; stage < planned.stages.size(); ++stage)
     stages.push_back({{"compute_ms", planned.stage_times.compute[stage]},
@@ -62,11 +62,11 @@ std::pair<double, double> forward_and_experts_ms(const ir::Plan& plan) {
 
 }  // namespace
 
-std::string plan_json(const planning::PlannedStep& planned) {
+std::string plan_json(const run::PlannedStep& planned) {
   const planner::PlanReport& report = planned.report;
   ordered_json policies = ordered_json::array();
   for (const planner::PolicyResult& result : report.policies) policies.push_back(json_of(result));
-  ordered_json out{{"build", planning::simulator_build()},
+  ordered_json out{{"build", run::simulator_build()},
                    {"costs", planned.costs},
                    {"requested", report.requested},
                    {"chosen", report.chosen},

@@ -87,7 +87,7 @@ std::string policy_table(const planner::PlanReport& report) {
   return text;
 }
 
-std::string schedule_text(const planning::PlannedStep& planned) {
+std::string schedule_text(const run::PlannedStep& planned) {
   const std::int32_t micro_batches = ir::micro_batches(planned.plan.program);
   std::string text = fmt::format("* {} runs: {} instructions{}, arena {} MB\n", planned.report.chosen,
                                  planned.plan.program.instructions.size(),
@@ -104,7 +104,7 @@ std::string schedule_text(const planning::PlannedStep& planned) {
   return text;
 }
 
-std::string memory_text(const planning::PlannedStep& planned) {
+std::string memory_text(const run::PlannedStep& planned) {
   std::string text;
   if (const auto& memory = planned.report.memory)
     text += fmt::format(
@@ -165,7 +165,7 @@ std::string timeline_chart(const ir::Plan& plan) {
   return text + fmt::format("{:<8} 0{:>{}}\n", "", fmt::format("{:.1f} ms", end), columns - 1);
 }
 
-std::string stage_table(const planning::PlannedStep& planned) {
+std::string stage_table(const run::PlannedStep& planned) {
   const planner::StageReport& times = planned.stage_times;
   std::string text =
       fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>8} {:>8} {:>12}\n", "stage", "step ms", "compute",

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "lancet/planning/planned_step.h"
 #include "lancet/report/communication.h"
+#include "lancet/run/planned_step.h"
 
 namespace lancet::cli {
 
@@ -12,20 +12,20 @@ std::string pass_table(const planner::PlanReport& report);    // a row for each 
 std::string policy_table(const planner::PlanReport& report);  // a row for each policy
 // A row for each way to overlap: the ideal step under it, from the whole step and from the plan. The report has bounds.
 std::string bounds_table(const planner::PlanReport& report);
-std::string schedule_text(const planning::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
+std::string schedule_text(const run::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
 // What fits the memory limit, what the backward pass makes again and what that costs; empty if there is neither.
-std::string memory_text(const planning::PlannedStep& planned);
+std::string memory_text(const run::PlannedStep& planned);
 // The computation that hides each communication, predicted and, in a line below, measured.
 std::string cover_table(const std::vector<report::Communication>& communications);
-std::string timeline_chart(const ir::Plan& plan);               // the predicted step, a row for each stream
-std::string stage_table(const planning::PlannedStep& planned);  // a row for each pipeline stage, and the time of each
-std::string explanation(const planning::PlannedStep& planned);  // in words, for a first reader
+std::string timeline_chart(const ir::Plan& plan);          // the predicted step, a row for each stream
+std::string stage_table(const run::PlannedStep& planned);  // a row for each pipeline stage, and the time of each
+std::string explanation(const run::PlannedStep& planned);  // in words, for a first reader
 // The same of pipeline stages, with what hides each communication of a stage and communication_table() of each.
-std::string stage_explanation(const planning::PlannedStep& planned, const mesh::Mesh& mesh);
+std::string stage_explanation(const run::PlannedStep& planned, const ir::Mesh& mesh);
 // All of the above that a script needs, as one JSON object.
-std::string plan_json(const planning::PlannedStep& planned);
+std::string plan_json(const run::PlannedStep& planned);
 // A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
 // why. Empty on one rank.
-std::string communication_table(const ir::Plan& plan, const mesh::Mesh& mesh);
+std::string communication_table(const ir::Plan& plan, const ir::Mesh& mesh);
 
 }  // namespace lancet::cli

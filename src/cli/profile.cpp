@@ -3,7 +3,7 @@
 
 #include "commands.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/planning/step_costs.h"
+#include "lancet/run/step_costs.h"
 #include "load_config.h"
 #include "numbers.h"
 
@@ -78,18 +78,18 @@ struct ProfileArguments {
   double seconds = 2;
 };
 
-planning::ProfileRequest::Renew renew_of(const std::string& word) {
-  using Renew = planning::ProfileRequest::Renew;
+run::ProfileRequest::Renew renew_of(const std::string& word) {
+  using Renew = run::ProfileRequest::Renew;
   return word == "all" ? Renew::all : word == "communication" ? Renew::communication : Renew::nothing;
 }
 
 Status profile(config::Config config, const ProfileArguments& arguments, comm::Communicator& world, int local_ranks) {
   if (!arguments.out.empty()) config.overlap.profile = arguments.out;
-  LANCET_ASSIGN(const planning::MeasuredStep step, planning::measure_step(config, world,
-                                                                          {.local_ranks = local_ranks,
-                                                                           .profile_folder = profile_folder(),
-                                                                           .renew = renew_of(arguments.renew),
-                                                                           .seconds = arguments.seconds}));
+  LANCET_ASSIGN(const run::MeasuredStep step, run::measure_step(config, world,
+                                                                {.local_ranks = local_ranks,
+                                                                 .profile_folder = profile_folder(),
+                                                                 .renew = renew_of(arguments.renew),
+                                                                 .seconds = arguments.seconds}));
   if (world.rank() != 0) return {};
   fmt::print("{}\n", cost::to_string(step.profile.machine));
   print_ops(step.profile, step.programs.front());

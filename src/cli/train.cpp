@@ -1,7 +1,7 @@
 #include "commands.h"
 #include "lancet/base/log.h"
+#include "lancet/comm/agree.h"
 #include "lancet/train/trainer.h"
-#include "lancet/world/agree.h"
 #include "load_config.h"
 #include "signals.h"
 
@@ -33,7 +33,7 @@ void add_train(CLI::App& app, Selection& selection) {
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
       LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
-      LANCET_TRY(world::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
+      LANCET_TRY(comm::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
       if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
                           {.local_ranks = local_ranks,

@@ -36,9 +36,9 @@ Status check_experts_given(const Model& m) {
   return {};
 }
 
-Status check_experts(const Model& m, const mesh::Mesh& mesh) {
+Status check_experts(const Model& m, const ir::Mesh& mesh) {
   if (!m.has_moe()) return {};
-  const int coordinates = mesh[mesh::Axis::expert];
+  const int coordinates = mesh[ir::Axis::expert];
   const std::int64_t experts = m.experts(coordinates);
   if (experts > most_experts)
     return refused("model.experts_per_rank: expected at most {} experts in a layer, found {} on {} ranks", most_experts,
@@ -63,13 +63,13 @@ struct Size {
   double elements;
 };
 
-std::vector<Size> dense_sizes(const Config& config, const mesh::Mesh& mesh) {
+std::vector<Size> dense_sizes(const Config& config, const ir::Mesh& mesh) {
   const Model& m = config.model;
   const Train& t = config.train;
   const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
   return {{"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * mesh.data * mesh.expert)",
-           tokens * double(t.gradient_accumulation_steps) * mesh.size(mesh::batch_axes)},
+           tokens * double(t.gradient_accumulation_steps) * mesh.size(ir::batch_axes)},
           {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
           {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
           {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
@@ -79,10 +79,10 @@ std::vector<Size> dense_sizes(const Config& config, const mesh::Mesh& mesh) {
           {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
 }
 
-std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
+std::vector<Size> moe_sizes(const Config& config, const ir::Mesh& mesh) {
   const Model& m = config.model;
   const Train& t = config.train;
-  const int coordinates = mesh[mesh::Axis::expert];
+  const int coordinates = mesh[ir::Axis::expert];
   const double width = double(m.n_embd), expert_inner = double(m.expert_inner()),
                shared_inner = double(m.shared_inner());
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence,
@@ -108,11 +108,11 @@ std::vector<Size> moe_sizes(const Config& config, const mesh::Mesh& mesh) {
 }
 
 // What gates count of a rank's micro batch.
-Status check_choices(const Config& config, const mesh::Mesh& mesh) {
+Status check_choices(const Config& config, const ir::Mesh& mesh) {
   const Model& m = config.model;
   if (!m.has_moe()) return {};
   const double tokens = double(config.train.micro_batch_size) * double(config.train.seq_len);
-  if (const double pairs = tokens * double(m.experts(mesh[mesh::Axis::expert]));
+  if (const double pairs = tokens * double(m.experts(mesh[ir::Axis::expert]));
       m.experts_choose() && pairs > double(most_routed))
     return refused(
         "train.micro_batch_size * train.seq_len * experts: expected at most {} with model.router \"expert_choice\", "
@@ -127,7 +127,7 @@ Status check_choices(const Config& config, const mesh::Mesh& mesh) {
 }
 
 // Checks the tokens of a micro batch and the elements of the largest tensors.
-Status check_sizes(const Config& config, const mesh::Mesh& mesh) {
+Status check_sizes(const Config& config, const ir::Mesh& mesh) {
   if (const double tokens = double(config.train.micro_batch_size) * double(config.train.seq_len);
       tokens > double(most_tokens))
     return refused("train.micro_batch_size * train.seq_len: expected at most {} tokens, found {:.0f}", most_tokens,
@@ -197,7 +197,7 @@ Status check(const Config& config, int ranks) {
                    config.train.seq_len);
   LANCET_TRY(check_moe_layers(m));
   LANCET_TRY(check_experts_given(m));
-  LANCET_ASSIGN(const mesh::Mesh mesh, make_mesh(config, ranks));
+  LANCET_ASSIGN(const ir::Mesh mesh, make_mesh(config, ranks));
   LANCET_TRY(check_experts(m, mesh));
   LANCET_TRY(check_router(config, mesh));
   LANCET_TRY(check_stages(config));

@@ -117,13 +117,13 @@ Status check_expert_choice(const Config& config, std::int64_t experts) {
 
 }  // namespace
 
-Status check_router(const Config& config, const mesh::Mesh& mesh) {
+Status check_router(const Config& config, const ir::Mesh& mesh) {
   const Model& m = config.model;
   if (!m.has_moe()) return {};
   LANCET_TRY(check_experts_per_token(m));
   LANCET_TRY(check_router_fields(m));
   LANCET_TRY(check_sigmoid_only(m));
-  const std::int64_t experts = m.experts(mesh[mesh::Axis::expert]);
+  const std::int64_t experts = m.experts(mesh[ir::Axis::expert]);
   LANCET_TRY(check_expert_choice(config, experts));
   return m.router == Router::sigmoid ? check_expert_groups(m, experts) : Status{};
 }

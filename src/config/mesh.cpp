@@ -12,7 +12,7 @@
 namespace lancet::config {
 namespace {
 
-using mesh::Axis;
+using ir::Axis;
 
 // Every stage, or chunk of one, has a block but the last, which has the head.
 Status check_stage_blocks(const Config& config, std::int64_t chunks) {
@@ -97,7 +97,7 @@ Status check_expert(const Config& config, std::int64_t expert) {
 
 }  // namespace
 
-Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
+Result<ir::Mesh> make_mesh(const Config& config, int ranks) {
   const MeshSizes& sizes = config.mesh;
   LANCET_TRY(check_stage(config));
   LANCET_TRY(check_tensor(config));
@@ -119,7 +119,7 @@ Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   }
   if (rest != 1) return wrong_product(sizes, ranks);
   LANCET_TRY(check_expert(config, expert));
-  mesh::Mesh mesh;
+  ir::Mesh mesh;
   mesh[Axis::stage] = int(sizes.stage);
   mesh[Axis::data] = int(data);
   mesh[Axis::expert] = int(expert);
@@ -127,7 +127,7 @@ Result<mesh::Mesh> make_mesh(const Config& config, int ranks) {
   return mesh;
 }
 
-mesh::Mesh mesh_of(const Config& config, int ranks) {
+ir::Mesh mesh_of(const Config& config, int ranks) {
   const auto mesh = make_mesh(config, ranks);
   LANCET_CHECK(mesh.ok(), "{}", mesh.error().message);
   return *mesh;

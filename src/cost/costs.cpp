@@ -102,9 +102,9 @@ std::string to_string(const Reach& reach) {
 }
 
 std::optional<std::string> Costs::unknown_messages(const ir::Instruction& instruction) const {
-  const mesh::Axes group = ir::group_of(instruction);
+  const ir::Axes group = ir::group_of(instruction);
   if (knows(group)) return {};
-  return group.empty() ? "collectives over all ranks" : "collectives over the mesh's axes " + mesh::to_string(group);
+  return group.empty() ? "collectives over all ranks" : "collectives over the mesh's axes " + ir::to_string(group);
 }
 
 double Costs::message_ms(double bytes, const ir::Instruction& instruction) const {
@@ -118,8 +118,8 @@ OpCost Costs::all_to_all(const ir::Program& program, const ir::Instruction& inst
 
 OpCost Costs::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
   const double bytes = ops::work(program, instruction).bytes;
-  const mesh::Axes stages{mesh::Axis::stage};
-  const double ms = all_to_all_ms(bytes, knows(stages) ? stages : mesh::Axes());
+  const ir::Axes stages{ir::Axis::stage};
+  const double ms = all_to_all_ms(bytes, knows(stages) ? stages : ir::Axes());
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 

@@ -191,7 +191,7 @@ HardwareCosts::HardwareCosts(Hardware hardware, Layout layout, std::optional<Pro
   if (fills_nodes && std::fmod(layout_.ranks, hardware_.node.devices) != 0) layout_.even = false;  // the last has fewer
 }
 
-std::int64_t HardwareCosts::ranks_on_host(mesh::Axes group) const {
+std::int64_t HardwareCosts::ranks_on_host(ir::Axes group) const {
   return network_measured(group) ? measured_->ranks_on_host(group) : layout_.ranks_sharing_host(group);
 }
 
@@ -247,7 +247,7 @@ double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, 
 
 // The ranks that send to certain other stages at once, and share a host's NICs, are those of one stage on a host.
 Layout HardwareCosts::layout_of(const ir::Instruction& instruction) const {
-  const int stages = layout_.mesh[mesh::Axis::stage];
+  const int stages = layout_.mesh[ir::Axis::stage];
   if (stages == 1) return layout_.group(ir::group_of(instruction));
   const int of_stage = layout_.ranks / stages, rank = stage_ * of_stage;
   const bool crosses = ir::between_stages(instruction.stream);
@@ -263,7 +263,7 @@ double HardwareCosts::transfer_ms(double bytes, const ir::Instruction& instructi
 }
 
 OpCost HardwareCosts::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
-  if (network_measured({mesh::Axis::stage})) return measured_->transfer(program, instruction);
+  if (network_measured({ir::Axis::stage})) return measured_->transfer(program, instruction);
   const double bytes = ops::work(program, instruction).bytes, ms = transfer_ms(bytes, instruction);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
@@ -278,11 +278,11 @@ double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
   return sent_ms(instruction, 1, 1);
 }
 
-double HardwareCosts::all_to_all_ms(double bytes, mesh::Axes group) const {
+double HardwareCosts::all_to_all_ms(double bytes, ir::Axes group) const {
   if (network_measured(group)) return measured_->all_to_all_ms(bytes, group);
   return cost::all_to_all_ms(hardware_, layout_.group(group), bytes);
 }
-double HardwareCosts::all_reduce_ms(double bytes, mesh::Axes group) const {
+double HardwareCosts::all_reduce_ms(double bytes, ir::Axes group) const {
   if (network_measured(group)) return measured_->all_reduce_ms(bytes, group);
   return cost::all_reduce_ms(hardware_, layout_.group(group), bytes);
 }
@@ -341,7 +341,7 @@ std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
   if (hardware_.network.over_mpi) all += " over mpi";
-  if (layout_.mesh.has_groups()) all += " " + mesh::to_string(layout_.mesh);
+  if (layout_.mesh.has_groups()) all += " " + ir::to_string(layout_.mesh);
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.known_own) all += fmt::format(" {}", *routing_.known_own);
   if (routing_.imbalance != 1 || routing_.padded)

@@ -9,7 +9,7 @@ namespace lancet::cost {
 
 int hosts_of(int ranks, int local_ranks) { return (ranks + local_ranks - 1) / local_ranks; }
 
-int Layout::ranks_sharing_host(mesh::Axes axes) const {
+int Layout::ranks_sharing_host(ir::Axes axes) const {
   if (!even || hosts == 1) return 1;
   if (axes.empty()) return on_host() < ranks && on_host() * hosts == ranks ? on_host() : 1;
   LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
@@ -24,11 +24,11 @@ int Layout::ranks_sharing_host(mesh::Axes axes) const {
 }
 
 std::pair<int, int> Layout::hosts_of_stage(int stage) const {
-  const int of_stage = ranks / mesh[mesh::Axis::stage], first = stage * of_stage;
+  const int of_stage = ranks / mesh[ir::Axis::stage], first = stage * of_stage;
   return {first / on_host(), (first + of_stage - 1) / on_host()};
 }
 
-Layout Layout::group(mesh::Axes axes) const {
+Layout Layout::group(ir::Axes axes) const {
   if (axes.empty()) return *this;
   LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
   return group(mesh.group(0, axes));

@@ -19,11 +19,11 @@ class LoadedCosts final : public Costs {
     if (ms && ops::is_of_experts(instruction)) *ms *= load_.fullest;
     return ms;
   }
-  double all_to_all_ms(double bytes, mesh::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
-  double all_reduce_ms(double bytes, mesh::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
-  std::int64_t ranks_on_host(mesh::Axes group) const override { return even_.ranks_on_host(group); }
+  double all_to_all_ms(double bytes, ir::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
+  double all_reduce_ms(double bytes, ir::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
+  std::int64_t ranks_on_host(ir::Axes group) const override { return even_.ranks_on_host(group); }
   std::optional<std::int64_t> free_bytes() const override { return even_.free_bytes(); }
-  bool knows(mesh::Axes group) const override { return even_.knows(group); }
+  bool knows(ir::Axes group) const override { return even_.knows(group); }
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override {
     return even_.unknown_messages(instruction);
   }

@@ -96,14 +96,14 @@ std::optional<double> Profile::compute_ms(std::string_view op_key) const {
   return it == ops.end() ? std::nullopt : std::optional(it->second.ms);
 }
 
-std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes) {
+std::string group_key(const ir::Mesh& mesh, ir::Axes axes) {
   std::string key;
   int outer = mesh.ranks();
-  for (const mesh::Axis axis : mesh::all_axes) {
+  for (const ir::Axis axis : ir::all_axes) {
     const int inner = outer / mesh[axis];
     if (axes.has(axis) && mesh[axis] > 1) {
       if (!key.empty()) key += " x ";
-      key += std::string(mesh::name(axis)) + " " + std::to_string(mesh[axis]);
+      key += std::string(ir::name(axis)) + " " + std::to_string(mesh[axis]);
       if (inner > 1) key += " / " + std::to_string(inner);
     }
     outer = inner;
@@ -111,15 +111,15 @@ std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes) {
   return key;
 }
 
-mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes) {
-  return mesh.ranks() > 1 && mesh.size(axes) == mesh.ranks() ? mesh::Axes() : axes;
+ir::Axes measured_group(const ir::Mesh& mesh, ir::Axes axes) {
+  return mesh.ranks() > 1 && mesh.size(axes) == mesh.ranks() ? ir::Axes() : axes;
 }
 
-bool Profile::knows(mesh::Axes group) const {
+bool Profile::knows(ir::Axes group) const {
   return measured_group(mesh, group).empty() || network.groups.contains(group_key(mesh, group));
 }
 
-const CollectiveTimes& Profile::times_of(mesh::Axes group) const {
+const CollectiveTimes& Profile::times_of(ir::Axes group) const {
   if (measured_group(mesh, group).empty()) return network;
   const auto it = network.groups.find(group_key(mesh, group));
   LANCET_CHECK(it != network.groups.end(), "the profile has no times of {}", group_key(mesh, group));
@@ -135,7 +135,7 @@ Layout Profile::layout() const {
           .even = even_hosts && machine.device.local_ranks * cluster.hosts == cluster.ranks};
 }
 
-std::int64_t Profile::ranks_on_host(mesh::Axes group) const {
+std::int64_t Profile::ranks_on_host(ir::Axes group) const {
   return layout().ranks_sharing_host(measured_group(mesh, group));
 }
 
@@ -147,15 +147,15 @@ const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& r
 
 std::optional<std::string> Profile::unknown_messages(const ir::Instruction& instruction) const {
   if (auto unknown = Costs::unknown_messages(instruction)) return unknown;
-  const mesh::Axes group = ir::group_of(instruction);
+  const ir::Axes group = ir::group_of(instruction);
   const Reach reach = reach_of(instruction);
   if (reach.all() || points_of(times_of(group), reach)) return {};
   return fmt::format("messages '{}' over {}", to_string(reach),
-                     group.empty() ? "all ranks" : "the mesh's axes " + mesh::to_string(group));
+                     group.empty() ? "all ranks" : "the mesh's axes " + ir::to_string(group));
 }
 
 double Profile::message_ms(double bytes, const ir::Instruction& instruction) const {
-  const mesh::Axes group = ir::group_of(instruction);
+  const ir::Axes group = ir::group_of(instruction);
   if (const Reach reach = reach_of(instruction); !reach.all()) {
     const std::vector<Point>* points = points_of(times_of(group), reach);
     LANCET_CHECK(points, "the profile has no times of messages '{}'", to_string(reach));
@@ -168,11 +168,11 @@ double Profile::message_ms(double bytes, const ir::Instruction& instruction) con
   return all_to_all_ms(bytes, group);
 }
 
-double Profile::all_to_all_ms(double bytes, mesh::Axes group) const {
+double Profile::all_to_all_ms(double bytes, ir::Axes group) const {
   return machine.cluster.ranks == 1 ? 0 : interpolate(times_of(group).all_to_all, bytes);
 }
 
-double Profile::all_reduce_ms(double bytes, mesh::Axes group) const {
+double Profile::all_reduce_ms(double bytes, ir::Axes group) const {
   return machine.cluster.ranks == 1 ? 0 : interpolate(times_of(group).all_reduce, bytes);
 }
 

@@ -28,11 +28,11 @@ std::optional<double> SlowestCosts::op_ms(const ir::Program& program, const ir::
   return slowest_of(machines_, [&](const HardwareCosts& m) { return m.op_ms(program, instruction); });
 }
 
-double SlowestCosts::all_to_all_ms(double bytes, mesh::Axes group) const {
+double SlowestCosts::all_to_all_ms(double bytes, ir::Axes group) const {
   return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_to_all_ms(bytes, group); });
 }
 
-double SlowestCosts::all_reduce_ms(double bytes, mesh::Axes group) const {
+double SlowestCosts::all_reduce_ms(double bytes, ir::Axes group) const {
   return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_reduce_ms(bytes, group); });
 }
 

@@ -113,8 +113,8 @@ void SequenceOrder::fill(std::int64_t step, int micro, std::span<std::int32_t> n
 }
 
 SequenceOrder evaluation_order(const config::Config& config, int rank, int ranks) {
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  return {mesh.place(rank, mesh::batch_axes), mesh.size(mesh::batch_axes)};
+  const ir::Mesh mesh = config::mesh_of(config, ranks);
+  return {mesh.place(rank, ir::batch_axes), mesh.size(ir::batch_axes)};
 }
 
 SequenceOrder training_order(const config::Config& config, int rank, int ranks, std::int64_t sample_offset) {
@@ -149,8 +149,8 @@ Result<TokenizerId> tokenizer_of_training(const config::Config& config) {
 
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
                                                   int ranks, std::int64_t sample_offset) {
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  const int place = mesh.place(rank, mesh::batch_axes), shares = mesh.size(mesh::batch_axes);
+  const ir::Mesh mesh = config::mesh_of(config, ranks);
+  const int place = mesh.place(rank, ir::batch_axes), shares = mesh.size(ir::batch_axes);
   if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, place));
   LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * shares;
@@ -165,8 +165,8 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
                                                      int rank, int ranks) {
   if (config.data.synthetic || config.data.eval.empty()) return std::optional<Evaluation>();
   LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.eval));
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  const int place = mesh.place(rank, mesh::batch_axes), shares = mesh.size(mesh::batch_axes);
+  const ir::Mesh mesh = config::mesh_of(config, ranks);
+  const int place = mesh.place(rank, ir::batch_axes), shares = mesh.size(ir::batch_axes);
   const std::int64_t length = config.train.seq_len, rows = config.train.micro_batch_size * shares;
   LANCET_ASSIGN(Sampler sampler,
                 Sampler::make(std::move(file), {.seq_len = length, .global_batch = 1, .shuffle = false}));

@@ -7,9 +7,9 @@
 
 namespace lancet::ir {
 
-void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes) {
+void set_group(Attributes& attributes, const ir::Mesh& mesh, ir::Axes axes) {
   axes = axes & mesh.wide();
-  if (axes != mesh.wide()) attributes.set(axes_attribute, mesh::to_string(axes));
+  if (axes != mesh.wide()) attributes.set(axes_attribute, ir::to_string(axes));
 }
 
 std::string_view axes_text(const Instruction& instruction) {
@@ -17,14 +17,14 @@ std::string_view axes_text(const Instruction& instruction) {
   return instruction.attributes.text(axes_attribute);
 }
 
-mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh) {
-  const mesh::Axes named = group_of(instruction);
+ir::Axes group_of(const Instruction& instruction, const ir::Mesh& mesh) {
+  const ir::Axes named = group_of(instruction);
   return named.empty() ? mesh.wide() : named;
 }
 
-mesh::Axes group_of(const Instruction& instruction) {
+ir::Axes group_of(const Instruction& instruction) {
   const std::string_view text = axes_text(instruction);
-  return text.empty() ? mesh::Axes() : mesh::parse_axes(text).value();
+  return text.empty() ? ir::Axes() : ir::parse_axes(text).value();
 }
 
 std::string key_of(const Instruction& instruction) {
@@ -52,25 +52,25 @@ std::optional<std::vector<int>> parse_stages(std::string_view text) {
 
 }  // namespace
 
-std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank) {
+std::vector<int> ranks_of(std::string_view key, const ir::Mesh& mesh, int rank) {
   const std::size_t colon = key.find(':');
-  const mesh::Axes axes = mesh::parse_axes(key.substr(0, colon)).value();
+  const ir::Axes axes = ir::parse_axes(key.substr(0, colon)).value();
   std::vector<int> ranks = mesh.group(rank, axes.empty() ? mesh.wide() : axes);
   if (colon == key.npos) return ranks;
   const std::vector<int> stages = parse_stages(key.substr(colon + 1)).value();
   const auto within = [&](int other) {
-    return std::ranges::count(stages, mesh.coordinate(other, mesh::Axis::stage)) > 0;
+    return std::ranges::count(stages, mesh.coordinate(other, ir::Axis::stage)) > 0;
   };
   if (!within(rank)) return {rank};
   std::erase_if(ranks, [&](int other) { return !within(other); });
   return ranks;
 }
 
-std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream) {
-  const int stages = mesh[mesh::Axis::stage], stride = mesh.ranks() / stages;
+std::optional<int> neighbour(const ir::Mesh& mesh, int rank, Stream stream) {
+  const int stages = mesh[ir::Axis::stage], stride = mesh.ranks() / stages;
   const bool next = stream == Stream::send_next || stream == Stream::receive_next;
   if (stages == 1) return std::nullopt;
-  const int stage = mesh.coordinate(rank, mesh::Axis::stage);
+  const int stage = mesh.coordinate(rank, ir::Axis::stage);
   return rank + ((stage + (next ? 1 : stages - 1)) % stages - stage) * stride;
 }
 
@@ -86,17 +86,17 @@ bool has_sound_axes(const Instruction& instruction) {
     if (item.first != axes_attribute && item.first != stages_attribute) return true;
     const auto* text = std::get_if<std::string>(&item.second);
     if (item.first == stages_attribute) return text && parse_stages(*text);
-    const auto axes = text ? mesh::parse_axes(*text) : std::nullopt;
+    const auto axes = text ? ir::parse_axes(*text) : std::nullopt;
     return axes && !axes->empty();
   });
 }
 
-std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program) {
-  std::array<std::set<mesh::Axes>, stream_count> used;
+std::array<std::set<ir::Axes>, stream_count> used_axes(const Program& program) {
+  std::array<std::set<ir::Axes>, stream_count> used;
   const auto keys = used_keys(program);
   for (std::size_t stream = 0; stream < stream_count; ++stream)
     for (const std::string& key : keys[stream])
-      used[stream].insert(mesh::parse_axes(std::string_view(key).substr(0, key.find(':'))).value());
+      used[stream].insert(ir::parse_axes(std::string_view(key).substr(0, key.find(':'))).value());
   return used;
 }
 

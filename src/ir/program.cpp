@@ -110,8 +110,7 @@ TensorId Program::add_view(TensorType type, TensorId storage, std::optional<Slic
   return id;
 }
 
-TensorId Program::add_named(TensorKind kind, std::string name, TensorType type,
-                            std::optional<mesh::Sharding> sharding) {
+TensorId Program::add_named(TensorKind kind, std::string name, TensorType type, std::optional<ir::Sharding> sharding) {
   const TensorId id{static_cast<std::int32_t>(tensors.size())};
   LANCET_CHECK(names_.emplace(name, id).second, "two tensors are named @{}", name);
   const std::size_t dot = name.rfind('.');

@@ -43,7 +43,7 @@ std::string print_value(const AttributeValue& value) {
 // "bf16[64{data},256] partial{tensor}", or "bf16[64,256]" without a sharding.
 std::string print_type(const Tensor& tensor) {
   if (!tensor.sharding) return to_string(tensor.type);
-  std::string text = mesh::to_string(tensor.type.shape, *tensor.sharding);
+  std::string text = ir::to_string(tensor.type.shape, *tensor.sharding);
   text.insert(std::min(text.find(' '), text.size()), "]");
   return fmt::format("{}[{}", name(tensor.type.dtype), text);
 }
@@ -90,7 +90,7 @@ std::string print_header(const Program& program) {
 
 std::string print(const Tensor& named) {
   const std::string text = fmt::format("{} @{} : {}", name(named.kind), named.name, print_type(named));
-  return named.flat_shard.empty() ? text : text + fmt::format(" shard{{{}}}", mesh::to_string(named.flat_shard));
+  return named.flat_shard.empty() ? text : text + fmt::format(" shard{{{}}}", ir::to_string(named.flat_shard));
 }
 
 std::string print_outputs(const Program& program) {
@@ -245,28 +245,28 @@ std::string_view LineReader::dimension() {
 }
 
 // "64", or with axes "64{data,expert}".
-Result<mesh::Dimension> ProgramParser::dimension(LineReader& line) {
+Result<ir::Dimension> ProgramParser::dimension(LineReader& line) {
   const LineReader before = line;
   const std::string_view text = line.dimension();
   if (text.find('{') == std::string_view::npos) {
     line = before;
     LANCET_ASSIGN(const std::int64_t extent, line.integer());
-    return mesh::Dimension{extent};
+    return ir::Dimension{extent};
   }
-  auto dimension = mesh::parse_dimension(text);
+  auto dimension = ir::parse_dimension(text);
   if (!dimension) return before.error("an extent and different axes of the mesh such as 64{data,expert}");
   return std::move(*dimension);
 }
 
-Result<TensorType> ProgramParser::type(LineReader& line, std::optional<mesh::Sharding>& sharding) {
+Result<TensorType> ProgramParser::type(LineReader& line, std::optional<ir::Sharding>& sharding) {
   const LineReader before = line;
   const auto dtype = parse_dtype(line.word());
   if (!dtype) return before.error("a type such as f32[2,3]");
   LANCET_TRY(line.expect("["));
   Shape shape;
-  mesh::Sharding found;
+  ir::Sharding found;
   for (bool another = !line.accept("]"); another;) {
-    LANCET_ASSIGN(mesh::Dimension next, dimension(line));
+    LANCET_ASSIGN(ir::Dimension next, dimension(line));
     const std::int64_t extent = next.extent;
     if (extent < 0 || extent > (std::int64_t{1} << 40)) return before.error("extents of at least 0 and below 2^40");
     if (shape.rank() == Shape::max_rank) return before.error(fmt::format("at most {} axes", Shape::max_rank));
@@ -279,25 +279,25 @@ Result<TensorType> ProgramParser::type(LineReader& line, std::optional<mesh::Sha
     if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))
       return before.error("fewer than 2^50 elements");
   LANCET_ASSIGN(const bool whole, shares(line, found));
-  if (Status fits = mesh::check(shape, found); !fits.ok()) return before.error("a sharding that names an axis once");
+  if (Status fits = ir::check(shape, found); !fits.ok()) return before.error("a sharding that names an axis once");
   if (whole || !found.is_whole()) sharding = std::move(found);
   return TensorType{*dtype, shape};
 }
 
 // After the extents: "partial{data}", "whole" (true) or nothing.
-Result<bool> ProgramParser::shares(LineReader& line, mesh::Sharding& sharding) {
+Result<bool> ProgramParser::shares(LineReader& line, ir::Sharding& sharding) {
   if (sharding.is_whole() && line.accept("whole")) return true;
   LANCET_ASSIGN(sharding.partial, axes(line, "partial"));
   return false;
 }
 
-Result<mesh::Axes> ProgramParser::axes(LineReader& line, std::string_view word) {
+Result<ir::Axes> ProgramParser::axes(LineReader& line, std::string_view word) {
   const LineReader before = line;
-  if (!line.accept(std::string(word) + "{")) return mesh::Axes{};
-  const auto axes = mesh::parse_axes(line.rest().substr(0, line.rest().find('}')));
+  if (!line.accept(std::string(word) + "{")) return ir::Axes{};
+  const auto axes = ir::parse_axes(line.rest().substr(0, line.rest().find('}')));
   if (!axes || axes->empty())
     return before.error(fmt::format("axes of the mesh, outermost first, such as {}{{data,expert}}", word));
-  line.accept(mesh::to_string(*axes));
+  line.accept(ir::to_string(*axes));
   LANCET_TRY(line.expect("}"));
   return *axes;
 }
@@ -345,7 +345,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   std::string name(line.word());
   if (name.empty() || named_.contains(name)) return before.error("a new name");
   LANCET_TRY(line.expect(":"));
-  std::optional<mesh::Sharding> sharding;
+  std::optional<ir::Sharding> sharding;
   LANCET_ASSIGN(TensorType declared, type(line, sharding));
   const bool may_be_shard = *kind == TensorKind::state && declared.shape.rank() == 1 && !sharding;
   const TensorId id = program_.add_named(*kind, name, declared, std::move(sharding));
@@ -383,7 +383,7 @@ Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
   const bool is_carried = known != numbered_.end() && !is_view && carried_.contains(known->second.value);
   if (number < 0 || number > (1 << 30) || (known != numbered_.end() && !is_carried)) return before.error("a new value");
   LANCET_TRY(line.expect(":"));
-  std::optional<mesh::Sharding> sharding;
+  std::optional<ir::Sharding> sharding;
   LANCET_ASSIGN(TensorType made, type(line, sharding));
   TensorId storage;
   std::optional<Slice> slice;

@@ -55,10 +55,10 @@ class ProgramParser {
 
  private:
   // "bf16[64{data},512]" and what follows of its sharding, which is set if the text has one.
-  Result<TensorType> type(LineReader& line, std::optional<mesh::Sharding>& sharding);
-  Result<mesh::Dimension> dimension(LineReader& line);
-  Result<bool> shares(LineReader& line, mesh::Sharding& sharding);
-  Result<mesh::Axes> axes(LineReader& line, std::string_view word);  // "partial{data}" of that word; none: no axes
+  Result<TensorType> type(LineReader& line, std::optional<ir::Sharding>& sharding);
+  Result<ir::Dimension> dimension(LineReader& line);
+  Result<bool> shares(LineReader& line, ir::Sharding& sharding);
+  Result<ir::Axes> axes(LineReader& line, std::string_view word);  // "partial{data}" of that word; none: no axes
   Result<TensorId> tensor(LineReader& line);
   Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
   Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing

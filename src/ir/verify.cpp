@@ -38,7 +38,7 @@ class Verifier {
       if (tensor.storage.valid() && tensor.storage.index() >= program_.tensors.size())
         return internal_error(fmt::format("tensor %{} lives in a tensor that does not exist", tensor.number));
       if (!tensor.sharding) continue;
-      if (Status fits = mesh::check(tensor.type.shape, *tensor.sharding); !fits.ok())
+      if (Status fits = ir::check(tensor.type.shape, *tensor.sharding); !fits.ok())
         return internal_error(
             fmt::format("{}: {}", program_.display({static_cast<std::int32_t>(i)}), fits.error().message));
     }

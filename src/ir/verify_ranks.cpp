@@ -13,8 +13,7 @@ namespace {
 
 class Ranks final : public Meetings {
  public:
-  Ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh)
-      : plans_(plans), mesh_(mesh), order_(plans.size()) {}
+  Ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh) : plans_(plans), mesh_(mesh), order_(plans.size()) {}
 
   Status run() {
     LANCET_TRY(known_axes());
@@ -103,25 +102,25 @@ class Ranks final : public Meetings {
   }
 
   std::span<const Plan* const> plans_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   std::vector<std::vector<PlacedInstruction>> order_;  // by rank
   std::int64_t place_ = 0;
 };
 
-Status check_count(std::span<const Plan* const> plans, const mesh::Mesh& mesh) {
+Status check_count(std::span<const Plan* const> plans, const ir::Mesh& mesh) {
   if (int(plans.size()) == mesh.ranks()) return {};
   return internal_error(fmt::format("expected the plans of {} ranks, found {}", mesh.ranks(), plans.size()));
 }
 
 }  // namespace
 
-Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh) {
+Status verify_ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh) {
   LANCET_TRY(check_count(plans, mesh));
   return Ranks(plans, mesh).run();
 }
 
 Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
-                                                                   const mesh::Mesh& mesh) {
+                                                                   const ir::Mesh& mesh) {
   LANCET_TRY(check_count(plans, mesh));
   Ranks ranks(plans, mesh);
   LANCET_TRY(ranks.run());

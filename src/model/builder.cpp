@@ -25,7 +25,7 @@ std::vector<TensorId> Builder::emit(std::string_view op, std::vector<TensorId> o
 }
 
 void Builder::annotate(TensorId id, std::vector<Split> dimensions) {
-  program[id].sharding = mesh::Sharding{std::move(dimensions), {}};
+  program[id].sharding = ir::Sharding{std::move(dimensions), {}};
 }
 
 TensorId Builder::input(const std::string& name, Shape shape) {

@@ -12,10 +12,10 @@
 
 namespace lancet::model {
 
+using ir::Axis;
+using ir::Split;
 using ir::TensorId;
 using ir::TensorKind;
-using mesh::Axis;
-using mesh::Split;
 
 // Annotations: how a dimension is split, on any mesh.
 inline const Split whole{}, over_tensor{{Axis::tensor}}, over_experts{{Axis::expert}},

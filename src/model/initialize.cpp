@@ -24,9 +24,8 @@ class Draw {
     if (!parameter.is_experts) streams_.emplace_back(Philox(seed, stream_of(parameter.name)));
   }
 
-  void operator()(const std::vector<mesh::HeldRun>& held, std::span<float> values) const {
-    for (const mesh::HeldRun& run : held)
-      fill(run.whole, values.subspan(std::size_t(run.held), std::size_t(run.count)));
+  void operator()(const std::vector<ir::HeldRun>& held, std::span<float> values) const {
+    for (const ir::HeldRun& run : held) fill(run.whole, values.subspan(std::size_t(run.held), std::size_t(run.count)));
   }
 
  private:
@@ -53,7 +52,7 @@ class Draw {
 
 }  // namespace
 
-void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<mesh::HeldRun>& held,
+void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<ir::HeldRun>& held,
                 std::span<float> values) {
   LANCET_CHECK(std::int64_t(values.size()) == elements_of(held), "{}: {} elements are held, not {}", parameter.name,
                elements_of(held), values.size());
@@ -68,7 +67,7 @@ void initialize(const Parameter& parameter, std::uint64_t seed, const std::vecto
   // A value is a function of its element, so any division of the values among threads gives the same result.
   const auto fill = [&](std::size_t part) {
     const std::size_t begin = values.size() * part / parts, end = values.size() * (part + 1) / parts;
-    draw(mesh::of_held(held, {std::int64_t(begin), std::int64_t(end)}), values.subspan(begin, end - begin));
+    draw(ir::of_held(held, {std::int64_t(begin), std::int64_t(end)}), values.subspan(begin, end - begin));
   };
   std::vector<std::jthread> helpers;
   for (std::size_t part = 1; part < parts; ++part) helpers.emplace_back(fill, part);

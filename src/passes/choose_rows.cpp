@@ -12,13 +12,13 @@
 namespace lancet::passes {
 namespace {
 
-using mesh::Axes;
-using mesh::Mesh;
-using mesh::Sharding;
-using mesh::Split;
+using ir::Axes;
+using ir::Mesh;
+using ir::Sharding;
+using ir::Split;
 
 // Adds a mesh axis to a sharding as an entry of a row says; false if it does not fit what is there.
-bool place(Sharding& sharding, mesh::Axis axis, ops::Axis entry, std::int64_t blocks) {
+bool place(Sharding& sharding, ir::Axis axis, ops::Axis entry, std::int64_t blocks) {
   if (entry == ops::none) return true;
   if (entry == ops::partial || entry == ops::accumulated || entry == ops::once) {
     sharding.partial.add(axis);
@@ -65,7 +65,7 @@ void for_each_entry(const ShardedInstruction& at, const ops::PartitionRow& row, 
 
 // The numbers of blocks in which a row may split its dimension: those in which some tensor is split now. Only a
 // dimension that is the same in all tensors has others than the row's, and no placed row does: its shares are ranges.
-std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, mesh::Axis axis) {
+std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, ir::Axis axis) {
   std::set<std::int64_t> blocks{1};
   if (row.placed) return blocks;
   std::vector<ir::TensorType> operands, results;
@@ -85,16 +85,16 @@ std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::Pa
 }
 
 // One more axis of the mesh is among those whose ranks have the shares. Axes come outermost first, as in a sharding.
-void add_axis(ir::Attributes& attributes, mesh::Axis axis) {
+void add_axis(ir::Attributes& attributes, ir::Axis axis) {
   Axes axes;
-  if (attributes.has(ir::axes_attribute)) axes = *mesh::parse_axes(attributes.text(ir::axes_attribute));
+  if (attributes.has(ir::axes_attribute)) axes = *ir::parse_axes(attributes.text(ir::axes_attribute));
   axes.add(axis);
-  attributes.set(ir::axes_attribute, mesh::to_string(axes));
+  attributes.set(ir::axes_attribute, ir::to_string(axes));
 }
 
 // The share that a row makes of a share along one more axis of the mesh, if it fits.
 std::optional<Share> split(const ShardedInstruction& at, const Share& share, const ops::PartitionRow& row,
-                           mesh::Axis axis, std::int64_t blocks, const Mesh& mesh) {
+                           ir::Axis axis, std::int64_t blocks, const Mesh& mesh) {
   Share result{share.operands, share.results, ops::attributes_of_share(row, share.attributes, mesh[axis])};
   if (row.placed) add_axis(result.attributes, axis);
   bool fits = true;
@@ -122,10 +122,10 @@ std::string key(const ShardedOperand& operand, const Sharding& from, const Shard
   add(operand.slots.filled);
   for (const std::int64_t extent : type.shape.span()) add(extent);
   for (const Sharding* sharding : {&from, &to}) {
-    bytes += mesh::to_string(sharding->partial);
+    bytes += ir::to_string(sharding->partial);
     for (const Split& split : sharding->dimensions) {
       bytes += '|';
-      for (const mesh::Axis axis : split.axes) bytes += char(axis);
+      for (const ir::Axis axis : split.axes) bytes += char(axis);
       if (split.blocks > 1) add(split.blocks);
     }
     bytes += ';';
@@ -142,8 +142,8 @@ Result<Share> RowChooser::choose(const ShardedInstruction& at) {
   for (const ShardedOperand& result : at.results)
     share.results.push_back(Sharding::whole(std::size_t(result.type.shape.rank())));
   Axes axes;
-  for (const mesh::Axis axis : mesh::all_axes) {
-    if (mesh_[axis] == 1 || axis == mesh::Axis::stage) continue;  // no tensor is split over stages: check_sharding()
+  for (const ir::Axis axis : ir::all_axes) {
+    if (mesh_[axis] == 1 || axis == ir::Axis::stage) continue;  // no tensor is split over stages: check_sharding()
     axes.add(axis);
     Share best = share;
     auto least = price(at, share, axes);
@@ -194,7 +194,7 @@ std::optional<RowChooser::Price> RowChooser::price_of(const ShardedOperand& oper
     const Sharding there = restrict(other, axes);
     Price found = is_result ? price_of(operand, sharding, there) : price_of(operand, there, sharding);
     found.gathered =
-        operand.is_parameter && there.used().has(mesh::Axis::tensor) && !sharding.used().has(mesh::Axis::tensor);
+        operand.is_parameter && there.used().has(ir::Axis::tensor) && !sharding.used().has(ir::Axis::tensor);
     if (operand.pinned && found.steps > 0) continue;
     if (std::isinf(found.cost)) continue;
     if (!least || found < *least) least = found;

@@ -24,11 +24,11 @@ namespace lancet::passes {
 
 // An operand or a result of an instruction.
 struct ShardedOperand {
-  ir::TensorType type;                         // of the whole tensor
-  std::vector<mesh::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
-                                               // gets, or none if no instruction reads it
-  SlotUse slots = {};                          // which steps it may take
-  bool pinned = false;                         // its memory is a state or a parameter: it cannot change its sharding
+  ir::TensorType type;                       // of the whole tensor
+  std::vector<ir::Sharding> shardings = {};  // of an operand: in which it is at hand; of a result: the one that it
+                                             // gets, or none if no instruction reads it
+  SlotUse slots = {};                        // which steps it may take
+  bool pinned = false;                       // its memory is a state or a parameter: it cannot change its sharding
   bool is_parameter = false;
 };
 
@@ -39,14 +39,14 @@ struct ShardedInstruction {
 
 // What one rank executes.
 struct Share {
-  std::vector<mesh::Sharding> operands, results;  // that it takes and makes
+  std::vector<ir::Sharding> operands, results;  // that it takes and makes
   ir::Attributes attributes;
 };
 
 class RowChooser {
  public:
   // The costs of equal steps are equal: they are asked for once.
-  RowChooser(const mesh::Mesh& mesh, ReshardCost cost) : mesh_(mesh), cost_(std::move(cost)) {}
+  RowChooser(const ir::Mesh& mesh, ReshardCost cost) : mesh_(mesh), cost_(std::move(cost)) {}
 
   // Mesh axes are chosen for one after the other, outermost first. Error: an operand would have to change its sharding
   // and cannot.
@@ -63,13 +63,13 @@ class RowChooser {
     int steps = 0;
     friend auto operator<=>(const Price&, const Price&) = default;
   };
-  std::optional<Price> price(const ShardedInstruction& instruction, const Share& share, mesh::Axes axes);
-  std::optional<Price> price_of(const ShardedOperand& operand, const mesh::Sharding& sharding, bool is_result,
-                                mesh::Axes axes);
+  std::optional<Price> price(const ShardedInstruction& instruction, const Share& share, ir::Axes axes);
+  std::optional<Price> price_of(const ShardedOperand& operand, const ir::Sharding& sharding, bool is_result,
+                                ir::Axes axes);
   // Infinite if there is no way.
-  const Price& price_of(const ShardedOperand& operand, const mesh::Sharding& from, const mesh::Sharding& to);
+  const Price& price_of(const ShardedOperand& operand, const ir::Sharding& from, const ir::Sharding& to);
 
-  mesh::Mesh mesh_;
+  ir::Mesh mesh_;
   ReshardCost cost_;
   std::map<std::string, Price> prices_;
 };

@@ -33,7 +33,7 @@ struct Block {
 class Fold {
  public:
   // instructions: those of one repeat. Their first begins it.
-  Fold(ir::Program& program, const mesh::Mesh& mesh, std::vector<Instruction> instructions)
+  Fold(ir::Program& program, const ir::Mesh& mesh, std::vector<Instruction> instructions)
       : program_(program), mesh_(mesh), begin_(instructions.front()), body_(std::move(instructions)) {
     LANCET_CHECK(ops::op(begin_.op).begins_repeat, "a repeat at {} begins with {}", begin_.label, begin_.op);
     body_.erase(body_.begin());
@@ -107,17 +107,17 @@ class Fold {
   // body without collectives, where one rank has all experts of a layer, is met by no other rank, least of all by one
   // of another stage.
   void set_axes(Instruction& repeat) const {
-    mesh::Axes axes;
+    ir::Axes axes;
     for (const Instruction& part : body_)
       if (part.stream != ir::Stream::compute) axes = axes | ir::group_of(part, mesh_);
     if (!axes.empty())
       ir::set_group(repeat.attributes, mesh_, axes);
-    else if (mesh_[mesh::Axis::stage] > 1)
-      repeat.attributes.set(ir::axes_attribute, std::string(mesh::name(mesh::Axis::expert)));
+    else if (mesh_[ir::Axis::stage] > 1)
+      repeat.attributes.set(ir::axes_attribute, std::string(ir::name(ir::Axis::expert)));
   }
 
   ir::Program& program_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   const Instruction begin_;
   std::vector<Instruction> body_;
   std::vector<Block> blocks_;
@@ -129,7 +129,7 @@ bool has_unfolded_repeats(const ir::Program& program) {
   return std::ranges::any_of(program.instructions, [](const Instruction& at) { return at.repeated > 0; });
 }
 
-ir::Program fold_repeats(const ir::Program& program, const mesh::Mesh& mesh) {
+ir::Program fold_repeats(const ir::Program& program, const ir::Mesh& mesh) {
   ir::Program result = program.without_instructions();
   std::map<std::int32_t, std::size_t> left;  // by repeat: its instructions that are still to come
   for (const Instruction& at : program.instructions)

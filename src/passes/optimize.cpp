@@ -57,7 +57,7 @@ class Optimize {
   struct Update {
     TensorId parameter, gradient;
     // Of a flat shard: the group of ranks among which the elements are divided, and their number. Else empty.
-    mesh::Axes group = {};
+    ir::Axes group = {};
     ops::Attributes sharing = {};
     bool sharded() const { return !group.empty(); }
   };
@@ -108,20 +108,20 @@ class Optimize {
   }
 
   // The axes among whose ranks the elements of the gradient are divided.
-  mesh::Axes divided(const Update& update) const {
+  ir::Axes divided(const Update& update) const {
     const auto& sharding = program_[update.parameter].sharding;
-    return update.group | (sharding ? sharding->used() : mesh::Axes{});
+    return update.group | (sharding ? sharding->used() : ir::Axes{});
   }
 
   // Sums that wait for an all-reduce come first.
   TensorId clip_scale() {
-    std::map<mesh::Axes, std::vector<TensorId>, std::greater<>> gradients;
+    std::map<ir::Axes, std::vector<TensorId>, std::greater<>> gradients;
     for (const Update& update : updates_)
       if (std::ranges::count(options_.uncounted, program_[update.parameter].name) == 0)
         gradients[divided(update)].push_back(update.gradient);
     std::vector<TensorId> sums;
     for (const auto& [group, all] : gradients) {
-      std::string label = "norm." + (group.empty() ? "whole" : mesh::to_string(group));
+      std::string label = "norm." + (group.empty() ? "whole" : ir::to_string(group));
       std::ranges::replace(label, ',', '.');
       sums.push_back(ops::append(program_, "squared_norm", all, {}, Role::update, label)[0]);
       if (group.empty()) continue;
@@ -129,7 +129,7 @@ class Optimize {
       ir::set_group(attributes, options_.mesh, group);
       sums.back() = ops::append(program_, "all_reduce", {sums.back()}, attributes, Role::sync, label)[0];
     }
-    if (options_.mesh[mesh::Axis::stage] > 1) sums = {sum_over_stages(sums)};
+    if (options_.mesh[ir::Axis::stage] > 1) sums = {sum_over_stages(sums)};
     const TensorId clip =
         ops::append(program_, "clip_scale", sums, {{"max_norm", options_.clip_grad}}, Role::update, "norm")[0];
     program_.add_output("grad_norm", clip);
@@ -141,7 +141,7 @@ class Optimize {
     for (std::size_t i = 1; i < sums.size(); ++i)
       sum = ops::append(program_, "add", {sum, sums[i]}, {}, Role::update, "norm")[0];
     ops::Attributes attributes;
-    ir::set_group(attributes, options_.mesh, {mesh::Axis::stage});
+    ir::set_group(attributes, options_.mesh, {ir::Axis::stage});
     return ops::append(program_, "all_reduce", {sum}, attributes, Role::sync, "norm.stage")[0];
   }
 
@@ -224,9 +224,9 @@ class Optimize {
 
   ir::Program program_;
   const OptimizeOptions& options_;
-  std::vector<Update> updates_, balances_;                                 // balances_: of counts
-  std::vector<bool> is_weight_;                                            // by tensor
-  std::map<mesh::Axes, std::map<DType, Bucket>, std::greater<>> buckets_;  // by group and type
+  std::vector<Update> updates_, balances_;                               // balances_: of counts
+  std::vector<bool> is_weight_;                                          // by tensor
+  std::map<ir::Axes, std::map<DType, Bucket>, std::greater<>> buckets_;  // by group and type
   std::int64_t bucket_bytes_ = 0;
   int gathers_ = 0;
 };

@@ -26,12 +26,12 @@ namespace lancet::passes {
 namespace {
 
 using ir::Instruction;
+using ir::Sharding;
 using ir::TensorId;
-using mesh::Sharding;
 
 class PartitionSpmd {
  public:
-  PartitionSpmd(const ir::Program& logical, const mesh::Mesh& mesh, const ReshardCost& cost)
+  PartitionSpmd(const ir::Program& logical, const ir::Mesh& mesh, const ReshardCost& cost)
       : logical_(logical), mesh_(mesh), cost_(cost), rows_(mesh, cost), ragged_(logical) {}
 
   Result<ir::Program> run() {
@@ -104,7 +104,7 @@ class PartitionSpmd {
   }
 
   // The sharding, partial over those of the axes that do not split it.
-  static Sharding left_partial(Sharding sharding, mesh::Axes partial) {
+  static Sharding left_partial(Sharding sharding, ir::Axes partial) {
     sharding.partial = sharding.partial | (partial - sharding.used());
     return sharding;
   }
@@ -119,7 +119,7 @@ class PartitionSpmd {
   }
 
   std::string shown(TensorId id, const Sharding& sharding) const {
-    return mesh::to_string(logical_.type(id).shape, sharding);
+    return ir::to_string(logical_.type(id).shape, sharding);
   }
 
   const Sharding& sharding(TensorId id) const { return shardings_[id.index()]; }
@@ -323,7 +323,7 @@ class PartitionSpmd {
 
   // The shards that a buffer's experts and slots make together.
   std::int64_t shards_of(const Sharding& buffer) const {
-    return mesh::shards(buffer.dimensions[0], mesh_) * mesh::shards(buffer.dimensions[1], mesh_);
+    return ir::shards(buffer.dimensions[0], mesh_) * ir::shards(buffer.dimensions[1], mesh_);
   }
 
   // Counts travel before their first reader, so that no all-to-all waits for them.
@@ -340,14 +340,14 @@ class PartitionSpmd {
     for (const ir::Output& output : logical_.outputs) {
       const Sharding there = leaving(output.tensor);
       const TensorId id = version(output.tensor, there, ir::Role::forward, output.name);
-      const mesh::Axes summed = adds_up_[output.tensor.index()] ? there.used() : there.partial;
+      const ir::Axes summed = adds_up_[output.tensor.index()] ? there.used() : there.partial;
       if (!summed.empty()) result_[id].sharding = left_partial(Sharding::whole(there.dimensions.size()), summed);
       result_.add_output(output.name, id);
     }
   }
 
   const ir::Program& logical_;
-  const mesh::Mesh mesh_;
+  const ir::Mesh mesh_;
   const ReshardCost& cost_;
   RowChooser rows_;
   const RaggedTensors ragged_;
@@ -366,7 +366,7 @@ class PartitionSpmd {
 
 }  // namespace
 
-Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh, const ReshardCost& cost) {
+Result<ir::Program> partition_spmd(const ir::Program& logical, const ir::Mesh& mesh, const ReshardCost& cost) {
   return PartitionSpmd(logical, mesh, cost).run();
 }
 

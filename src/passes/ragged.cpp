@@ -11,8 +11,8 @@
 namespace lancet::passes {
 namespace {
 
+using ir::Sharding;
 using ir::TensorId;
-using mesh::Sharding;
 using Use = SlotUse::Kind;
 
 constexpr int of_experts = 0, of_slots = 1;  // dimensions of a buffer
@@ -49,7 +49,7 @@ double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cos
 }
 
 Sharding sharding_of_counts(const Sharding& buffer) {
-  return {{buffer.dimensions[of_experts], {}}, mesh::Axes(buffer.dimensions[of_slots].axes)};
+  return {{buffer.dimensions[of_experts], {}}, ir::Axes(buffer.dimensions[of_slots].axes)};
 }
 
 RaggedTensors::RaggedTensors(const ir::Program& program)
@@ -95,7 +95,7 @@ void RaggedTensors::add_buffer(TensorId buffer, TensorId counts) {
   buffers_[counts.index()].push_back(buffer);
 }
 
-Result<Sharding> RaggedTensors::sharding_on(const ir::Program& program, TensorId id, const mesh::Mesh& mesh) const {
+Result<Sharding> RaggedTensors::sharding_on(const ir::Program& program, TensorId id, const ir::Mesh& mesh) const {
   const ir::TensorType& type = program.type(id);
   if (const Status fits = check_sharding(type, *program[id].sharding, mesh); !fits.ok())
     return config_error(fmt::format("{}: {}", program.display(id), fits.error().message));
@@ -104,7 +104,7 @@ Result<Sharding> RaggedTensors::sharding_on(const ir::Program& program, TensorId
                         use(id).kind == Use::windows;
   if (sharding.partial.empty() || has_sums) return sharding;
   return config_error(fmt::format("{}: expected a tensor of f32 or bf16 where it is partial over {}, found {}",
-                                  program.display(id), mesh::to_string(sharding.partial), name(type.dtype)));
+                                  program.display(id), ir::to_string(sharding.partial), name(type.dtype)));
 }
 
 Status RaggedTensors::check(const ir::Program& program, const std::vector<Sharding>& shardings) const {
@@ -114,11 +114,11 @@ Status RaggedTensors::check(const ir::Program& program, const std::vector<Shardi
         const Sharding& split = shardings[id.index()];
         auto refusal = [&](std::string_view expected) {
           return config_error(fmt::format("{}: expected {}, found {} {}", at.label, expected, program.display(id),
-                                          mesh::to_string(program.type(id).shape, split)));
+                                          ir::to_string(program.type(id).shape, split)));
         };
         if (use(id).kind == Use::buffer && split.dimensions[of_experts].axes.size() > 1)
           return refusal("experts over one axis of the mesh");
-        if (use(id).kind == Use::slots && split.used().has(mesh::Axis::tensor))
+        if (use(id).kind == Use::slots && split.used().has(ir::Axis::tensor))
           return refusal("a gate whose tokens are not split over tensor");
       }
   return {};

@@ -37,7 +37,7 @@ struct SlotUse {
 double step_cost(const SlotUse& use, const Reshard& step, const ReshardCost& cost);
 
 // The sharding of the counts that goes with a buffer's.
-mesh::Sharding sharding_of_counts(const mesh::Sharding& buffer);
+ir::Sharding sharding_of_counts(const ir::Sharding& buffer);
 
 // The tensors of a logical Program that are about slots, from the op table. InternalError: a buffer with two counts.
 class RaggedTensors {
@@ -58,10 +58,10 @@ class RaggedTensors {
   // The sharding that a tensor of the program has, without the axes that are not wide on the mesh. Errors
   // (ExitCode::config), with the tensor's name: those of check_sharding() (reshard_steps.h), and a partial sum of
   // integers other than counts, which all_to_all_counts sums; no other collective sums integers.
-  Result<mesh::Sharding> sharding_on(const ir::Program& program, ir::TensorId id, const mesh::Mesh& mesh) const;
+  Result<ir::Sharding> sharding_on(const ir::Program& program, ir::TensorId id, const ir::Mesh& mesh) const;
 
   // Errors (ExitCode::config): experts that are split over several axes, or tokens of a gate over `tensor`.
-  Status check(const ir::Program& program, const std::vector<mesh::Sharding>& shardings) const;
+  Status check(const ir::Program& program, const std::vector<ir::Sharding>& shardings) const;
 
  private:
   void add(const ir::Program& program, const ir::Instruction& instruction);

@@ -17,12 +17,12 @@
 namespace lancet::passes {
 namespace {
 
+using ir::Axes;
+using ir::Axis;
+using ir::Mesh;
+using ir::Sharding;
+using ir::Split;
 using ir::TensorType;
-using mesh::Axes;
-using mesh::Axis;
-using mesh::Mesh;
-using mesh::Sharding;
-using mesh::Split;
 using Kind = Reshard::Kind;
 
 constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
@@ -164,7 +164,7 @@ class Search {
       Sharding after = here;
       after.partial = here.partial - summed;
       std::vector<Axis> run;
-      for (const Axis axis : mesh::all_axes)
+      for (const Axis axis : ir::all_axes)
         if (summed.has(axis)) run.push_back(axis);
       step(at, {.kind = Kind::sum_shards, .axes = summed}, after);
       for (int d = 0; d < int(here.dimensions.size()); ++d)
@@ -195,7 +195,7 @@ class Search {
   // All sets of some of these axes, but the empty one.
   static std::vector<Axes> subsets(Axes all) {
     std::vector<Axes> sets{Axes{}};
-    for (const Axis axis : mesh::all_axes) {
+    for (const Axis axis : ir::all_axes) {
       if (!all.has(axis)) continue;
       for (std::size_t i = 0, count = sets.size(); i < count; ++i) {
         sets.push_back(sets[i]);
@@ -246,10 +246,10 @@ std::string_view name(Reshard::Kind kind) {
   return names[std::size_t(kind)];
 }
 
-ir::Attributes attributes(const Reshard& step, const mesh::Mesh& mesh) {
+ir::Attributes attributes(const Reshard& step, const ir::Mesh& mesh) {
   ir::Attributes result;
   if (is_local(step.kind))
-    result.set(ir::axes_attribute, mesh::to_string(step.axes));
+    result.set(ir::axes_attribute, ir::to_string(step.axes));
   else
     ir::set_group(result, mesh, step.axes);
   if (step.kind == Kind::one_summand) return result;

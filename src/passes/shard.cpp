@@ -21,11 +21,11 @@
 namespace lancet::passes {
 namespace {
 
+using ir::Axes;
 using ir::Instruction;
+using ir::Sharding;
 using ir::Tensor;
 using ir::TensorId;
-using mesh::Axes;
-using mesh::Sharding;
 using ops::PartitionRow;
 
 constexpr int levels = 3;
@@ -38,14 +38,14 @@ int level_of(const ops::OpDef& op, const PartitionRow& row) {
 
 bool sums(ops::Axis result) { return result == ops::partial || result == ops::accumulated; }
 
-bool begins_with(const std::vector<mesh::Axis>& axes, const std::vector<mesh::Axis>& first) {
+bool begins_with(const std::vector<ir::Axis>& axes, const std::vector<ir::Axis>& first) {
   return axes.size() >= first.size() && std::equal(first.begin(), first.end(), axes.begin());
 }
 
 class Spreading {
  public:
   // All tensors of the program have a sharding; those that are fixed keep theirs.
-  Spreading(ir::Program program, std::vector<bool> fixed, const mesh::Mesh& mesh)
+  Spreading(ir::Program program, std::vector<bool> fixed, const ir::Mesh& mesh)
       : program_(std::move(program)), fixed_(std::move(fixed)), mesh_(mesh) {
     for (const Instruction& at : program_.instructions) rules_.push_back(rules_of(at));
   }
@@ -101,7 +101,7 @@ class Spreading {
   bool forward(const Instruction& at, const Rule& rule) {
     const PartitionRow& row = *rule.row;
     const std::vector<Entry> from = split_entries(at.operands, row.operands);
-    const mesh::Split split = finest(from, rule);
+    const ir::Split split = finest(from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& to : split_entries(at.results, row.results)) changed |= refine(at, row, to, split);
@@ -119,7 +119,7 @@ class Spreading {
     const std::vector<Entry> to = split_entries(at.operands, row.operands);
     std::vector<Entry> from = split_entries(at.results, row.results);
     from.insert(from.end(), to.begin(), to.end());
-    const mesh::Split split = finest(from, rule);
+    const ir::Split split = finest(from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& entry : to) changed |= refine(at, row, entry, split);
@@ -140,37 +140,37 @@ class Spreading {
   }
 
   // How the row's index is split in the entry's tensor: blocks are those beside the ones that the row itself names.
-  mesh::Split split_of(const Entry& entry, const Rule& rule) {
-    mesh::Split split = sharding(entry.tensor).dimensions[index(entry)];
+  ir::Split split_of(const Entry& entry, const Rule& rule) {
+    ir::Split split = sharding(entry.tensor).dimensions[index(entry)];
     const std::int64_t blocks = ops::blocks_of(entry.axis);
     if (split.blocks % blocks != 0) return {};
     split.blocks /= blocks;
-    return split.blocks == 1 || rule.in_blocks ? split : mesh::Split{};
+    return split.blocks == 1 || rule.in_blocks ? split : ir::Split{};
   }
 
   // The split into the most axes, of equals the first.
-  mesh::Split finest(const std::vector<Entry>& entries, const Rule& rule) {
-    mesh::Split best;
+  ir::Split finest(const std::vector<Entry>& entries, const Rule& rule) {
+    ir::Split best;
     for (const Entry& entry : entries)
-      if (mesh::Split split = split_of(entry, rule); split.axes.size() > best.axes.size()) best = std::move(split);
+      if (ir::Split split = split_of(entry, rule); split.axes.size() > best.axes.size()) best = std::move(split);
     return best;
   }
 
   // Gives the entry's dimension as many more axes of the split, outermost first, as are free in its tensor and divide
   // the instruction. True if that is at least one.
-  bool refine(const Instruction& at, const PartitionRow& row, const Entry& entry, const mesh::Split& split) {
+  bool refine(const Instruction& at, const PartitionRow& row, const Entry& entry, const ir::Split& split) {
     if (fixed_[entry.tensor.index()]) return false;
     Sharding& whole = sharding(entry.tensor);
-    mesh::Split& current = whole.dimensions[index(entry)];
-    mesh::Split finer{current.axes, split.blocks * ops::blocks_of(entry.axis)};
+    ir::Split& current = whole.dimensions[index(entry)];
+    ir::Split finer{current.axes, split.blocks * ops::blocks_of(entry.axis)};
     if (!current.axes.empty() && finer.blocks != current.blocks) return false;
     if (!begins_with(split.axes, current.axes)) return false;
     const std::int64_t extent = program_.type(entry.tensor).shape[int(index(entry))];
     while (finer.axes.size() < split.axes.size()) {
-      const mesh::Axis next = split.axes[finer.axes.size()];
+      const ir::Axis next = split.axes[finer.axes.size()];
       finer.axes.push_back(next);
-      if (whole.used().has(next) || !mesh::divides({extent, finer}, mesh_) ||
-          !ops::has_shares(program_, at, row, mesh::shards(finer, mesh_))) {
+      if (whole.used().has(next) || !ir::divides({extent, finer}, mesh_) ||
+          !ops::has_shares(program_, at, row, ir::shards(finer, mesh_))) {
         finer.axes.pop_back();
         break;
       }
@@ -183,13 +183,13 @@ class Spreading {
   // The axes along which every operand that has the row's index is split alike.
   Axes axes_in_common(const Instruction& at, const Rule& rule, const std::vector<Entry>& operands) {
     if (operands.empty()) return {};
-    mesh::Split common = split_of(operands[0], rule);
+    ir::Split common = split_of(operands[0], rule);
     for (const Entry& entry : operands) {
-      const mesh::Split other = split_of(entry, rule);
+      const ir::Split other = split_of(entry, rule);
       if (other.blocks != common.blocks) return {};
       while (!begins_with(other.axes, common.axes)) common.axes.pop_back();
     }
-    while (!common.axes.empty() && !ops::has_shares(program_, at, *rule.row, mesh::shards(common, mesh_)))
+    while (!common.axes.empty() && !ops::has_shares(program_, at, *rule.row, ir::shards(common, mesh_)))
       common.axes.pop_back();
     return Axes(common.axes);
   }
@@ -222,13 +222,13 @@ class Spreading {
     const std::vector<Entry> results = split_entries(at.results, row.results);
     entries.insert(entries.end(), results.begin(), results.end());
     for (const Entry& entry : entries) {
-      const std::int64_t n = mesh::shards(split_of(entry, rule), mesh_);
+      const std::int64_t n = ir::shards(split_of(entry, rule), mesh_);
       if (ops::has_shares(program_, at, row, n)) continue;
       for (const std::string_view attribute : row.divided)
         if (const std::int64_t value = at.attributes.integer(attribute, 0); value % n != 0)
           return config_error(fmt::format("{} at {}: expected a multiple of {} {}, since {} is {}, found {}", at.op,
                                           at.label, n, attribute, program_.display(entry.tensor),
-                                          mesh::to_string(program_.type(entry.tensor).shape, sharding(entry.tensor)),
+                                          ir::to_string(program_.type(entry.tensor).shape, sharding(entry.tensor)),
                                           value));
     }
     return {};
@@ -237,12 +237,12 @@ class Spreading {
   ir::Program program_;
   const std::vector<bool> fixed_;         // by tensor
   std::vector<std::vector<Rule>> rules_;  // by instruction
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
 };
 
 }  // namespace
 
-Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh) {
+Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh) {
   ir::Program program = logical;
   const RaggedTensors ragged(logical);
   std::vector<bool> fixed(program.tensors.size());

@@ -51,7 +51,7 @@ ops::Attributes of_type(const ir::TensorType& type) {
 // What is cut, and where: the same for all stages.
 struct Layout {
   const ir::Program& program;
-  const mesh::Mesh& mesh;
+  const ir::Mesh& mesh;
   int stages;
   int laps;                            // the chunks of a stage
   std::vector<std::size_t> made;       // by tensor: the instruction that makes it; the number of instructions: none
@@ -64,10 +64,10 @@ struct Layout {
   std::vector<Gradient> gradients;               // each chunk's sum of a parameter's gradient
   std::map<TensorId, std::vector<int>> holders;  // of parameters with gradients: the stages, ascending
 
-  Layout(const ir::Program& cut, const mesh::Mesh& of, std::span<const int> first_blocks)
+  Layout(const ir::Program& cut, const ir::Mesh& of, std::span<const int> first_blocks)
       : program(cut),
         mesh(of),
-        stages(of[mesh::Axis::stage]),
+        stages(of[ir::Axis::stage]),
         laps(int(first_blocks.size()) / stages),
         made(makers_of(cut)) {
     for (const int block : blocks_of(program))
@@ -269,10 +269,10 @@ class Stage {
     ops::Attributes attributes;
     const bool all = int(holders.size()) == cut_.stages;
     if (all) {
-      ir::set_group(attributes, cut_.mesh, {mesh::Axis::stage});
+      ir::set_group(attributes, cut_.mesh, {ir::Axis::stage});
       return attributes;
     }
-    attributes.set(ir::axes_attribute, std::string(mesh::name(mesh::Axis::stage)));
+    attributes.set(ir::axes_attribute, std::string(ir::name(ir::Axis::stage)));
     attributes.set(ir::stages_attribute, fmt::format("{}", fmt::join(holders, ",")));
     return attributes;
   }
@@ -291,9 +291,9 @@ class Stage {
       const int chunk = cut_.is_made(output.tensor) ? cut_.chunk_of(output.tensor) : 0;
       const TensorId id = none == no_shares_.end() ? now(chunk, output.tensor) : none->second;
       if (is_share(output.kind)) {
-        mesh::Sharding sharding =
-            source_[output.tensor].sharding.value_or(mesh::Sharding::whole(source_.type(output.tensor).shape.rank()));
-        sharding.partial.add(mesh::Axis::stage);
+        ir::Sharding sharding =
+            source_[output.tensor].sharding.value_or(ir::Sharding::whole(source_.type(output.tensor).shape.rank()));
+        sharding.partial.add(ir::Axis::stage);
         program()[id].sharding = sharding;
       } else if (!is_output_here(output, id)) {
         continue;
@@ -316,9 +316,9 @@ class Stage {
 
 }  // namespace
 
-std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
+std::vector<StageProgram> cut_stages(const ir::Program& program, const ir::Mesh& mesh,
                                      std::span<const int> first_blocks) {
-  if (mesh[mesh::Axis::stage] == 1) return {{program}};
+  if (mesh[ir::Axis::stage] == 1) return {{program}};
   const Layout cut(program, mesh, first_blocks);
   std::vector<StageProgram> result;
   for (int stage = 0; stage < cut.stages; ++stage) result.push_back(Stage(cut, stage).run());

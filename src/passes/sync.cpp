@@ -18,12 +18,12 @@
 namespace lancet::passes {
 namespace {
 
+using ir::Axes;
 using ir::TensorId;
-using mesh::Axes;
 
 class Sync {
  public:
-  Sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+  Sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
        const GradientSums& sums)
       : source_(program), mesh_(mesh), sums_(sums), counted_(ops::find_counted(program)), with_gradients_(gradients) {
     result_ = program.without_instructions();
@@ -114,7 +114,7 @@ class Sync {
   }
 
   const ir::Program& source_;
-  const mesh::Mesh mesh_;
+  const ir::Mesh mesh_;
   const GradientSums sums_;
   const std::vector<bool> counted_;  // by tensor
   const bool with_gradients_;
@@ -126,7 +126,7 @@ class Sync {
 
 }  // namespace
 
-ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+ir::Program sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
                  const GradientSums& sums) {
   return Sync(program, mesh, bucket_bytes, gradients, sums).run();
 }

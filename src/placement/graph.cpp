@@ -9,7 +9,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/passes/passes.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/planner/from_config.h"
 #include "together.h"
 
 namespace lancet::placement {
@@ -127,10 +127,10 @@ ModelGraph program_graph(const ir::Program& program, const Cluster& cluster, Tas
 
 Result<ModelGraph> model_graph(const config::Config& config, const Cluster& cluster, Task task) {
   if (task == Task::training) {
-    LANCET_ASSIGN(const std::vector<ir::Program> steps, planning::programs_to_profile(config, 1, 1));
+    LANCET_ASSIGN(const std::vector<ir::Program> steps, planner::programs_to_profile(config, 1, 1));
     return program_graph(steps.front(), cluster, task);
   }
-  LANCET_ASSIGN(ir::Program forward, planning::rank_forward(config, model::Mode::evaluate, 1));
+  LANCET_ASSIGN(ir::Program forward, planner::rank_forward(config, model::Mode::evaluate, 1));
   if (passes::has_unfolded_repeats(forward)) forward = passes::fold_repeats(forward, config::mesh_of(config, 1));
   return program_graph(forward, cluster, task);
 }

@@ -16,8 +16,8 @@
 #include "lancet/base/clock.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
-#include "lancet/planning/planned_step.h"
-#include "lancet/planning/run_plans.h"
+#include "lancet/run/planned_step.h"
+#include "lancet/run/run_plans.h"
 #include "lancet/schedule/plan_memory.h"
 
 namespace lancet::placement {
@@ -380,14 +380,14 @@ Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
   config.emulated.hardware = result.hardware;
   config.mesh.stage = stages;
   if (stages > 1) config.mesh.stage_blocks.assign(split.blocks.begin(), split.blocks.end());
-  auto made = planning::plan_offline(config, {.ranks = stages});
+  auto made = run::plan_offline(config, {.ranks = stages});
   if (!made.ok()) {
     Error error = made.error();
     // The line begins with what the caller did not write.
     if (error.message.starts_with(result.hardware + ": ")) error.message.erase(0, result.hardware.size() + 2);
     return error;
   }
-  planning::PlannedStep planned = *std::move(made);
+  run::PlannedStep planned = *std::move(made);
   if (planned.stages.empty()) planned.stages.push_back(planned.plan);
   result.compute_ms = planned.stage_times.compute;
   result.least_ms = planned.stage_times.least;
@@ -398,9 +398,9 @@ Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
     result.lacking = std::max(result.lacking, result.bytes.back() - std::int64_t(limit));
   }
   if (stages == 1) result.compute_ms = {planned.report.policies.at(0).timeline.compute};
-  planning::StepPlans plans;
+  run::StepPlans plans;
   plans.step = std::move(planned.plan);
-  result.step_ms = planning::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
+  result.step_ms = run::predicted_ms(plans, config.train.gradient_accumulation_steps).value_or(0);
   return result;
 }
 

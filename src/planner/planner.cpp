@@ -341,7 +341,7 @@ Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical,
 }
 
 Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& request, PlanReport* report) {
-  LANCET_CHECK(request.mesh[mesh::Axis::stage] == 1, "a plan of one stage, of {}", mesh::to_string(request.mesh));
+  LANCET_CHECK(request.mesh[ir::Axis::stage] == 1, "a plan of one stage, of {}", ir::to_string(request.mesh));
   LANCET_TRY(check_policy(request.overlap.policy));
   if (const std::string_view name = find_policy(request.overlap.policy)->name; name != request.overlap.policy) {
     PlanRequest renamed = request;
@@ -358,7 +358,7 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
   return make(std::move(program), request, std::move(pipeline), report);
 }
 
-Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh) {
+Result<ir::Plan> make_forward_plan(const ir::Program& logical, const ir::Mesh& mesh) {
   Pipeline pipeline;
   pipeline.begin(logical);
   LANCET_ASSIGN(ir::Program program, spread(logical, mesh, pipeline));

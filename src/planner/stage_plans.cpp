@@ -29,7 +29,7 @@ struct Made {
   Pipeline pipeline;
 };
 
-int stages_of(const mesh::Mesh& mesh) { return mesh[mesh::Axis::stage]; }
+int stages_of(const ir::Mesh& mesh) { return mesh[ir::Axis::stage]; }
 
 // The stages' programs of one micro batch, with their updates.
 Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest& request) {
@@ -123,10 +123,10 @@ Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageR
 }
 
 // Broken plans are a fault of the planner, whatever the config.
-void check_together(std::span<const ir::Plan> plans, const mesh::Mesh& mesh) {
+void check_together(std::span<const ir::Plan> plans, const ir::Mesh& mesh) {
   std::vector<const ir::Plan*> of_rank;
   for (int rank = 0; rank < mesh.ranks(); ++rank)
-    of_rank.push_back(&plans[std::size_t(mesh.coordinate(rank, mesh::Axis::stage))]);
+    of_rank.push_back(&plans[std::size_t(mesh.coordinate(rank, ir::Axis::stage))]);
   const Status status = ir::verify_ranks(of_rank, mesh);
   LANCET_CHECK(status.ok(), "the plans of the stages: {}", status.error().message);
 }
@@ -176,7 +176,7 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   return plans;
 }
 
-Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const mesh::Mesh& mesh,
+Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const ir::Mesh& mesh,
                                                        std::span<const int> first_blocks) {
   std::vector<ir::Plan> plans;
   if (stages_of(mesh) == 1) {

@@ -13,7 +13,7 @@ namespace lancet::planner {
 
 using schedule::Candidate;
 
-Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline) {
+Result<ir::Program> spread(ir::Program logical, const ir::Mesh& mesh, Pipeline& pipeline) {
   LANCET_ASSIGN(ir::Program sharded, pipeline.run("shard", std::move(logical),
                                                   [&](const ir::Program& p) { return passes::shard(p, mesh); }));
   return pipeline.run("partition_spmd", std::move(sharded),
@@ -40,7 +40,7 @@ ir::Program with_updates(ir::Program program, const PlanRequest& request, Pipeli
   return folded(std::move(program), request.mesh, pipeline);
 }
 
-ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline) {
+ir::Program folded(ir::Program program, const ir::Mesh& mesh, Pipeline& pipeline) {
   if (!passes::has_unfolded_repeats(program)) return program;
   return pipeline.run("fold_repeats", std::move(program),
                       [&](const ir::Program& p) { return passes::fold_repeats(p, mesh); });
@@ -77,16 +77,16 @@ Candidate unpredicted(ir::Program program) {
   return candidate;
 }
 
-void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh) {
+void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh) {
   plan.header = {{"policy", std::string(policy)},
                  {"model", hex(hash64(ir::print(logical)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
   // Without it the mesh is that of experts alone (planning/plan_file.cpp).
-  if (mesh != mesh::of_experts(mesh.ranks())) plan.header.set("mesh", mesh::to_string(mesh));
+  if (mesh != ir::of_experts(mesh.ranks())) plan.header.set("mesh", ir::to_string(mesh));
 }
 
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh,
                      const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums) {
   set_header(plan, logical, policy, mesh);
   plan.header.set("optimizer", describe(optimizer, sums));

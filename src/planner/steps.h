@@ -12,7 +12,7 @@
 namespace lancet::planner {
 
 // One rank's Program.
-Result<ir::Program> spread(ir::Program logical, const mesh::Mesh& mesh, Pipeline& pipeline);
+Result<ir::Program> spread(ir::Program logical, const ir::Mesh& mesh, Pipeline& pipeline);
 
 // One rank's step of one micro batch, up to its gradients.
 Result<ir::Program> with_gradients(const ir::Program& logical, const PlanRequest& request, Pipeline& pipeline);
@@ -21,7 +21,7 @@ ir::Program with_updates(ir::Program program, const PlanRequest& request, Pipeli
                          std::vector<std::string> uncounted = {});
 
 // The last of the passes that change single instructions; plans without a repeat do not list it.
-ir::Program folded(ir::Program program, const mesh::Mesh& mesh, Pipeline& pipeline);
+ir::Program folded(ir::Program program, const ir::Mesh& mesh, Pipeline& pipeline);
 
 // The last pass of all: the candidate with its memory planned, and its predicted times if it has some.
 ir::Plan plan_of(schedule::Candidate candidate, Pipeline& pipeline);
@@ -30,8 +30,8 @@ ir::Plan plan_of(schedule::Candidate candidate, Pipeline& pipeline);
 schedule::Candidate unpredicted(ir::Program program);
 
 // What the plan was made from; of a training step, also the settings of the updates.
-void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh);
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const mesh::Mesh& mesh,
+void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh);
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh,
                      const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums);
 
 }  // namespace lancet::planner

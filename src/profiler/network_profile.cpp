@@ -73,12 +73,12 @@ struct Messages {
 };
 
 // By group of ranks; those of all ranks are always there.
-std::map<mesh::Axes, Messages> messages_of(std::span<const ir::Plan> plans, const mesh::Mesh& mesh) {
-  std::map<mesh::Axes, Messages> by_group{{mesh::Axes(), Messages()}};
+std::map<ir::Axes, Messages> messages_of(std::span<const ir::Plan> plans, const ir::Mesh& mesh) {
+  std::map<ir::Axes, Messages> by_group{{ir::Axes(), Messages()}};
   for (const ir::Plan& plan : plans)
     for (const ir::Instruction& instruction : plan.program.instructions) {
       if (instruction.stream == ir::Stream::compute) continue;
-      const mesh::Axes axes = ir::group_of(instruction);
+      const ir::Axes axes = ir::group_of(instruction);
       if (!axes.empty() && mesh.size(axes) == 1) continue;  // a rank alone sends nothing
       Messages& messages = by_group[cost::measured_group(mesh, axes)];
       const double bytes = cost::bytes_sent(plan.program, instruction);
@@ -158,8 +158,8 @@ bool reaches(const std::vector<cost::Point>& points, double bytes) {
 }
 
 // A group has communicators on the streams whose instructions name it; another stream's serve as well.
-MeasuredGroup group_in(const ProfilerOptions& options, mesh::Axes axes) {
-  const std::string name = mesh::to_string(axes);
+MeasuredGroup group_in(const ProfilerOptions& options, ir::Axes axes) {
+  const std::string name = ir::to_string(axes);
   const auto on = [&](ir::Stream stream) {
     const comm::Groups& groups = options.streams[std::size_t(stream)];
     const auto found = groups.find(name);
@@ -172,15 +172,15 @@ MeasuredGroup group_in(const ProfilerOptions& options, mesh::Axes axes) {
 }
 
 Result<std::unique_ptr<NetworkMeter>> make_meter(const ProfilerOptions& options, const MeasuredGroup& group,
-                                                 mesh::Axes axes, std::int64_t segments) {
+                                                 ir::Axes axes, std::int64_t segments) {
   if (options.accelerator) return make_device_meter(options, group, segments);
   LANCET_CHECK(group.expert.comm && group.reduce.comm, "the profiler needs communicators of the axes '{}'",
-               mesh::to_string(axes));
+               ir::to_string(axes));
   return std::unique_ptr<NetworkMeter>(std::make_unique<HostMeter>(options, *group.expert.comm, *group.reduce.comm));
 }
 
 // The times that the profile holds of a group of ranks, perhaps none.
-cost::CollectiveTimes held_times(const cost::Profile& profile, mesh::Axes group) {
+cost::CollectiveTimes held_times(const cost::Profile& profile, ir::Axes group) {
   if (group.empty()) return profile.network;
   const auto it = profile.network.groups.find(cost::group_key(profile.mesh, group));
   return it == profile.network.groups.end() ? cost::CollectiveTimes() : it->second;

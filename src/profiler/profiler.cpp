@@ -14,8 +14,8 @@
 #include <sstream>
 
 #include "lancet/base/clock.h"
+#include "lancet/comm/agree.h"
 #include "lancet/comm/collect.h"
-#include "lancet/world/agree.h"
 #include "network_profile.h"
 #include "replay.h"
 
@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A rank that fails alone would let the others wait for it.
-Status agreed(comm::Communicator* world, const Status& mine) { return world ? world::agree(*world, mine) : mine; }
+Status agreed(comm::Communicator* world, const Status& mine) { return world ? comm::agree(*world, mine) : mine; }
 
 Status mean_over_ranks(comm::Communicator* world, std::vector<float>& values) {
   if (!world || world->size() == 1) return {};
@@ -233,7 +233,7 @@ Status check_interrupted(const ProfilerOptions& options) {
   if (!options.interrupted) return {};
   bool ends = options.interrupted();
   if (options.world) {
-    LANCET_ASSIGN(ends, world::any(*options.world, ends));
+    LANCET_ASSIGN(ends, comm::any(*options.world, ends));
   }
   return ends ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
 }

@@ -49,18 +49,18 @@ Shape without_first_axis(const Shape& shape) {
 }
 
 // How the first dimension of a tensor of experts is split.
-mesh::Sharding of_experts(const runtime::TensorStore& store, const std::string& name) {
-  mesh::Sharding sharding = mesh::Sharding::whole(1);
+ir::Sharding of_experts(const runtime::TensorStore& store, const std::string& name) {
+  ir::Sharding sharding = ir::Sharding::whole(1);
   if (const auto& all = store.sharding_of(name)) sharding.dimensions[0] = all->dimensions[0];
   return sharding;
 }
 
 // The experts of which a rank holds elements, of a tensor of experts; all of them without a rank.
-std::vector<mesh::HeldRun> experts_on(const runtime::TensorStore& store, const std::string& name,
-                                      std::optional<int> rank) {
+std::vector<ir::HeldRun> experts_on(const runtime::TensorStore& store, const std::string& name,
+                                    std::optional<int> rank) {
   const std::int64_t all = store.whole_shape(name)[0];
   if (!rank) return {{0, 0, all}};
-  return mesh::held_elements({all}, of_experts(store, name), store.mesh(), *rank);
+  return ir::held_elements({all}, of_experts(store, name), store.mesh(), *rank);
 }
 
 // A tensor of the store under its names in a checkpoint: one entry, or one for each expert of the rank, or of all.
@@ -79,7 +79,7 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
   entry.source.bytes = entry.tensor.bytes();
   const std::int64_t each = entry.tensor.shape.elements();
   std::vector<Entry> all;
-  for (const mesh::HeldRun& run : experts_on(store, name, rank))
+  for (const ir::HeldRun& run : experts_on(store, name, rank))
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t expert = run.whole + i;
       entry.tensor.name = expert_name(name, expert);
@@ -91,9 +91,9 @@ std::vector<Entry> entries_of(const runtime::TensorStore& store, const std::stri
 }
 
 // One of the ranks along these axes, of the tensor's pipeline stage, writes it, or each of its experts that they hold.
-mesh::Axes writers_of(const runtime::TensorStore& store, const std::string& name) {
-  return mesh::holders(holds_experts(name) ? std::optional(of_experts(store, name)) : std::nullopt) -
-         mesh::Axes{mesh::Axis::stage};
+ir::Axes writers_of(const runtime::TensorStore& store, const std::string& name) {
+  return ir::holders(holds_experts(name) ? std::optional(of_experts(store, name)) : std::nullopt) -
+         ir::Axes{ir::Axis::stage};
 }
 
 // True if the ranks that may write the tensor have different parts of it.
@@ -117,13 +117,13 @@ void deal(std::vector<Entry> entries, const std::vector<int>& ranks, std::vector
 
 // By rank: the tensors that it writes, by name.
 std::vector<std::vector<Entry>> dealt_entries(const runtime::TensorStore& store) {
-  const mesh::Mesh& mesh = store.mesh();
-  std::map<std::pair<mesh::Axes, int>, std::vector<Entry>> groups;  // by axes and first rank of the writers
+  const ir::Mesh& mesh = store.mesh();
+  std::map<std::pair<ir::Axes, int>, std::vector<Entry>> groups;  // by axes and first rank of the writers
   for (const auto& [name, tensor] : store.all()) {
     if (!is_saved(tensor)) continue;
-    const mesh::Axes writers = writers_of(store, name);
+    const ir::Axes writers = writers_of(store, name);
     for (int rank = 0; rank < mesh.ranks(); ++rank)
-      if (mesh.place(rank, writers) == 0 && mesh.coordinate(rank, mesh::Axis::stage) == tensor.stage)
+      if (mesh.place(rank, writers) == 0 && mesh.coordinate(rank, ir::Axis::stage) == tensor.stage)
         std::ranges::move(entries_of(store, name, tensor, rank), std::back_inserter(groups[{writers, rank}]));
   }
   std::vector<std::vector<Entry>> shares(std::size_t(mesh.ranks()));
@@ -162,7 +162,7 @@ using checkpoint::Checkpoint;
 // A tensor of the store, and the elements of the whole that it holds.
 struct Holder {
   const runtime::NamedTensor* tensor;
-  std::vector<mesh::HeldRun> runs;
+  std::vector<ir::HeldRun> runs;
 };
 
 Holder holder_of(const runtime::TensorStore& store, const std::string& name) {
@@ -172,9 +172,9 @@ Holder holder_of(const runtime::TensorStore& store, const std::string& name) {
 // Writes those of the values, which are the elements of the whole tensor from `first` on, that the holder has.
 Status write_held(runtime::TensorStore& store, const Holder& holder, std::int64_t first,
                   std::span<const float> values) {
-  const auto runs = mesh::of_whole(holder.runs, {first, first + std::int64_t(values.size())});
+  const auto runs = ir::of_whole(holder.runs, {first, first + std::int64_t(values.size())});
   if (runs.empty()) return {};
-  const auto of_run = [&](const mesh::HeldRun& run) {
+  const auto of_run = [&](const ir::HeldRun& run) {
     return values.subspan(std::size_t(run.whole - first), std::size_t(run.count));
   };
   const auto at = std::size_t(runs.front().held), count = std::size_t(elements_of(runs));
@@ -182,12 +182,12 @@ Status write_held(runtime::TensorStore& store, const Holder& holder, std::int64_
     if (runs.size() == 1) return store.write(*holder.tensor, 4 * at, std::as_bytes(of_run(runs[0])));
     std::vector<float> packed;
     packed.reserve(count);
-    for (const mesh::HeldRun& run : runs) packed.insert(packed.end(), of_run(run).begin(), of_run(run).end());
+    for (const ir::HeldRun& run : runs) packed.insert(packed.end(), of_run(run).begin(), of_run(run).end());
     return store.write(*holder.tensor, 4 * at, std::as_bytes(std::span(packed)));
   }
   std::vector<bf16> rounded;
   rounded.reserve(count);
-  for (const mesh::HeldRun& run : runs)
+  for (const ir::HeldRun& run : runs)
     for (const float value : of_run(run)) rounded.push_back(from_f32<bf16>(value));
   return store.write(*holder.tensor, 2 * at, std::as_bytes(std::span(rounded)));
 }
@@ -206,7 +206,7 @@ Checkpoint::Target target_in(runtime::TensorStore& store, const std::shared_ptr<
   std::vector<const Holder*> rest;
   for (const Holder* holder : {&holders->tensor, holders->master ? &*holders->master : nullptr}) {
     if (!holder) continue;
-    const auto runs = mesh::of_whole(holder->runs, elements);
+    const auto runs = ir::of_whole(holder->runs, elements);
     const bool all = runs.size() == 1 && runs[0].count == elements.size();
     if (all && holder->tensor->type.dtype == DType::f32 && !store.on_device())
       target.memory = holder->tensor->memory.as<std::byte>() + 4 * runs[0].held;

@@ -9,13 +9,13 @@
 #include <map>
 #include <new>
 
+#include "lancet/comm/agree.h"
 #include "lancet/run/checkpoint_tensors.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::run {
 namespace {
 
-using mesh::HeldRun;
+using ir::HeldRun;
 using runtime::NamedTensor;
 using runtime::TensorStore;
 
@@ -31,7 +31,7 @@ class Gather {
     } catch (const std::bad_alloc&) {
       collected = config_error("expected memory for the tensors that a rank gathers to save them, found less");
     }
-    LANCET_TRY(world::agree(world_, collected));
+    LANCET_TRY(comm::agree(world_, collected));
     LANCET_TRY(world_.send_receive(sends_, receives_));
     for (const Arrival& arrival : arrivals_) scatter(arrival);
     return std::move(whole_);
@@ -73,7 +73,7 @@ class Gather {
     known_ = source.name;
     const auto [at, is_new] = held_.try_emplace(rank);
     if (is_new) at->second = store_.held_by(source.name, rank);
-    return mesh::of_whole(at->second, source.elements);
+    return ir::of_whole(at->second, source.elements);
   }
 
   Status send(const NamedTensor& tensor, const std::vector<HeldRun>& runs, int writer) {

@@ -20,9 +20,9 @@
 #include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
 #include "lancet/checkpoint/input_file.h"
+#include "lancet/comm/agree.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::run {
 namespace {
@@ -53,9 +53,9 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
 // Rank 0's list on all ranks. Their own lists could differ, since a run may write a checkpoint meanwhile.
 Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Communicator& world) {
   const auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
-  LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_TRY(comm::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
   LANCET_ASSIGN(const auto texts,
-                world::broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
+                comm::broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
   return std::vector<fs::path>(texts.begin(), texts.end());
 }
 
@@ -163,8 +163,8 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   Error damage;
   for (const fs::path& folder : folders) {
     auto opened = open_model(folder, world.size());
-    Status all = world::agree(world, opened.ok() ? Status() : Status(opened.error()));
-    if (all.ok()) all = world::agree(world, load(*opened));
+    Status all = comm::agree(world, opened.ok() ? Status() : Status(opened.error()));
+    if (all.ok()) all = comm::agree(world, load(*opened));
     if (all.ok()) {
       if (folder != folders.front() && world.rank() == 0) log::warn("{}: taken in their place", folder.string());
       return opened;

@@ -16,7 +16,7 @@
 
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
-#include "lancet/world/agree.h"
+#include "lancet/comm/agree.h"
 
 namespace lancet::run {
 namespace {
@@ -99,15 +99,15 @@ ResumePoint parse_start(const std::vector<std::string>& texts) {
 
 // ---- the config of a run that starts from a checkpoint
 
-std::int64_t experts_of(const config::Config& config, const mesh::Mesh& mesh) {
-  return config.model.experts(mesh[mesh::Axis::expert]);
+std::int64_t experts_of(const config::Config& config, const ir::Mesh& mesh) {
+  return config.model.experts(mesh[ir::Axis::expert]);
 }
 
 // Keeps the checkpoint's number of experts when experts_per_rank would give another one on these ranks.
 Status take_experts(config::Config& config, const Manifest& manifest, int ranks, const std::string& where,
                     std::vector<std::string>& notes) {
   config::Model& model = config.model;
-  LANCET_ASSIGN(const mesh::Mesh asked, config::make_mesh(config, ranks));
+  LANCET_ASSIGN(const ir::Mesh asked, config::make_mesh(config, ranks));
   if (manifest.experts == 0 || !model.has_moe() || experts_of(config, asked) == manifest.experts) return {};
   if (model.num_local_experts)
     return config_error(fmt::format("model.num_local_experts: expected {}, as in {}, found {}", manifest.experts, where,
@@ -119,7 +119,7 @@ Status take_experts(config::Config& config, const Manifest& manifest, int ranks,
   if (!mesh.ok()) return config_error(fmt::format("{}, as in {}", mesh.error().message, where));
   notes.push_back(
       fmt::format("{} experts a layer, as saved (ranks: {}): {} on each of {}, where model.experts_per_rank says {}",
-                  manifest.experts, manifest.ranks, manifest.experts / (*mesh)[mesh::Axis::expert], ranks, each));
+                  manifest.experts, manifest.ranks, manifest.experts / (*mesh)[ir::Axis::expert], ranks, each));
   return {};
 }
 
@@ -261,15 +261,15 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
 Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request,
                                       comm::Communicator& world) {
   Result<ResumePoint> mine = world.rank() == 0 ? look(config, request) : ResumePoint{};
-  LANCET_TRY(world::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
-  LANCET_ASSIGN(const auto texts, world::broadcast_texts(world, print_start(*mine), 0));
+  LANCET_TRY(comm::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_ASSIGN(const auto texts, comm::broadcast_texts(world, print_start(*mine), 0));
   return parse_start(texts);
 }
 
-bool has_mesh(const Manifest& manifest, const mesh::Mesh& mesh) {
+bool has_mesh(const Manifest& manifest, const ir::Mesh& mesh) {
   if (manifest.ranks != mesh.ranks()) return false;
   const auto saved = config::parse_saved(manifest.config, "manifest.json");
-  const auto saved_mesh = saved.ok() ? config::make_mesh(*saved, manifest.ranks) : Result<mesh::Mesh>(saved.error());
+  const auto saved_mesh = saved.ok() ? config::make_mesh(*saved, manifest.ranks) : Result<ir::Mesh>(saved.error());
   return saved_mesh.ok() && *saved_mesh == mesh;
 }
 

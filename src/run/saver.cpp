@@ -22,8 +22,8 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
-#include "lancet/world/agree.h"
-#include "lancet/world/turns.h"
+#include "lancet/comm/agree.h"
+#include "lancet/run/turns.h"
 
 namespace lancet::run {
 namespace {
@@ -68,35 +68,35 @@ void parse_files(const std::string& text, std::vector<checkpoint::ShardFile>& fi
 }
 
 // The axes that split a parameter into pieces of the tensors of a checkpoint: all but those that deal out experts.
-mesh::Axes axes_of_pieces(const ir::Tensor& parameter) {
-  mesh::Sharding experts{{}, {}};
+ir::Axes axes_of_pieces(const ir::Tensor& parameter) {
+  ir::Sharding experts{{}, {}};
   if (parameter.sharding && holds_experts(parameter.name)) experts.dimensions = {parameter.sharding->dimensions[0]};
-  return mesh::holders(experts);
+  return ir::holders(experts);
 }
 
 // Whether what a rank holds of a tensor of a checkpoint is not one run of it, so that it arrives packed.
-bool arrives_packed(const ir::Tensor& parameter, const mesh::Mesh& mesh) {
+bool arrives_packed(const ir::Tensor& parameter, const ir::Mesh& mesh) {
   if (!parameter.sharding) return false;
-  const mesh::Axes pieces = axes_of_pieces(parameter);
-  const std::vector<mesh::Split>& dimensions = parameter.sharding->dimensions;
+  const ir::Axes pieces = axes_of_pieces(parameter);
+  const std::vector<ir::Split>& dimensions = parameter.sharding->dimensions;
   const std::size_t outermost = holds_experts(parameter.name) ? 1 : 0;  // an expert is a tensor of its own
   for (std::size_t i = 0; i < dimensions.size(); ++i)
-    if (mesh.size(mesh::Axes(dimensions[i].axes) & pieces) > 1 && (i > outermost || dimensions[i].blocks > 1))
+    if (mesh.size(ir::Axes(dimensions[i].axes) & pieces) > 1 && (i > outermost || dimensions[i].blocks > 1))
       return true;
   return false;
 }
 
 }  // namespace
 
-std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh) {
+std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const ir::Mesh& mesh) {
   if (!saves_while_training(config)) return 0;
   std::int64_t share = 0, gathered = 0;  // bytes of f32
   for (const ir::Tensor& parameter : program.tensors) {
     if (parameter.kind != ir::TensorKind::parameter) continue;
     const std::int64_t shard = parameter.type.shape.elements() * std::int64_t(sizeof(float));
-    const mesh::Axes split = parameter.sharding ? parameter.sharding->used() : mesh::Axes{};
+    const ir::Axes split = parameter.sharding ? parameter.sharding->used() : ir::Axes{};
     // Of the whole, if all ranks of the stage write as much.
-    const std::int64_t part = shard * mesh.size(split) / (mesh.ranks() / mesh[mesh::Axis::stage]);
+    const std::int64_t part = shard * mesh.size(split) / (mesh.ranks() / mesh[ir::Axis::stage]);
     const bool is_split = mesh.size(split & axes_of_pieces(parameter)) > 1;
     const bool is_packed = arrives_packed(parameter, mesh);
     using Kind = ir::StateKind;
@@ -118,9 +118,9 @@ Saver::Saver(const config::Config& config, comm::Communicator& world, runtime::T
 
 std::filesystem::path Saver::folder() const { return std::filesystem::path(config_.log.run_dir) / "checkpoints"; }
 
-std::chrono::milliseconds Saver::tick() const { return world::turn_of(config_); }
+std::chrono::milliseconds Saver::tick() const { return run::turn_of(config_); }
 
-Status Saver::reserve() { return saves_while_training(config_) ? world::agree(world_, make_writer()) : Status(); }
+Status Saver::reserve() { return saves_while_training(config_) ? comm::agree(world_, make_writer()) : Status(); }
 
 Status Saver::make_writer() {
   const std::uint64_t bytes = std::min(share().bytes, buffer_limit(config_));
@@ -143,7 +143,7 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
     return false;
   }
   postponed_ = false;
-  if (!writer_) LANCET_TRY(world::agree(world_, make_writer()));
+  if (!writer_) LANCET_TRY(comm::agree(world_, make_writer()));
   manifest_ = std::move(manifest);
   manifest_.files.clear();
   failure_.reset();
@@ -165,7 +165,7 @@ Status Saver::copy() {
     const bool stuck = cursor.left > 0 && std::chrono::steady_clock::now() - moved > patience_.stuck;
     std::array<float, 3> sums{cursor.left > 0 ? 1.f : 0.f, copied.ok() ? 0.f : 1.f, stuck ? 1.f : 0.f};
     LANCET_TRY(world_.all_reduce_sum(sums));
-    if (sums[1] > 0) return world::agree(world_, copied.ok() ? Status() : Status(copied.error()));
+    if (sums[1] > 0) return comm::agree(world_, copied.ok() ? Status() : Status(copied.error()));
     if (sums[2] > 0) {
       if (cursor.left > 0) writer_->abandon(fmt::format("the disk took nothing for {:.0f} s", seconds_since(moved)));
       return {};
@@ -267,9 +267,9 @@ Result<bool> Saver::wait_until_idle(std::optional<std::chrono::milliseconds> mos
 
 Status Saver::all_written() {
   const Status mine = writer_->collect();
-  const Status all = world::agree(world_, mine);
+  const Status all = comm::agree(world_, mine);
   if (!all.ok()) return settle(all);
-  LANCET_ASSIGN(const auto texts, world::gather_texts(world_, print_files(writer_->shard_files()), 0));
+  LANCET_ASSIGN(const auto texts, comm::gather_texts(world_, print_files(writer_->shard_files()), 0));
   phase_ = Phase::committing;
   if (world_.rank() != 0) return {};
   for (const std::string& text : texts) parse_files(text, manifest_.files);
@@ -284,7 +284,7 @@ Status Saver::all_written() {
 
 Status Saver::committed() {
   const Status mine = world_.rank() == 0 ? writer_->collect() : Status();
-  return settle(world::agree(world_, mine));
+  return settle(comm::agree(world_, mine));
 }
 
 // Ends the save. agreed: its result, from agree().

@@ -37,7 +37,7 @@ std::vector<int> coordinates_of(std::size_t host, const EmulatedDevice::Options&
             end = std::min(first + options.layout.on_host(), options.layout.ranks);
   std::vector<int> coordinates;
   for (int rank = first; rank < end; ++rank)
-    coordinates.push_back(options.layout.mesh.coordinate(rank, mesh::Axis::expert));
+    coordinates.push_back(options.layout.mesh.coordinate(rank, ir::Axis::expert));
   return coordinates;
 }
 
@@ -54,8 +54,8 @@ cost::Routing expected_routing(std::size_t host, const EmulatedDevice::Options& 
 }
 
 cost::HardwareCosts costs_on(std::size_t host, const EmulatedDevice::Options& options, const DrawnRouting& routing) {
-  const mesh::Mesh& mesh = options.layout.mesh;
-  const int stage = mesh.ranks() == options.layout.ranks ? mesh.coordinate(options.rank, mesh::Axis::stage) : 0;
+  const ir::Mesh& mesh = options.layout.mesh;
+  const int stage = mesh.ranks() == options.layout.ranks ? mesh.coordinate(options.rank, ir::Axis::stage) : 0;
   return cost::HardwareCosts(options.hosts[host], options.layout, {}, expected_routing(host, options, routing))
       .at_stage(stage);
 }
@@ -69,7 +69,7 @@ std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& o
 // The key of the ranks that an instruction goes over. The two ends of a message between stages are in a group of all
 // stages, in which each rank sends to one other.
 std::string group_key(const ir::Instruction& at) {
-  return ir::between_stages(at.stream) ? std::string(mesh::name(mesh::Axis::stage)) : ir::key_of(at);
+  return ir::between_stages(at.stream) ? std::string(ir::name(ir::Axis::stage)) : ir::key_of(at);
 }
 
 // The median time of a call on the slowest rank, in nanoseconds of the host.
@@ -248,7 +248,7 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
     return config_error(
         fmt::format("emulated.scale: expected at most {:.0f}, so that a message for an expert has {} bytes, found {}",
                     std::floor(least_bytes / least_message), least_message, options_.scale));
-  const mesh::Axes axes = mesh::parse_axes(group).value_or(mesh::Axes());
+  const ir::Axes axes = ir::parse_axes(group).value_or(ir::Axes());
   return check_dilation(fmt::format("an all-to-all of {} ranks", ranks), costs_.all_to_all_ms(1, axes) * ns_per_ms,
                         overhead_ns(group, others_in(group)), total / count);
 }

@@ -49,8 +49,8 @@ std::vector<bool> find_computed(const ir::Program& program) {
 
 // The axes along which ranks have other tokens at a router: those of the batch, and those whose ranks put their scores
 // together.
-mesh::Axes axes_of_tokens(const ir::Program& program, const ir::Instruction& router, const mesh::Mesh& mesh) {
-  mesh::Axes axes = mesh::batch_axes;
+ir::Axes axes_of_tokens(const ir::Program& program, const ir::Instruction& router, const ir::Mesh& mesh) {
+  ir::Axes axes = ir::batch_axes;
   for (const ir::Instruction& at : program.instructions)
     if (ops::kind(at) == ops::Kind::collective && std::ranges::count(at.operands, router.results[0]) > 0)
       axes = axes | ir::group_of(at, mesh);
@@ -119,7 +119,7 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
   const ops::TensorView& view = args.results[0];
   const std::int64_t first = at.attributes.integer("part", 0) * view.shape().rows();
   const EmulatedDevice::Options& options = device_.options();
-  const mesh::Mesh& mesh = options.layout.mesh;
+  const ir::Mesh& mesh = options.layout.mesh;
   const int place = mesh.place(options.rank, axes_of_tokens(plan_.program, at, mesh));
   return [this, layer, place, first, micro = at.micro_batch,
           scores = std::span(view.as<float>(), std::size_t(view.elements()))]() -> Status {

@@ -87,7 +87,7 @@ void TensorStore::add(const ir::Program& program) {
 }
 
 void TensorStore::add_stage(const ir::Program& program, int stage) {
-  const bool own = mesh_.coordinate(rank_, mesh::Axis::stage) == stage;
+  const bool own = mesh_.coordinate(rank_, ir::Axis::stage) == stage;
   for (const ir::Tensor& tensor : program.tensors) {
     if (!is_stored(tensor) || staged_.contains(tensor.name)) continue;
     staged_.insert(tensor.name);
@@ -165,7 +165,7 @@ const NamedTensor& TensorStore::owner_of(std::string_view name) const {
 
 Shape TensorStore::whole_shape(std::string_view name) const {
   const NamedTensor& owner = owner_of(name);
-  return owner.sharding ? mesh::whole_shape(owner.type.shape, *owner.sharding, mesh_) : owner.type.shape;
+  return owner.sharding ? ir::whole_shape(owner.type.shape, *owner.sharding, mesh_) : owner.type.shape;
 }
 
 void TensorStore::set_padding(std::string_view parameter, std::int64_t rows) {
@@ -181,13 +181,13 @@ Shape TensorStore::saved_shape(std::string_view name) const {
   return shape;
 }
 
-std::vector<mesh::HeldRun> TensorStore::held_by(std::string_view name, int rank) const {
-  const auto runs = mesh::held_elements(whole_shape(name), owner_of(name).sharding, mesh_, rank);
-  return (*this)[name].is_shard() ? mesh::of_held(runs, range_of(name, rank)) : runs;
+std::vector<ir::HeldRun> TensorStore::held_by(std::string_view name, int rank) const {
+  const auto runs = ir::held_elements(whole_shape(name), owner_of(name).sharding, mesh_, rank);
+  return (*this)[name].is_shard() ? ir::of_held(runs, range_of(name, rank)) : runs;
 }
 
-mesh::Axes TensorStore::divided_over(std::string_view name) const {
-  mesh::Axes axes = (*this)[name].flat_shard;
+ir::Axes TensorStore::divided_over(std::string_view name) const {
+  ir::Axes axes = (*this)[name].flat_shard;
   if (const auto& sharding = owner_of(name).sharding) axes = axes | sharding->used();
   return axes;
 }

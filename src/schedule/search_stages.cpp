@@ -344,7 +344,7 @@ class ListStages {
 
 class Search {
  public:
-  Search(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
+  Search(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
          std::span<const std::int64_t> most_bytes)
       : work_(stages), mesh_(mesh), launch_ms_(launch_ms), most_bytes_(most_bytes) {
     std::vector<StageWork> late;
@@ -438,7 +438,7 @@ class Search {
   }
 
   const std::span<const StageWork> work_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   const double launch_ms_;
   const std::span<const std::int64_t> most_bytes_;
   StageGraph graph_;
@@ -451,7 +451,7 @@ class Search {
 
 }  // namespace
 
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
+std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
                                          std::span<const std::int64_t> most_bytes) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
   return Search(stages, mesh, launch_ms, most_bytes).run();

@@ -18,7 +18,7 @@ using ir::InstructionOf;
 
 class Stages final : public ir::Meetings {
  public:
-  Stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms)
+  Stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms)
       : work_(stages), mesh_(mesh), launch_ms_(launch_ms) {
     for (const StageWork& work : stages) states_.emplace_back().when.resize(work.program.instructions.size());
   }
@@ -98,14 +98,14 @@ class Stages final : public ir::Meetings {
   }
 
   const std::span<const StageWork> work_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   const double launch_ms_;
   std::vector<State> states_;
 };
 
 }  // namespace
 
-StagesTimeline simulate_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms) {
+StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms) {
   return Stages(stages, mesh, launch_ms).run();
 }
 

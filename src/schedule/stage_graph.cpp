@@ -11,9 +11,9 @@
 namespace lancet::schedule {
 namespace {
 
-mesh::Mesh of_stages(const mesh::Mesh& mesh) {
-  mesh::Mesh stages;
-  stages[mesh::Axis::stage] = mesh[mesh::Axis::stage];
+ir::Mesh of_stages(const ir::Mesh& mesh) {
+  ir::Mesh stages;
+  stages[ir::Axis::stage] = mesh[ir::Axis::stage];
   return stages;
 }
 
@@ -29,7 +29,7 @@ std::string name_of(const ir::Instruction& at, const std::vector<int>& met) {
 
 class Builder {
  public:
-  Builder(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms)
+  Builder(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms)
       : work_(stages), mesh_(mesh), launch_ms_(launch_ms) {}
 
   StageGraph build() {
@@ -104,7 +104,7 @@ class Builder {
   }
 
   const std::span<const StageWork> work_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   const double launch_ms_;
   StageGraph graph_;
   std::map<std::pair<std::string, int>, std::int32_t> meetings_;  // by name and turn
@@ -112,20 +112,20 @@ class Builder {
 
 }  // namespace
 
-std::vector<int> stages_met(const ir::Instruction& instruction, const mesh::Mesh& mesh, int stage) {
-  const mesh::Mesh stages = of_stages(mesh);
+std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage) {
+  const ir::Mesh stages = of_stages(mesh);
   if (ir::between_stages(instruction.stream)) {
     const int other = ir::neighbour(stages, stage, instruction.stream).value();
     return {std::min(stage, other), std::max(stage, other)};
   }
-  if (instruction.stream == ir::Stream::compute || !ir::group_of(instruction, mesh).has(mesh::Axis::stage))
+  if (instruction.stream == ir::Stream::compute || !ir::group_of(instruction, mesh).has(ir::Axis::stage))
     return {stage};
   const std::string key = ir::key_of(instruction);
   const std::size_t named = key.find(':');
   return ir::ranks_of(named == key.npos ? "stage" : "stage" + key.substr(named), stages, stage);
 }
 
-StageGraph stage_graph(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms) {
+StageGraph stage_graph(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms) {
   return Builder(stages, mesh, launch_ms).build();
 }
 

@@ -37,7 +37,7 @@ Split split_all(const AxisRows& rows, const Cut& cut, const TokenRanks& among, i
 }
 
 // on_host: of a group of ranks, those that share a host.
-TokenRanks token_ranks(const ir::Program& program, const std::function<std::int64_t(mesh::Axes)>& on_host) {
+TokenRanks token_ranks(const ir::Program& program, const std::function<std::int64_t(ir::Axes)>& on_host) {
   for (const ir::Instruction& at : program.instructions)
     if (ops::kind(at) == ops::Kind::counts) return {at.attributes.integer("ranks"), on_host(ir::group_of(at))};
   return {};
@@ -69,7 +69,7 @@ std::vector<int> part_counts(const config::Overlap& overlap) {
 
 std::vector<ir::Program> variants(const ir::Program& step, const config::Overlap& overlap, const cost::Layout& layout) {
   std::vector<ir::Program> result{step};
-  const TokenRanks among = token_ranks(step, [&](mesh::Axes group) { return layout.ranks_sharing_host(group); });
+  const TokenRanks among = token_ranks(step, [&](ir::Axes group) { return layout.ranks_sharing_host(group); });
   const std::vector<int> wanted = part_counts(overlap);
   for (const Cut* cut : all_cuts()) {
     const AxisRows rows = cut->rows(step);
@@ -109,7 +109,7 @@ Status Step::find_costs() {
   dependencies_ = ir::dependencies(program_);
   LANCET_ASSIGN(op_costs_, cost::op_costs(*costs_, program_));
   forward_end_ = end_of_forward(program_);
-  among_ = token_ranks(program_, [&](mesh::Axes group) { return costs_->ranks_on_host(group); });
+  among_ = token_ranks(program_, [&](ir::Axes group) { return costs_->ranks_on_host(group); });
   for (const Cut* cut : all_cuts()) {
     OfCut& made = cuts_[cut] = {cut->rows(program_)};
     if (!has_all_to_all() || !has_rows(made.rows) || wanted_counts_.empty()) continue;

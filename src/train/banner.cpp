@@ -26,11 +26,11 @@ std::string describe(const RankResources& resources) {
 std::string banner(const config::Config& config, int ranks, const RankResources& resources,
                    const comm::NetworkReport& network, const MemoryPlan& memory, const Peak& peak) {
   const config::Model& model = config.model;
-  const mesh::Mesh mesh = config::mesh_of(config, ranks);
-  const int among = mesh[mesh::Axis::expert];
+  const ir::Mesh mesh = config::mesh_of(config, ranks);
+  const int among = mesh[ir::Axis::expert];
   const auto count = model::count_parameters(model.on(mesh));
   const config::Train& train = config.train;
-  const int copies = mesh[mesh::Axis::tensor];  // of each token, and shards of each expert
+  const int copies = mesh[ir::Axis::tensor];  // of each token, and shards of each expert
   std::string text = fmt::format(
       "model      {} blocks, {} of them MoE with {} experts ({} a rank{}){}, n_embd {}, {} heads, vocabulary {}\n",
       model.n_layer, model.moe_layers(), model.experts(among), model.experts(among) / among,
@@ -38,12 +38,12 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
       model.n_shared_experts > 0 && among > 0 ? fmt::format(" and {} shared", model.n_shared_experts) : "",
       model.n_embd, model.n_head, model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
-  const int shares = mesh.size(mesh::batch_axes);
+  const int shares = mesh.size(ir::batch_axes);
   text += fmt::format("batch      {} tokens a step: {} rank{} x {} sequences x {} tokens x {} micro batches{}\n",
                       shares * train.micro_batch_size * train.seq_len * train.gradient_accumulation_steps, shares,
                       shares == 1 ? "" : "s", train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps,
                       copies > 1 ? fmt::format(", each token on {} ranks", copies) : "");
-  if (ranks > 1) text += fmt::format("mesh       {}\n", mesh::describe(mesh));
+  if (ranks > 1) text += fmt::format("mesh       {}\n", ir::describe(mesh));
   text += fmt::format("device     {} a rank, {}\n", describe(resources),
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"

@@ -10,10 +10,10 @@
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
 #include "lancet/base/median.h"
+#include "lancet/comm/agree.h"
 #include "lancet/ir/print.h"
 #include "lancet/run/run_folder.h"
 #include "lancet/train/trainer.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {
@@ -40,7 +40,7 @@ class Comparison {
 
   Result<std::vector<PolicyTimes>> run() {
     for (std::size_t i = 0; i < times_.size(); ++i)
-      LANCET_TRY(world::agree(world_, config::check(config_of(i), world_.size())));
+      LANCET_TRY(comm::agree(world_, config::check(config_of(i), world_.size())));
     for (int round = 0; round < options_.rounds; ++round)
       for (std::size_t i = 0; i < times_.size(); ++i) {
         LANCET_TRY(run_policy(i, round));
@@ -70,7 +70,7 @@ class Comparison {
     LANCET_ASSIGN(const auto trainer,
                   Trainer::create(config, world_,
                                   {.local_ranks = options_.local_ranks, .profile_folder = options_.profile_folder}));
-    if (round == 0) LANCET_TRY(world::broadcast_status(world_, begin(i, config, *trainer), 0));
+    if (round == 0) LANCET_TRY(comm::broadcast_status(world_, begin(i, config, *trainer), 0));
     std::vector<double> step_ms, exposed_ms, late_pct;
     PolicyTimes& times = times_[i];
     for (int step = 0; step < steps; ++step) {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lancet/world/agree.h"
+#include "lancet/comm/agree.h"
 
 namespace lancet::train {
 namespace {
@@ -29,7 +29,7 @@ std::optional<cost::RankLoad> Replanning::planned() const {
 }
 
 Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t step, const cost::RankLoad& load,
-                                                                    const planning::StepPlans& plans,
+                                                                    const run::StepPlans& plans,
                                                                     comm::Communicator& world) {
   if (interval_ == 0) return std::optional<Departure>();
   history_.fullest_sum += load.fullest;
@@ -40,14 +40,14 @@ Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t
   Departure departure{{history_.fullest_sum / steps, history_.kept_sum / steps}};
   history_.fullest_sum = history_.kept_sum = 0;
   history_.steps = 0;
-  LANCET_ASSIGN(departure.predicted_ms, planning::predicted_ms(plans, micro_batches_, departure.load));
-  double expected_ms = *planning::predicted_ms(plans, micro_batches_);
+  LANCET_ASSIGN(departure.predicted_ms, run::predicted_ms(plans, micro_batches_, departure.load));
+  double expected_ms = *run::predicted_ms(plans, micro_batches_);
   if (const auto compared = rank_load(history_.compared)) {
-    LANCET_ASSIGN(expected_ms, planning::predicted_ms(plans, micro_batches_, *compared));
+    LANCET_ASSIGN(expected_ms, run::predicted_ms(plans, micro_batches_, *compared));
   }
   // The counts are sums over the ranks and the costs are the same on all, so that the ranks find the same.
   LANCET_ASSIGN(const bool departs,
-                world::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > prediction_error));
+                comm::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > prediction_error));
   return departs ? std::optional(departure) : std::nullopt;
 }
 

@@ -5,7 +5,7 @@
 #include "lancet/checkpoint/manifest.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
-#include "lancet/planning/run_plans.h"
+#include "lancet/run/run_plans.h"
 
 namespace lancet::train {
 
@@ -26,7 +26,7 @@ class Replanning {
   // Collective: counts the load of a step (1 is the first), and at every overlap.replan-th step compares what the plans
   // are predicted to take under the mean load since the last comparison and under the load last planned for.
   Result<std::optional<Departure>> after_step(std::int64_t step, const cost::RankLoad& load,
-                                              const planning::StepPlans& plans, comm::Communicator& world);
+                                              const run::StepPlans& plans, comm::Communicator& world);
   // Plans were made for this load; taken: they run from now on.
   void set_planned(const cost::RankLoad& load, bool taken);
 

@@ -6,8 +6,8 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/comm/agree.h"
 #include "lancet/ir/stage_path.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::train {
 
@@ -28,7 +28,7 @@ Status RunRecords::open(bool resumes) {
 }
 
 Status RunRecords::check_folder() const {
-  return world::broadcast_status(state_.world, state_.is_rank0() ? folder_->check_in_place() : Status(), 0);
+  return comm::broadcast_status(state_.world, state_.is_rank0() ? folder_->check_in_place() : Status(), 0);
 }
 
 void RunRecords::step(const run::StepRecord& record) {

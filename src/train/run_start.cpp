@@ -7,9 +7,9 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
+#include "lancet/comm/agree.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/checkpoint_tensors.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {
@@ -38,7 +38,7 @@ std::vector<std::string_view> without_effect(const config::Config& config, int r
 
 Status RunStart::begin(const run::ResumePoint& start) {
   auto tokenizer = data::tokenizer_of_training(state_.asked);
-  LANCET_TRY(world::agree(state_.world, tokenizer.ok() ? Status() : Status(tokenizer.error())));
+  LANCET_TRY(comm::agree(state_.world, tokenizer.ok() ? Status() : Status(tokenizer.error())));
   state_.tokenizer = *std::move(tokenizer);
   if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
   Error damage;
@@ -59,7 +59,7 @@ Status RunStart::begin(const run::ResumePoint& start) {
 Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::ResumePoint::Kind kind, Error& damage) {
   comm::Communicator& world = state_.world;
   auto found = checkpoint::Checkpoint::open(folder, state_.files());
-  if (const Status all = world::agree(world, found.ok() ? Status() : Status(found.error())); !all.ok()) {
+  if (const Status all = comm::agree(world, found.ok() ? Status() : Status(found.error())); !all.ok()) {
     if (!all.error().agreed || all.error().code != ExitCode::data) return all.error();
     damage = all.error();
     return false;
@@ -68,15 +68,15 @@ Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::Resume
   const int ranks = world.size();
   const bool resumes = kind == run::ResumePoint::Kind::resume;
   auto adapted = run::adapt(state_.asked, *found, kind, ranks, notes_);
-  LANCET_TRY(world::agree(world, adapted.ok() ? Status() : Status(adapted.error())));
+  LANCET_TRY(comm::agree(world, adapted.ok() ? Status() : Status(adapted.error())));
   const data::TokenizerId saved{found->manifest().tokenizer_hash, folder.string()};
-  LANCET_TRY(world::agree(world, data::check_same(saved, state_.tokenizer)));
+  LANCET_TRY(comm::agree(world, data::check_same(saved, state_.tokenizer)));
   state_.config = *std::move(adapted);
   state_.position = {};
   if (resumes) state_.position = run::position_of(found->manifest(), state_.config, ranks);
   LANCET_TRY(make_trainer());
   const run::LoadScope take = resumes ? run::LoadScope::all : run::LoadScope::weights;
-  const Status loaded = world::agree(world, run::load_tensors(state_.trainer->store(), *found, take));
+  const Status loaded = comm::agree(world, run::load_tensors(state_.trainer->store(), *found, take));
   if (loaded.ok()) {
     if (resumes && found->manifest().plan != state_.plan_hash && found->manifest().ranks == ranks)
       notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");

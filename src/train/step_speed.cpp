@@ -6,8 +6,8 @@
 #include "lancet/ir/micro_batches.h"
 #include "lancet/model/capacity.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/planning/step_costs.h"
 #include "lancet/profiler/peak.h"
+#include "lancet/run/step_costs.h"
 
 namespace lancet::train {
 
@@ -28,8 +28,8 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
   // The largest FLOP/s that were measured on this machine. Only rank 0 reports MFU.
   const auto largest = [&](double measured) {
     if (world.rank() != 0) return measured;
-    const cost::Machine machine = planning::machine_of(config_, world, resources.local_ranks, accelerator);
-    return 1e12 * planning::largest_peak_tflops(config_, machine, profile_folder, measured * 1e-12);
+    const cost::Machine machine = run::machine_of(config_, world, resources.local_ranks, accelerator);
+    return 1e12 * run::largest_peak_tflops(config_, machine, profile_folder, measured * 1e-12);
   };
   if (config_.log.peak_tflops) {
     peak_ = {*config_.log.peak_tflops * 1e12, "log.peak_tflops"};
@@ -52,8 +52,8 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
   return world.barrier();
 }
 
-void StepSpeed::set_plans(const planning::StepPlans& plans) {
-  predicted_ms_ = planning::predicted_ms(plans, config_.train.gradient_accumulation_steps);
+void StepSpeed::set_plans(const run::StepPlans& plans) {
+  predicted_ms_ = run::predicted_ms(plans, config_.train.gradient_accumulation_steps);
   flops_ = product_flops(plans.step.program);
   if (!plans.step_stages.empty()) {  // the mean of the stages, as the peak is that of all ranks
     flops_ = {};

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/planning/run_plans.h"
 #include "lancet/run/metrics.h"
+#include "lancet/run/run_plans.h"
 #include "rank_resources.h"
 #include "step_tally.h"
 
@@ -37,7 +37,7 @@ class StepSpeed {
   // keeps it.
   Status measure_peak(comm::Communicator& world, const RankResources& resources, const std::string& profile_folder);
   // Reads the predicted time of a whole step from the plan, and counts the flops of a run.
-  void set_plans(const planning::StepPlans& plans);
+  void set_plans(const run::StepPlans& plans);
 
   const Peak& peak() const { return peak_; }
   double tokens() const;  // of a step, over all ranks

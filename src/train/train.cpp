@@ -18,10 +18,10 @@
 #include <optional>
 
 #include "lancet/base/log.h"
+#include "lancet/comm/agree.h"
+#include "lancet/run/mirrored_world.h"
 #include "lancet/run/resume_point.h"
 #include "lancet/train/trainer.h"
-#include "lancet/world/agree.h"
-#include "lancet/world/mirrored_world.h"
 #include "run_records.h"
 #include "run_saving.h"
 #include "run_start.h"
@@ -59,13 +59,13 @@ class Run {
 
   Status run() {
     comm::Communicator& world = state_.world;
-    LANCET_TRY(world::broadcast_status(world, records_.take_folder(), 0));  // first: no other run changes what is found
+    LANCET_TRY(comm::broadcast_status(world, records_.take_folder(), 0));  // first: no other run changes what is found
     LANCET_ASSIGN(const run::ResumePoint start,
                   run::find_resume_point(state_.asked, {state_.options.resume, state_.options.init_from}, world));
     const bool resumes = start.kind == run::ResumePoint::Kind::resume;
     LANCET_TRY(start_.begin(start));
-    LANCET_TRY(world::broadcast_status(world, records_.open(resumes), 0));
-    LANCET_ASSIGN(const bool evaluated, world::any(world, records_.has_held_out()));
+    LANCET_TRY(comm::broadcast_status(world, records_.open(resumes), 0));
+    LANCET_ASSIGN(const bool evaluated, comm::any(world, records_.has_held_out()));
     if (evaluated) evaluated_step_ = state_.position.step;
     log::info("{}", state_.trainer->banner());
     log::info("run        {}: config.json (every field, resolved), plan.ir, metrics.jsonl", state_.config.log.run_dir);
@@ -228,7 +228,7 @@ class Run {
     }
     evaluated_step_ = step;
     records_.held_out(*loss);
-    return step < state_.config.train.steps ? world::any(state_.world, !stop_.now().empty()) : false;
+    return step < state_.config.train.steps ? comm::any(state_.world, !stop_.now().empty()) : false;
   }
 
   // True if the run must stop.
@@ -270,8 +270,8 @@ config::Config without_data(config::Config config) {
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options) {
   if (config.device == config::Device::emulated && !config.data.synthetic)
     return train(without_data(config), world, options);
-  world::DeclaredTimes declared;
-  LANCET_ASSIGN(const auto mirrored, world::mirrored_world(config, world, &declared));
+  run::DeclaredTimes declared;
+  LANCET_ASSIGN(const auto mirrored, run::mirrored_world(config, world, &declared));
   const Status status = Run(config, mirrored ? *mirrored : world, options)();
   if (mirrored && status.ok())
     log::info("mirrored   {} declared {:.3f} ms of all-to-alls and {:.3f} ms of all-reduces in all calls",

@@ -1,7 +1,7 @@
 // set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
 // streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. The plans
 // of the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
-// can fail on one rank alone ends in world::agree(), so that all ranks return the same error. step() runs the plan,
+// can fail on one rank alone ends in comm::agree(), so that all ranks return the same error. step() runs the plan,
 // which has all micro batches of the step or, if these are many, several (planning/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
 // (ir/step_border.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
@@ -22,18 +22,18 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/comm/agree.h"
 #include "lancet/comm/collect.h"
-#include "lancet/inference/decoder.h"
-#include "lancet/inference/generate.h"
 #include "lancet/ir/verify_ranks.h"
+#include "lancet/models/decoder.h"
+#include "lancet/models/generate.h"
 #include "lancet/ops/schedule_layout.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/step_costs.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/run/open_emulated_device.h"
+#include "lancet/run/shared_cores.h"
+#include "lancet/run/step_costs.h"
+#include "lancet/run/stream_communicators.h"
 #include "lancet/train/learning_rate.h"
-#include "lancet/world/agree.h"
-#include "lancet/world/open_emulated_device.h"
-#include "lancet/world/shared_cores.h"
-#include "lancet/world/stream_communicators.h"
 #include "non_finite_cause.h"
 #include "replanning.h"
 #include "step_speed.h"
@@ -59,28 +59,28 @@ class TrainerImpl final : public Trainer {
       : config_(config),
         world_(world),
         options_(options),
-        resources_{planning::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator},
+        resources_{run::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator},
         replanning_(config, world.size(), !options.plan_file.empty(), options.load) {}
 
   Status set_up() {
-    LANCET_TRY(world::agree(world_, config::check(config_, world_.size())));
+    LANCET_TRY(comm::agree(world_, config::check(config_, world_.size())));
     LANCET_TRY(check_same_config());
-    LANCET_TRY(world::agree(world_, world::check_transport(config_, world_)));
+    LANCET_TRY(comm::agree(world_, run::check_transport(config_, world_)));
     if (!resources_.accelerator) {
-      LANCET_ASSIGN(owned_accelerator_, world::open_accelerator(config_, world_));
+      LANCET_ASSIGN(owned_accelerator_, run::open_accelerator(config_, world_));
       resources_.accelerator = owned_accelerator_.get();
     }
-    LANCET_ASSIGN(emulated_, world::open_emulated_device(config_, world_, options_.local_ranks));
+    LANCET_ASSIGN(emulated_, run::open_emulated_device(config_, world_, options_.local_ranks));
     resources_.emulated = emulated_.get();
     runtime::Accelerator* const accelerator = resources_.accelerator;
-    LANCET_TRY(world::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
+    LANCET_TRY(comm::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
     training_order_ = data::training_order(config_, world_.rank(), world_.size(), options_.sample_offset);
     evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
-    LANCET_TRY(world::agree(world_, check_least_memory(config_, world_.rank(), world_.size(), resources_)));
+    LANCET_TRY(comm::agree(world_, check_least_memory(config_, world_.rank(), world_.size(), resources_)));
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
-    if (const std::string warning = planning::short_runs_warning(config_); !warning.empty() && world_.rank() == 0)
+    if (const std::string warning = planner::short_runs_warning(config_); !warning.empty() && world_.rank() == 0)
       log::warn("{}", warning);
-    LANCET_ASSIGN(streams_, world::Streams::make(config_, world_, accelerator));
+    LANCET_ASSIGN(streams_, run::Streams::make(config_, world_, accelerator));
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     if (emulated_) network_ = in_time_of(*emulated_, network_);
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
@@ -93,18 +93,18 @@ class TrainerImpl final : public Trainer {
                  .crowded = crowded,
                  .inspect = options_.inspect};
     if (options_.interrupted || options_.stop) planning_.interrupted = [this] { return is_asked_to_stop(); };
-    LANCET_ASSIGN(plans_, planning::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
+    LANCET_ASSIGN(plans_, run::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
-    LANCET_TRY(world::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
+    LANCET_TRY(comm::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
     if (accelerator)
       LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
-    LANCET_TRY(world::agree(world_, bind()));
+    LANCET_TRY(comm::agree(world_, bind()));
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
     if (emulated_) {
-      LANCET_TRY(world::agree(world_, emulated_->check(plans_.step)));
+      LANCET_TRY(comm::agree(world_, emulated_->check(plans_.step)));
       return emulated_->try_links(world_, plans_.step);
     }
     return initialize_weights(config_, memory_.store());
@@ -155,14 +155,14 @@ class TrainerImpl final : public Trainer {
                                                             std::int64_t count) override {
     LANCET_TRY(settle());
     LANCET_ASSIGN(const auto decoder,
-                  inference::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
-    inference::GenerateOptions options{
+                  models::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
+    models::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
     const auto start = std::span<const std::int32_t>(prompt).last(
         std::min(prompt.size(), static_cast<std::size_t>(decoder->window())));
     bool stopped = false;
-    const auto ending = inference::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
+    const auto ending = models::generate(*decoder, start, options, [&](std::int32_t token) -> Status {
       ids.push_back(token);
       LANCET_ASSIGN(stopped, interrupted());
       return stopped ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
@@ -191,7 +191,7 @@ class TrainerImpl final : public Trainer {
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
                        "\n" + describe_plan(plans_.step, plans_.report, runs_a_step());
-    if (memory_.has_window()) text += "\n" + world::describe_all_to_alls(config_);
+    if (memory_.has_window()) text += "\n" + run::describe_all_to_alls(config_);
     if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
     return text;
   }
@@ -201,7 +201,7 @@ class TrainerImpl final : public Trainer {
   Status check_same_config() {
     const std::string mine = config::to_json(config_);
     LANCET_ASSIGN(const std::string first, broadcast_text(world_, mine, 0));
-    return world::agree(
+    return comm::agree(
         world_, mine == first
                     ? Status()
                     : Status(config_error("expected the same config on all ranks, found another than rank 0's")));
@@ -211,8 +211,8 @@ class TrainerImpl final : public Trainer {
   Result<bool> warn_of_crowded_cores() const {
     const bool mirrored = config_.comm.transport == config::Transport::mirrored;  // the other ranks do not exist
     if (resources_.accelerator || resources_.emulated) return false;
-    LANCET_ASSIGN(const world::SharedCores shared,
-                  world::shared_cores(mirrored ? *comm::make_self() : world_, resources_.threads));
+    LANCET_ASSIGN(const run::SharedCores shared,
+                  run::shared_cores(mirrored ? *comm::make_self() : world_, resources_.threads));
     if (shared.crowded() && world_.rank() == 0)
       log::warn("{} threads compute on {} core{}: steps are slow, and their predicted times do not hold",
                 shared.threads, shared.cores, shared.cores == 1 ? "" : "s");
@@ -222,7 +222,7 @@ class TrainerImpl final : public Trainer {
   // Collective: the communicators of the groups of ranks that the plans name, and their latencies on an emulated
   // device.
   Status open_groups() {
-    const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    const ir::Mesh mesh = config::mesh_of(config_, world_.size());
     std::vector<const ir::Program*> stages;  // of all pipeline stages
     for (const auto* plans : {&plans_.step_stages, &plans_.evaluate_stages})
       for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
@@ -252,7 +252,7 @@ class TrainerImpl final : public Trainer {
   // Collective, so that no rank continues alone.
   Result<bool> interrupted() {
     if (!options_.interrupted && !options_.stop) return false;
-    return world::any(world_, is_asked_to_stop());
+    return comm::any(world_, is_asked_to_stop());
   }
   bool is_asked_to_stop() const {
     return (options_.stop && options_.stop->load() != 0) || (options_.interrupted && options_.interrupted());
@@ -350,10 +350,10 @@ class TrainerImpl final : public Trainer {
   // them, which all ranks share.
   std::vector<ir::PlacedInstruction> order_of_search() const {
     if (plans_.step_stages.empty()) return {};
-    const mesh::Mesh mesh = config::mesh_of(config_, world_.size());
+    const ir::Mesh mesh = config::mesh_of(config_, world_.size());
     std::vector<const ir::Plan*> plans;
     for (int rank = 0; rank < world_.size(); ++rank)
-      plans.push_back(&plans_.step_stages[std::size_t(mesh.coordinate(rank, mesh::Axis::stage))]);
+      plans.push_back(&plans_.step_stages[std::size_t(mesh.coordinate(rank, ir::Axis::stage))]);
     auto orders = ir::order_together(plans, mesh);
     LANCET_CHECK(orders.ok(), "the plans of the stages: {}", orders.error().message);
     return std::move((*orders)[std::size_t(world_.rank())]);
@@ -365,9 +365,8 @@ class TrainerImpl final : public Trainer {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;
     planning_.load = departure.load;
-    LANCET_ASSIGN(planning::StepPlans plans, planning::make_step_plans(config_, world_, planning_, false));
-    LANCET_ASSIGN(const double ms,
-                  planning::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
+    LANCET_ASSIGN(run::StepPlans plans, run::make_step_plans(config_, world_, planning_, false));
+    LANCET_ASSIGN(const double ms, run::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
     const bool faster = ms < departure.predicted_ms;
     if (faster) LANCET_TRY(take(std::move(plans)));
     replanning_.set_planned(departure.load, faster);
@@ -381,21 +380,21 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
-  int expert_ranks() const { return config::mesh_of(config_, world_.size())[mesh::Axis::expert]; }
+  int expert_ranks() const { return config::mesh_of(config_, world_.size())[ir::Axis::expert]; }
   std::int64_t experts_of_layer() const { return config_.model.experts(expert_ranks()); }
 
   double even_share() const { return train::even_share(config_, std::int64_t(tally_.experts())); }
 
   // Collective: binds other plans of the training step to the same weights.
-  Status take(planning::StepPlans plans) {
+  Status take(run::StepPlans plans) {
     LANCET_TRY(settle());
     plans.measured = std::move(plans_.measured);
     plans.evaluate = std::move(plans_.evaluate);
     plans_ = std::move(plans);
     speed_.set_plans(plans_);
     for (BoundStep* bound : {&step_, &evaluate_}) *bound = {};  // no executor keeps the old arena
-    LANCET_TRY(world::agree(world_, memory_.grow_arena(plans_, resources_)));
-    return world::agree(world_, bind());
+    LANCET_TRY(comm::agree(world_, memory_.grow_arena(plans_, resources_)));
+    return comm::agree(world_, bind());
   }
 
   // Collective: the record of a step on an emulated device, which has no loss.
@@ -462,13 +461,13 @@ class TrainerImpl final : public Trainer {
   // Declared before the streams, the memory and the executors, which are destroyed first. Null: the CPU, or another's.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;
   std::unique_ptr<runtime::EmulatedDevice> emulated_;  // null: the ranks compute
-  world::Streams streams_;
+  run::Streams streams_;
   TrainingData data_{options_.batches};
   data::SequenceOrder training_order_, evaluation_order_;
   TrainerMemory memory_;
   Replanning replanning_;
-  planning::RunPlanOptions planning_;
-  planning::StepPlans plans_;
+  run::RunPlanOptions planning_;
+  run::StepPlans plans_;
   BoundStep step_, evaluate_;
   StepTally tally_;
   run::StepRecord last_record_;

@@ -7,19 +7,19 @@
 #include <new>
 
 #include "lancet/backend/cpu/matmul.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/comm/agree.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/run/saver.h"
 #include "lancet/runtime/workspace.h"
-#include "lancet/world/agree.h"
 
 namespace lancet::train {
 namespace {
 
-std::array<const ir::Plan*, 2> all_of(const planning::StepPlans& plans) {
+std::array<const ir::Plan*, 2> all_of(const run::StepPlans& plans) {
   return {&plans.step, plans.evaluate ? &*plans.evaluate : nullptr};
 }
 
-std::int64_t arena_bytes(const planning::StepPlans& plans) {
+std::int64_t arena_bytes(const run::StepPlans& plans) {
   std::int64_t most = 0;
   for (const ir::Plan* plan : all_of(plans))
     if (plan) most = std::max(most, plan->arena_bytes);
@@ -38,7 +38,7 @@ std::string where_of(const RankResources& resources) {
 
 // Config error: `needed` bytes, whose parts in MB are `parts`, are more than the rank's share of the free memory.
 Status check_free(std::int64_t needed, const std::string& parts, const RankResources& resources) {
-  auto available = world::available_bytes();
+  auto available = run::available_bytes();
   if (available) *available /= resources.local_ranks;
   if (resources.accelerator) available = resources.accelerator->device().free_bytes();
   if (resources.emulated) available = resources.emulated->hardware().free_bytes();
@@ -50,13 +50,13 @@ Status check_free(std::int64_t needed, const std::string& parts, const RankResou
 }  // namespace
 
 Status check_least_memory(const config::Config& config, int rank, int ranks, const RankResources& resources) {
-  LANCET_ASSIGN(const std::vector<planning::LeastMemory> stages, planning::least_memory(config, ranks));
-  const int stage = config::mesh_of(config, ranks).coordinate(rank, mesh::Axis::stage);
-  const planning::LeastMemory& least = stages[std::size_t(stage)];
+  LANCET_ASSIGN(const std::vector<planner::LeastMemory> stages, planner::least_memory(config, ranks));
+  const int stage = config::mesh_of(config, ranks).coordinate(rank, ir::Axis::stage);
+  const planner::LeastMemory& least = stages[std::size_t(stage)];
   return check_free(least.total(), least.parts(), resources);
 }
 
-Status TrainerMemory::count(const config::Config& config, const planning::StepPlans& plans, int ranks,
+Status TrainerMemory::count(const config::Config& config, const run::StepPlans& plans, int ranks,
                             const RankResources& resources) {
   for (const ir::Tensor& tensor : plans.step.program.tensors) {
     if (tensor.kind == ir::TensorKind::parameter) plan_.parameters += ir::bytes(tensor.type);
@@ -74,7 +74,7 @@ Status TrainerMemory::count(const config::Config& config, const planning::StepPl
   return {};
 }
 
-Status TrainerMemory::allocate(const config::Config& config, const planning::StepPlans& plans, int ranks,
+Status TrainerMemory::allocate(const config::Config& config, const run::StepPlans& plans, int ranks,
                                const RankResources& resources) {
   LANCET_TRY(count(config, plans, ranks, resources));
   runtime::Accelerator* accelerator = resources.accelerator;
@@ -102,7 +102,7 @@ Status TrainerMemory::allocate(const config::Config& config, const planning::Ste
   return {};
 }
 
-Status TrainerMemory::grow_arena(const planning::StepPlans& plans, const RankResources& resources) {
+Status TrainerMemory::grow_arena(const run::StepPlans& plans, const RankResources& resources) {
   const std::int64_t needed = arena_bytes(plans);
   if (needed <= plan_.arena) return {};
   arena_ = {};  // both at once may not fit
@@ -120,13 +120,13 @@ Status TrainerMemory::grow_arena(const planning::StepPlans& plans, const RankRes
 Status TrainerMemory::allocate_device_arena(const config::Config& config, comm::Communicator& world,
                                             comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator) {
   const auto bytes = std::size_t(plan_.arena);
-  LANCET_ASSIGN(const auto window, world::make_arena_window(config, expert, bytes));
+  LANCET_ASSIGN(const auto window, run::make_arena_window(config, expert, bytes));
   if (!window.empty()) {
     window_ = {window.data(), window.size()};
     return {};
   }
   auto arena = runtime::Block::on_device(accelerator.device(), bytes);
-  LANCET_TRY(world::agree(world, arena.ok() ? Status() : Status(arena.error())));
+  LANCET_TRY(comm::agree(world, arena.ok() ? Status() : Status(arena.error())));
   arena_ = std::move(*arena);
   return {};
 }

@@ -5,11 +5,11 @@
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
-#include "lancet/planning/run_plans.h"
+#include "lancet/run/memory.h"
+#include "lancet/run/rank_device.h"
+#include "lancet/run/run_plans.h"
 #include "lancet/runtime/block.h"
 #include "lancet/runtime/tensor_store.h"
-#include "lancet/world/memory.h"
-#include "lancet/world/rank_device.h"
 #include "rank_resources.h"
 
 namespace lancet::train {
@@ -28,8 +28,7 @@ Status check_least_memory(const config::Config& config, int rank, int ranks, con
 class TrainerMemory {
  public:
   // Refuses a config that does not fit the memory; then allocates the store and, on the CPU, the arena.
-  Status allocate(const config::Config& config, const planning::StepPlans& plans, int ranks,
-                  const RankResources& resources);
+  Status allocate(const config::Config& config, const run::StepPlans& plans, int ranks, const RankResources& resources);
   // Collective: allocates the arena on the accelerator, as a window if the ranks can reach each other's memory. expert:
   // that stream's communicator of all ranks; null: the rank is alone.
   Status allocate_device_arena(const config::Config& config, comm::Communicator& world,
@@ -37,7 +36,7 @@ class TrainerMemory {
 
   // Not on an accelerator: makes the arena large enough for these plans. No executor may be bound to it. Config error:
   // no memory.
-  Status grow_arena(const planning::StepPlans& plans, const RankResources& resources);
+  Status grow_arena(const run::StepPlans& plans, const RankResources& resources);
 
   const MemoryPlan& plan() const { return plan_; }
   runtime::TensorStore& store() { return store_; }
@@ -45,10 +44,9 @@ class TrainerMemory {
   bool has_window() const { return window_.start != nullptr; }
 
  private:
-  Status count(const config::Config& config, const planning::StepPlans& plans, int ranks,
-               const RankResources& resources);
+  Status count(const config::Config& config, const run::StepPlans& plans, int ranks, const RankResources& resources);
 
-  MemoryPlan plan_{.process = world::resident_bytes()};
+  MemoryPlan plan_{.process = run::resident_bytes()};
   runtime::TensorStore store_;
   runtime::Block arena_;
   runtime::Memory window_;  // if set, replaces arena_: the expert stream's window

@@ -24,7 +24,7 @@ Status set_parameter(runtime::TensorStore& store, std::string_view name, std::sp
 
 Status initialize_weights(const config::Config& config, runtime::TensorStore& store) {
   std::vector<float> values;
-  const int tensor_ranks = store.mesh()[mesh::Axis::tensor];
+  const int tensor_ranks = store.mesh()[ir::Axis::tensor];
   for (const model::Parameter& parameter : model::parameters(config.model.on(store.mesh()), tensor_ranks)) {
     LANCET_CHECK(store.whole_shape(parameter.name) == parameter.shape, "@{} is [{}] in the model and [{}] in the plan",
                  parameter.name, to_string(parameter.shape), to_string(store.whole_shape(parameter.name)));

@@ -40,8 +40,8 @@ struct FakeCosts final : Costs {
     const auto it = ops.find(key);
     return it == ops.end() ? std::nullopt : std::optional(it->second);
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return 1 + bytes / 100; }
-  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return 2 + bytes / 100; }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return 1 + bytes / 100; }
+  double all_reduce_ms(double bytes, ir::Axes = {}) const override { return 2 + bytes / 100; }
   CoreCost all_to_all_core() const override { return {0, 1000}; }
   CoreCost all_reduce_core() const override { return {0, 1000}; }
   double launch_ms() const override { return 0.01; }
@@ -148,9 +148,9 @@ TEST_CASE("an op without costs is named, and the other missing ones are counted"
 TEST_CASE("a group of ranks that costs do not know is named") {
   struct OfAllRanks final : Costs {
     std::optional<double> compute_ms(std::string_view) const override { return 1; }
-    double all_to_all_ms(double, mesh::Axes) const override { return 1; }
-    double all_reduce_ms(double, mesh::Axes) const override { return 1; }
-    bool knows(mesh::Axes group) const override { return group.empty(); }
+    double all_to_all_ms(double, ir::Axes) const override { return 1; }
+    double all_reduce_ms(double, ir::Axes) const override { return 1; }
+    bool knows(ir::Axes group) const override { return group.empty(); }
     CoreCost all_to_all_core() const override { return {}; }
     CoreCost all_reduce_core() const override { return {}; }
     double launch_ms() const override { return 0; }

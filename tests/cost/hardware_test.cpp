@@ -211,8 +211,8 @@ parameter @b : f32[1,300]
 
 TEST_CASE("a group of ranks is priced by its size and hosts, and shares the NICs with the groups beside it") {
   const Hardware h = machine();
-  const mesh::Axes data{mesh::Axis::data}, expert{mesh::Axis::expert};
-  const HardwareCosts costs(h, {8, 2, mesh::Mesh{{1, 2, 4, 1}}});
+  const ir::Axes data{ir::Axis::data}, expert{ir::Axis::expert};
+  const HardwareCosts costs(h, {8, 2, ir::Mesh{{1, 2, 4, 1}}});
   CHECK(costs.layout().group(data).ranks == 2);
   CHECK(costs.layout().group(data).hosts == 2);
   CHECK(costs.layout().group(data).beside == 4);
@@ -222,13 +222,13 @@ TEST_CASE("a group of ranks is priced by its size and hosts, and shares the NICs
   CHECK(costs.all_reduce_ms(8e6, data) == Approx(0.040 + 4 * 2 * 8e6 / 2 / 2e6));
   CHECK(costs.all_to_all_ms(8e6, data) == Approx(0.100 + 4 * 8e6 / 2e6));
   CHECK(costs.all_reduce_ms(8e6) == all_reduce_ms(h, {8, 2}, 8e6));
-  CHECK(costs.identity() != HardwareCosts(h, {8, 2, mesh::Mesh{{1, 4, 2, 1}}}).identity());
-  CHECK(HardwareCosts(h, {8, 2}).identity() == HardwareCosts(h, {8, 2, mesh::of_experts(8)}).identity());
+  CHECK(costs.identity() != HardwareCosts(h, {8, 2, ir::Mesh{{1, 4, 2, 1}}}).identity());
+  CHECK(HardwareCosts(h, {8, 2}).identity() == HardwareCosts(h, {8, 2, ir::of_experts(8)}).identity());
 }
 
 TEST_CASE("a message between stages takes the link between their ranks, beside those of the stage's other ranks") {
   // Four stages of two ranks; two stages a node.
-  const HardwareCosts costs(machine(), {8, 2, mesh::Mesh{{4, 2, 1, 1}}});
+  const HardwareCosts costs(machine(), {8, 2, ir::Mesh{{4, 2, 1, 1}}});
   const auto program = ir::parse(R"(program p
 input @x : f32[500,1000]
 send_next(@x)  # send_next forward a
@@ -257,12 +257,12 @@ TEST_CASE("a permute leaves the node from the ranks at its end alone") {
   CHECK(permute_ms(h, {16, 4}, 8e6, 7) == Approx(0.100 + 4 * 4));  // all
   CHECK(permute_ms(h, {2, 2}, 8e6, 1) == all_to_all_ms(h, {2, 2}, 8e6));
   // Along data, every rank's neighbour is on the other node, beside three groups like its own.
-  const HardwareCosts costs(h, {8, 2, mesh::Mesh{{1, 2, 4, 1}}});
+  const HardwareCosts costs(h, {8, 2, ir::Mesh{{1, 2, 4, 1}}});
   const auto p = one("input @x : f32[1000,1000]\n",
                      "%0 : f32[1000,1000] = permute_shards(@x) {axes=data, shards=2, of=all_gather, shift=1}"
                      "  # expert forward p");
   CHECK(costs.all_to_all(p, p.instructions[0]).ms == Approx(0.100 + 4 * 4e6 / 2e6));
-  CHECK(costs.all_to_all(p, p.instructions[0]).ms == costs.all_to_all_ms(4e6, mesh::Axes{mesh::Axis::data}));
+  CHECK(costs.all_to_all(p, p.instructions[0]).ms == costs.all_to_all_ms(4e6, ir::Axes{ir::Axis::data}));
 }
 
 TEST_CASE("all-reduce passes the slower of links and NICs twice") {
@@ -319,7 +319,7 @@ TEST_CASE("what measured costs lack of a group of ranks is unknown, not declared
   ir::Instruction of_group = step;
   of_group.attributes = {{"of", "all_gather"}, {"shards", std::int64_t(4)}, {"shift", std::int64_t(1)}};
   of_group.attributes.set("axes", "expert");
-  const Layout layout{8, 2, mesh::Mesh{{1, 2, 4, 1}}};
+  const Layout layout{8, 2, ir::Mesh{{1, 2, 4, 1}}};
   Profile measured;
   measured.machine.cluster = {"mpi", 8, 2};
   measured.machine.device.local_ranks = 4;
@@ -345,8 +345,8 @@ TEST_CASE("nodes of a declared machine are told apart where each has as many ran
   CHECK(HardwareCosts(machine(), {6, 2}).ranks_on_host({}) == 1);  // four and two
   CHECK(HardwareCosts(machine(), {6, 3}).ranks_on_host({}) == 2);
   CHECK(HardwareCosts(machine(), {3, 1}).ranks_on_host({}) == 1);
-  const HardwareCosts groups(machine(), {12, 3, mesh::Mesh{{1, 2, 6, 1}}});
-  CHECK(groups.ranks_on_host({mesh::Axis::expert}) == 1);
+  const HardwareCosts groups(machine(), {12, 3, ir::Mesh{{1, 2, 6, 1}}});
+  CHECK(groups.ranks_on_host({ir::Axis::expert}) == 1);
   Profile measured;  // on hosts of three
   measured.machine.cluster = {"mpi", 6, 2};
   measured.machine.device.local_ranks = 3;

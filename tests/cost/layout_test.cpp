@@ -15,19 +15,19 @@ TEST_CASE("hosts are told apart where each has as many ranks, and more than one"
 }
 
 TEST_CASE("hosts are told apart in groups of which each host has as many ranks") {
-  const mesh::Axes data{mesh::Axis::data}, expert{mesh::Axis::expert};
+  const ir::Axes data{ir::Axis::data}, expert{ir::Axis::expert};
   // Twelve ranks, four on each of three hosts: a group of six has four ranks on one host and two on another.
-  CHECK(Layout{12, 3, mesh::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(expert) == 1);
-  CHECK(Layout{12, 3, mesh::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(data) == 1);
-  CHECK(Layout{12, 4, mesh::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(expert) == 3);
+  CHECK(Layout{12, 3, ir::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(expert) == 1);
+  CHECK(Layout{12, 3, ir::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(data) == 1);
+  CHECK(Layout{12, 4, ir::Mesh{{1, 2, 6, 1}}}.ranks_sharing_host(expert) == 3);
   // Six ranks on each of two hosts: the first group of four is on one host, the second on both.
-  CHECK(Layout{12, 2, mesh::Mesh{{1, 3, 4, 1}}}.ranks_sharing_host(expert) == 1);
-  CHECK(Layout{12, 2, mesh::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(data) == 2);
-  CHECK(Layout{12, 2, mesh::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(expert) == 1);
-  CHECK(Layout{12, 2, mesh::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(data | expert) == 6);
-  CHECK(Layout{12, 2, mesh::Mesh{{1, 4, 3, 1}}, 1, false}.ranks_sharing_host(data) == 1);
-  CHECK_FALSE(Layout{12, 3, mesh::Mesh{{1, 2, 6, 1}}}.group(expert).even);
-  CHECK(Layout{12, 4, mesh::Mesh{{1, 2, 6, 1}}}.group(expert).even);
+  CHECK(Layout{12, 2, ir::Mesh{{1, 3, 4, 1}}}.ranks_sharing_host(expert) == 1);
+  CHECK(Layout{12, 2, ir::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(data) == 2);
+  CHECK(Layout{12, 2, ir::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(expert) == 1);
+  CHECK(Layout{12, 2, ir::Mesh{{1, 4, 3, 1}}}.ranks_sharing_host(data | expert) == 6);
+  CHECK(Layout{12, 2, ir::Mesh{{1, 4, 3, 1}}, 1, false}.ranks_sharing_host(data) == 1);
+  CHECK_FALSE(Layout{12, 3, ir::Mesh{{1, 2, 6, 1}}}.group(expert).even);
+  CHECK(Layout{12, 4, ir::Mesh{{1, 2, 6, 1}}}.group(expert).even);
 }
 
 TEST_CASE("ranks fill one host after the other") {

@@ -30,7 +30,7 @@ Profile sample_of_hosts() {
   Profile profile = sample();
   profile.machine.cluster = {"mpi", 4, 2};
   profile.machine.device.local_ranks = 2;
-  profile.mesh = mesh::of_experts(4);
+  profile.mesh = ir::of_experts(4);
   profile.network.messages = {{"on_host", {{1024, 0.01}, {2048, 0.02}}}, {"neighbour 1", {{1024, 0.03}}}};
   return profile;
 }
@@ -95,27 +95,27 @@ TEST_CASE("a profile answers as Costs") {
 TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   Profile profile = sample();
   profile.machine.cluster.ranks = 4;
-  profile.mesh = mesh::Mesh{{1, 2, 2, 1}};
-  const mesh::Axes data{mesh::Axis::data};
+  profile.mesh = ir::Mesh{{1, 2, 2, 1}};
+  const ir::Axes data{ir::Axis::data};
   CHECK(profile.knows({}));
   CHECK_FALSE(profile.knows(data));
   profile.network.groups["data 2 / 2"] = {{{1024, 7}}, {{1024, 8}}};
   CHECK(profile.knows(data));
-  CHECK_FALSE(profile.knows({mesh::Axis::expert}));
+  CHECK_FALSE(profile.knows({ir::Axis::expert}));
   CHECK(profile.all_to_all_ms(1, data) == 7);
   CHECK(profile.all_reduce_ms(1, data) == 8);
   CHECK(profile.all_reduce_ms(1) == 0.2);
   auto stored = parse_profile(print(profile), "p.json");
   REQUIRE(stored.ok());
   CHECK(stored->network.groups == profile.network.groups);
-  profile.mesh = mesh::Mesh{{1, 4, 2, 1}};
+  profile.mesh = ir::Mesh{{1, 4, 2, 1}};
   CHECK_FALSE(profile.knows(data));  // another size
-  profile.mesh = mesh::Mesh{{1, 2, 1, 1}};
+  profile.mesh = ir::Mesh{{1, 2, 1, 1}};
   CHECK(profile.knows(data));  // all ranks
   profile.machine.cluster.ranks = 8;
-  profile.mesh = mesh::Mesh{{1, 2, 4, 1}};
+  profile.mesh = ir::Mesh{{1, 2, 4, 1}};
   CHECK_FALSE(profile.knows(data));  // of ranks at another distance
-  profile.mesh = mesh::Mesh{{1, 4, 1, 1}};
+  profile.mesh = ir::Mesh{{1, 4, 1, 1}};
   CHECK(profile.knows(data));  // all ranks
   CHECK(profile.all_reduce_ms(1, data) == 0.2);
 }
@@ -156,11 +156,11 @@ TEST_CASE("a profile knows which ranks share a host in each group, and prices me
   profile.machine.cluster.hosts = 1;
   CHECK(profile.ranks_on_host({}) == 1);  // nothing to tell apart
   profile.machine.cluster = {"mpi", 3, 2};
-  profile.mesh = mesh::of_experts(3);
+  profile.mesh = ir::of_experts(3);
   CHECK(profile.ranks_on_host({}) == 1);  // unlike numbers of ranks
   profile.machine.cluster = {"mpi", 6, 2};
   profile.machine.device.local_ranks = 3;
-  profile.mesh = mesh::of_experts(6);
+  profile.mesh = ir::of_experts(6);
   CHECK(profile.ranks_on_host({}) == 3);
   profile.even_hosts = false;
   CHECK(profile.ranks_on_host({}) == 1);
@@ -171,10 +171,10 @@ TEST_CASE("a profile knows which ranks share a host in each group, and prices me
   // Eight ranks on two hosts: the ranks along `data` have distance 4, those along `expert` share a host.
   profile.machine.cluster = {"mpi", 8, 2};
   profile.machine.device.local_ranks = 4;
-  profile.mesh = mesh::Mesh{{1, 2, 4, 1}};
+  profile.mesh = ir::Mesh{{1, 2, 4, 1}};
   CHECK(profile.ranks_on_host({}) == 4);
-  CHECK(profile.ranks_on_host({mesh::Axis::data}) == 1);
-  CHECK(profile.ranks_on_host({mesh::Axis::expert}) == 1);
+  CHECK(profile.ranks_on_host({ir::Axis::data}) == 1);
+  CHECK(profile.ranks_on_host({ir::Axis::expert}) == 1);
   ir::Instruction in_group = ring_step(4, 1);
   in_group.attributes.set("axes", "expert");
   CHECK(profile.unknown_messages(in_group) == "collectives over the mesh's axes expert");

@@ -17,7 +17,7 @@
 #include "lancet/ir/groups.h"
 #include "lancet/ir/print.h"
 #include "lancet/ir/repeat.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/runtime/executor.h"
 #include "ops/device/emulated_kernels.h"
 #include "ops/device/launch.h"
@@ -228,13 +228,13 @@ ir::Plan planned(const config::Config& config, int ranks) {
   if (const Status status = config::check(config, ranks); !status.ok()) FAIL(status.error().message);
   const DeclaredCosts costs;
   const bool searches = config.overlap.policy != "sequential";
-  const auto plan = planning::plan_step(config, ranks, {.costs = searches ? &costs : nullptr});
+  const auto plan = planner::plan_step(config, ranks, {.costs = searches ? &costs : nullptr});
   if (!plan.ok()) FAIL(plan.error().message);
   return *plan;
 }
 
 // The groups of the mesh's last rank, by stream. window: memory that the ranks reach of each other; empty: none.
-std::array<comm::Groups, ir::stream_count> groups_of(const ir::Program& program, const mesh::Mesh& mesh,
+std::array<comm::Groups, ir::stream_count> groups_of(const ir::Program& program, const ir::Mesh& mesh,
                                                      std::span<std::byte> window, Recorder& recorder,
                                                      std::deque<SilentCommunicator>& communicators) {
   std::array<comm::Groups, ir::stream_count> groups;
@@ -254,7 +254,7 @@ std::array<comm::Groups, ir::stream_count> groups_of(const ir::Program& program,
 
 // Runs the plan on a device that records, as the last of the mesh's ranks, and checks what it launches. windows: the
 // ranks reach each other's memory. An executor's first run calls instruction after instruction on this thread.
-void check_step(const ir::Plan& plan, const mesh::Mesh& mesh, const DeviceTraits& traits, bool windows, Found& found) {
+void check_step(const ir::Plan& plan, const ir::Mesh& mesh, const DeviceTraits& traits, bool windows, Found& found) {
   Recorder recorder;
   RecordingAccelerator accelerator(traits, recorder);
   runtime::TensorStore store;

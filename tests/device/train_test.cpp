@@ -13,8 +13,8 @@
 
 #include "declared_costs.h"
 #include "declared_profile.h"
-#include "lancet/inference/decoder.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/models/decoder.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/runtime/accelerator.h"
 #include "ops/device/emulated_ranks.h"
 #include "temporary_folder.h"
@@ -210,7 +210,7 @@ TEST_CASE("training on emulated device kernels: rounds of layers that drop nothi
 }
 
 TEST_CASE("on one rank a step with MoE layers is a single stretch that one graph records") {
-  const auto plan = planning::plan_step(test::small_config(), 1, {});
+  const auto plan = planner::plan_step(test::small_config(), 1, {});
   REQUIRE(plan.ok());
   int products = 0;
   for (const ir::Instruction& at : plan->program.instructions) {
@@ -244,12 +244,12 @@ TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once o
     EmulatedAccelerator accelerator;
     runtime::TensorStore store;
     const auto world = comm::make_self();
-    auto streams = world::Streams::make(config, *world, run > 0 ? &accelerator : nullptr);
+    auto streams = run::Streams::make(config, *world, run > 0 ? &accelerator : nullptr);
     REQUIRE(streams.ok());
     if (run > 0) store.place_on(accelerator.device());
-    store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
+    store.add(planner::rank_forward(config, model::Mode::generate, 1).value());
     REQUIRE(train::initialize_weights(config, store).ok());
-    const auto decoder = inference::Decoder::create(config, *world, store, *streams, 1);
+    const auto decoder = models::Decoder::create(config, *world, store, *streams, 1);
     REQUIRE(decoder.ok());
     const std::size_t step = run == 2 ? tokens.size() : 1;
     for (std::size_t at = 0; at < tokens.size(); at += step) {

@@ -2,14 +2,14 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
-#include "hugging_face/config.h"
+#include "models/config.h"
 
 using namespace lancet;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::MemoryFile file(data, size);
   const test::AllocationLimit limit(size, 256);
-  const auto config = hugging_face::read_config(file.path());
+  const auto config = models::read_config(file.path());
   if (!config.ok()) {
     // Data: the file itself cannot be read.
     test::check_error(config.error(), ExitCode::config);
@@ -17,10 +17,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (!config::check(*config, 1).ok()) abort();
   const test::MemoryFile written = [&] {
-    const std::string text = hugging_face::config_text(config->model, {});
+    const std::string text = models::config_text(config->model, {});
     return test::MemoryFile(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
   }();
-  const auto again = hugging_face::read_config(written.path());
+  const auto again = models::read_config(written.path());
   if (!again.ok() || !(again->model == config->model)) abort();
   return 0;
 }

@@ -5,8 +5,8 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"
-#include "hugging_face/files.h"
-#include "hugging_face/names.h"
+#include "models/files.h"
+#include "models/names.h"
 
 using namespace lancet;
 
@@ -33,9 +33,9 @@ const test::ScratchFolder& folder() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  folder().write(std::string(hugging_face::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
+  folder().write(std::string(models::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
   const test::AllocationLimit limit(size, 256);
-  const auto files = hugging_face::TensorFiles::open(folder().path());
+  const auto files = models::TensorFiles::open(folder().path());
   if (!files.ok()) {
     test::check_error(files.error(), ExitCode::data);
     return 0;

@@ -31,7 +31,7 @@ TEST_CASE("every feature of the text has its documented meaning") {
   REQUIRE(p.tensors.size() == 6 + 10);
   const ir::Tensor& expert = p[p.find("h.0.e.w")];
   REQUIRE(expert.kind == ir::TensorKind::parameter);
-  REQUIRE(expert.sharding->dimensions[0].axes == std::vector{mesh::Axis::expert});
+  REQUIRE(expert.sharding->dimensions[0].axes == std::vector{ir::Axis::expert});
   REQUIRE(expert.type == ir::TensorType{DType::f32, {2, 3}});
   REQUIRE_FALSE(p[p.find("w")].sharding.has_value());
   REQUIRE(p[p.find("w.m")].kind == ir::TensorKind::state);
@@ -104,11 +104,11 @@ TEST_CASE("shardings are read and printed unchanged") {
   CHECK(ir::print(p) == every_sharding);
   require_same(parsed(ir::print(p)), p);
   CHECK(ir::verify(p).ok());
-  const mesh::Sharding& w = *p[p.find("w")].sharding;
+  const ir::Sharding& w = *p[p.find("w")].sharding;
   CHECK(p.type(p.find("w")).shape == Shape{3072, 768});
-  CHECK(w.dimensions == std::vector<mesh::Split>{{{mesh::Axis::tensor}, 3}, {}});
-  CHECK(p[p.find("e")].sharding->partial == mesh::Axes{mesh::Axis::data});
-  CHECK(p[p.find("scalar")].sharding == mesh::Sharding::whole(0));
+  CHECK(w.dimensions == std::vector<ir::Split>{{{ir::Axis::tensor}, 3}, {}});
+  CHECK(p[p.find("e")].sharding->partial == ir::Axes{ir::Axis::data});
+  CHECK(p[p.find("scalar")].sharding == ir::Sharding::whole(0));
   CHECK_FALSE(p[p.find("plain")].sharding.has_value());
 }
 
@@ -207,8 +207,8 @@ TEST_CASE("updated operands are marked") {
 TEST_CASE("a program made by hand survives its text") {
   ir::Program p;
   p.name = "made";
-  const auto w = p.add_named(ir::TensorKind::parameter, "w", {DType::bf16, {3, 5}},
-                             mesh::Sharding{{{{mesh::Axis::expert}}, {}}, {}});
+  const auto w =
+      p.add_named(ir::TensorKind::parameter, "w", {DType::bf16, {3, 5}}, ir::Sharding{{{{ir::Axis::expert}}, {}}, {}});
   const auto x = p.add_named(ir::TensorKind::input, "x", {DType::i64, {7}});
   const auto a = p.add_value({DType::f32, {2}});
   const auto b = p.add_value({DType::f32, {1}}, a);
@@ -263,8 +263,8 @@ TEST_CASE("states that are flat shards say so") {
   const auto p = ir::parse(text);
   REQUIRE(p.ok());
   CHECK((*p)[p->find("w")].flat_shard.empty());
-  CHECK((*p)[p->find("w.m")].flat_shard == mesh::Axes{mesh::Axis::data});
-  CHECK((*p)[p->find("w.v")].flat_shard == mesh::Axes{mesh::Axis::data, mesh::Axis::expert});
+  CHECK((*p)[p->find("w.m")].flat_shard == ir::Axes{ir::Axis::data});
+  CHECK((*p)[p->find("w.v")].flat_shard == ir::Axes{ir::Axis::data, ir::Axis::expert});
   CHECK(ir::print(*p) == text);
 }
 

@@ -19,9 +19,9 @@ const std::string data_then_tensor = R"([0] %0 : f32[16] = all_reduce(@x) {axes=
 const std::string tensor_then_data = R"([0] %0 : f32[16] = all_reduce(@x) {axes="tensor"}  # reduce sync b | at 0
 [1] %1 : f32[16] = all_reduce(@x) {axes="data"}  # reduce sync a | at 64
 )";
-const mesh::Mesh data_by_tensor{{1, 2, 1, 2}};
+const ir::Mesh data_by_tensor{{1, 2, 1, 2}};
 
-std::string error_of(std::vector<ir::Plan> plans, const mesh::Mesh& mesh) {
+std::string error_of(std::vector<ir::Plan> plans, const ir::Mesh& mesh) {
   std::vector<const ir::Plan*> pointers;
   for (const ir::Plan& plan : plans) pointers.push_back(&plan);
   const Status status = ir::verify_ranks(pointers, mesh);
@@ -49,7 +49,7 @@ TEST_CASE("verify_ranks: a wait across streams that another rank's stream order 
   const std::string opposite = R"([0] %0 : f32[16] = all_to_all(@x)  # expert forward b | at 0
 [1] %1 : f32[16] = all_reduce(@x)  # reduce sync a | wait 0 | at 64
 )";
-  const mesh::Mesh two{{1, 2, 1, 1}};
+  const ir::Mesh two{{1, 2, 1, 1}};
   CHECK(error_of({plan_of(first + then), plan_of(first + then)}, two) == "");
   CHECK_THAT(error_of({plan_of(first + then), plan_of(opposite)}, two), StartsWith("ranks wait for one another: "));
 }
@@ -93,13 +93,13 @@ const std::string answered =
 const std::string receives =
     "[0] %0 : f32[16] = receive_previous() {dtype=f32, shape=\"16\"}  # receive_previous forward a | at 0\n";
 const std::string answers = "[1] send_previous(@x)  # send_previous dx a | wait 0\n";
-const mesh::Mesh two_stages{{2, 1, 1, 1}};
+const ir::Mesh two_stages{{2, 1, 1, 1}};
 
 }  // namespace
 
 TEST_CASE("verify_ranks: plans that differ by stage meet in their messages") {
   CHECK(error_of({plan_of(sends + answered), plan_of(receives + answers)}, two_stages) == "");
-  const mesh::Mesh by_data{{2, 2, 1, 1}};
+  const ir::Mesh by_data{{2, 2, 1, 1}};
   const ir::Plan first = plan_of(sends + answered), last = plan_of(receives + answers);
   CHECK(error_of({first, first, last, last}, by_data) == "");
 }
@@ -115,7 +115,7 @@ TEST_CASE("verify_ranks: a stage that waits for a message that comes after its o
 }
 
 TEST_CASE("verify_ranks: messages without another end or of another size are named") {
-  CHECK_THAT(error_of({plan_of(receives)}, mesh::Mesh{{1, 1, 1, 1}}),
+  CHECK_THAT(error_of({plan_of(receives)}, ir::Mesh{{1, 1, 1, 1}}),
              Equals("rank 0 in receive_previous (a, instruction 0): expected a neighbouring stage, found none"));
   CHECK_THAT(error_of({plan_of(receives), plan_of(receives)}, two_stages),
              Equals("ranks wait for one another: rank 0 in receive_previous (a, instruction 0); rank 1 in "
@@ -131,7 +131,7 @@ TEST_CASE("verify_ranks: a collective of some stages waits for these alone") {
   const ir::Plan ends =
       plan_of("[0] %0 : f32[16] = all_reduce(@x) {axes=\"stage\", stages=\"0,2\"}  # reduce sync w | at 0\n");
   const ir::Plan middle = plan_of("[0] %0 : f32[16] = gelu(@x)  # compute forward a | at 0\n");
-  const mesh::Mesh three{{3, 1, 1, 1}};
+  const ir::Mesh three{{3, 1, 1, 1}};
   CHECK(error_of({ends, middle, ends}, three) == "");
   CHECK_THAT(error_of({ends, middle, middle}, three),
              Equals("ranks wait for one another: rank 0 in all_reduce (w, instruction 0)"));

@@ -359,11 +359,11 @@ TEST_CASE("tables of the wrong length are found") {
 TEST_CASE("verify: a sharding fits its tensor") {
   ir::Program program = parsed("input @x : f32[4{data},6]\noutput y = @x\n");
   REQUIRE(ir::verify(program).ok());
-  mesh::Sharding& sharding = *program.tensors[0].sharding;
-  sharding.partial.add(mesh::Axis::data);
+  ir::Sharding& sharding = *program.tensors[0].sharding;
+  sharding.partial.add(ir::Axis::data);
   CHECK(ir::verify(program).error().message ==
         "@x: dimension 0: expected each axis once in a sharding, found data again");
-  sharding = mesh::Sharding::whole(3);
+  sharding = ir::Sharding::whole(3);
   CHECK(ir::verify(program).error().message == "@x: expected a split for each of 2 dimensions, found 3");
 }
 
@@ -381,8 +381,7 @@ TEST_CASE("a group of ranks is named by axes of the mesh, outermost first") {
   const ir::Program program =
       parsed(writable + "\"data,expert\"}  # reduce sync a\n%1 : f32[16] = f(%0)  # expert sync\n");
   const auto used = ir::used_axes(program);
-  CHECK(used[std::size_t(ir::Stream::reduce)] ==
-        std::set<mesh::Axes>{mesh::Axes{mesh::Axis::data, mesh::Axis::expert}});
+  CHECK(used[std::size_t(ir::Stream::reduce)] == std::set<ir::Axes>{ir::Axes{ir::Axis::data, ir::Axis::expert}});
   CHECK(used[std::size_t(ir::Stream::expert)].empty());
   CHECK(ir::axes_text(program.instructions[0]) == "data,expert");
   CHECK(ir::axes_text(program.instructions[1]).empty());

@@ -29,7 +29,7 @@ using Values = std::vector<float>;
 
 Values whole_values(const model::Parameter& parameter, std::uint64_t seed) {
   Values values(std::size_t(parameter.shape.elements()), -1);
-  model::initialize(parameter, seed, mesh::held_elements(parameter.shape, {}, {}, 0), values);
+  model::initialize(parameter, seed, ir::held_elements(parameter.shape, {}, {}, 0), values);
   return values;
 }
 
@@ -65,21 +65,21 @@ void check_normal(std::span<const float> values, double deviation) {
 TEST_CASE("initial values are a function of the element, whatever a rank holds") {
   const auto one = all_parameters(small(), 3);
   REQUIRE(one.size() == 2 + 2 + 13 + 12);
-  const mesh::Mesh mesh{{1, 1, 2, 2}};
+  const ir::Mesh mesh{{1, 1, 2, 2}};
   std::size_t wrong = 0;
   for (const model::Parameter& parameter : model::parameters(small()))
     for (int dimension = 0; dimension < parameter.shape.rank(); ++dimension)
       for (const std::int64_t blocks : {1, 2})
         for (int rank = 0; rank < 4; ++rank) {
-          mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(parameter.shape.rank()));
-          sharding.dimensions[0].axes = {mesh::Axis::expert};
-          sharding.dimensions[std::size_t(dimension)].axes.push_back(mesh::Axis::tensor);
+          ir::Sharding sharding = ir::Sharding::whole(std::size_t(parameter.shape.rank()));
+          sharding.dimensions[0].axes = {ir::Axis::expert};
+          sharding.dimensions[std::size_t(dimension)].axes.push_back(ir::Axis::tensor);
           sharding.dimensions[std::size_t(dimension)].blocks = parameter.shape[dimension] % 8 == 0 ? blocks : 1;
-          if (!mesh::shard_shape(parameter.shape, sharding, mesh).ok()) continue;
-          const auto held = mesh::held_elements(parameter.shape, sharding, mesh, rank);
+          if (!ir::shard_shape(parameter.shape, sharding, mesh).ok()) continue;
+          const auto held = ir::held_elements(parameter.shape, sharding, mesh, rank);
           Values values(std::size_t(elements_of(held)), -1);
           model::initialize(parameter, 3, held, values);
-          for (const mesh::HeldRun& run : held)
+          for (const ir::HeldRun& run : held)
             for (std::int64_t i = 0; i < run.count; ++i)
               wrong += values[std::size_t(run.held + i)] != one.at(parameter.name)[std::size_t(run.whole + i)];
         }

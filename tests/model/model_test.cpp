@@ -15,7 +15,7 @@ namespace {
 
 // The batch of that many ranks, of which each counts capacity for itself.
 model::BuildOptions options(int ranks) { return {.batch = 2 * ranks, .sequence = 8, .groups = ranks, .loads = ranks}; }
-config::Model model_on(int ranks) { return test::small_model().on(mesh::of_experts(ranks)); }
+config::Model model_on(int ranks) { return test::small_model().on(ir::of_experts(ranks)); }
 
 void require_sound(const ir::Program& program) {
   if (const Status status = ops::verify(program); !status.ok()) FAIL(status.error().message);
@@ -27,7 +27,7 @@ Types parameters_of(const ir::Program& program, const std::string& prefix) {
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.kind == ir::TensorKind::parameter && tensor.name.starts_with(prefix))
       result[tensor.name] =
-          fmt::format("{}[{}]", name(tensor.type.dtype), mesh::to_string(tensor.type.shape, *tensor.sharding));
+          fmt::format("{}[{}]", name(tensor.type.dtype), ir::to_string(tensor.type.shape, *tensor.sharding));
   return result;
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("every mode, type and size of the model verifies") {
               o.mode = mode;
               o.dtype = dtype;
               o.inspect = ranks == 2;
-              require_sound(model::build_forward(m.on(mesh::of_experts(ranks)), o));
+              require_sound(model::build_forward(m.on(ir::of_experts(ranks)), o));
             }
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("parameters have the documented names and shapes") {
   m.n_inner = 96;
   model::BuildOptions o = options(2);
   o.dtype = DType::bf16;
-  const ir::Program program = model::build_forward(m.on(mesh::of_experts(2)), o);
+  const ir::Program program = model::build_forward(m.on(ir::of_experts(2)), o);
   REQUIRE(parameters_of(program, "w") == Types{{"wte.weight", "bf16[128{tensor},32]"},  // 67 padded to 128
                                                {"wpe.weight", "bf16[16,32 whole]"}});
   REQUIRE(parameters_of(program, "ln_f") == Types{{"ln_f.weight", "f32[32 whole]"}, {"ln_f.bias", "f32[32 whole]"}});
@@ -133,7 +133,7 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
   for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global}) {
     m.router_aux_loss_scope = scope;
     int losses = 0;
-    for (const ir::Instruction& instruction : model::build_forward(m.on(mesh::of_experts(2)), o).instructions) {
+    for (const ir::Instruction& instruction : model::build_forward(m.on(ir::of_experts(2)), o).instructions) {
       if (instruction.op == "cross_entropy_train") {
         REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
         REQUIRE(instruction.attributes.integer("vocabulary") == 67);
@@ -197,7 +197,7 @@ TEST_CASE("GPT-2 small has 124,439,808 parameters") {
   config::Model m;  // the defaults are GPT-2 small's
   m.moe_layer_freq = 0;
   for (int ranks : {1, 4}) {
-    const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(ranks)));
+    const model::ParameterCount count = model::count_parameters(m.on(ir::of_experts(ranks)));
     REQUIRE(count.total == 124'439'808);
     REQUIRE(count.active == 124'439'808);
   }
@@ -209,7 +209,7 @@ TEST_CASE("narrow experts, shared experts and dense first blocks have the docume
   m.moe_intermediate_size = 24;
   m.n_shared_experts = 3;
   m.first_k_dense_replace = 1;  // of blocks 0 and 2, the latter is left
-  const ir::Program program = model::build_forward(m.on(mesh::of_experts(2)), options(2));
+  const ir::Program program = model::build_forward(m.on(ir::of_experts(2)), options(2));
   REQUIRE(parameters_of(program, "h.0.moe").empty());
   REQUIRE(parameters_of(program, "h.0.mlp.c_fc.w") == Types{{"h.0.mlp.c_fc.weight", "f32[96{tensor},32]"}});
   REQUIRE(parameters_of(program, "h.2.moe") == Types{{"h.2.moe.gate.weight", "f32[4,32 whole]"},
@@ -234,7 +234,7 @@ TEST_CASE("a token passes all shared experts and those of its route") {
   m.n_shared_experts = 2;
   m.first_k_dense_replace = 1;
   const auto ffn = [](std::int64_t width) { return 768 * width + width + width * 768 + 768; };
-  const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(8)));
+  const model::ParameterCount count = model::count_parameters(m.on(ir::of_experts(8)));
   const std::int64_t others = 124'439'808 - 5 * ffn(3072) + 5 * (64 * 768 + ffn(1024));
   REQUIRE(count.total == others + 5 * 64 * ffn(512));
   REQUIRE(count.active == others + 5 * 6 * ffn(512));
@@ -245,7 +245,7 @@ TEST_CASE("all experts count, and one of them is active") {
   m.num_local_experts = 8;  // in 6 of 12 blocks
   const std::int64_t expert = 768 * 3072 + 3072 + 3072 * 768 + 768;
   for (int ranks : {1, 2, 8}) {
-    const model::ParameterCount count = model::count_parameters(m.on(mesh::of_experts(ranks)));
+    const model::ParameterCount count = model::count_parameters(m.on(ir::of_experts(ranks)));
     REQUIRE(count.total == 124'439'808 + 6 * (7 * expert + 8 * 768));  // and the gate's weight
     REQUIRE(count.active == 124'439'808 + 6 * 8 * 768);
   }

@@ -10,19 +10,19 @@
 namespace lancet::test {
 
 // All outputs of the rank's Program against those of the logical one; the first that differs, or nothing.
-inline std::string difference(const ir::Program& logical, const ir::Program& local, const mesh::Mesh& mesh,
+inline std::string difference(const ir::Program& logical, const ir::Program& local, const ir::Mesh& mesh,
                               const Values& values, double tolerance = 1e-9) {
-  const mesh::Mesh alone;
+  const ir::Mesh alone;
   LockStep whole(logical, alone), ranks(local, mesh);
   for (const auto& [name, value] : values) {
-    whole.set(name, value, mesh::Sharding::whole(std::size_t(value.shape().rank())));
+    whole.set(name, value, ir::Sharding::whole(std::size_t(value.shape().rank())));
     ranks.set(name, value, *logical[logical.find(name)].sharding);
   }
   whole.run();
   ranks.run();
   for (const ir::Output& output : logical.outputs) {
     const DoubleTensor& expected = whole.of(output.tensor)[0];
-    const mesh::Sharding sharding = output_sharding(logical, output, local, mesh);
+    const ir::Sharding sharding = output_sharding(logical, output, local, mesh);
     const ir::TensorId found = local.output(output.name);
     if (const int wrong = wrong_elements(ranks.of(found), expected, sharding, mesh, tolerance); wrong != 0)
       return fmt::format("output {}: {} elements of {} differ", output.name, wrong,

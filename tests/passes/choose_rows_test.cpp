@@ -5,8 +5,8 @@
 
 using namespace lancet;
 using namespace lancet::test;
-using mesh::Axis;
-using mesh::Sharding;
+using ir::Axis;
+using ir::Sharding;
 
 namespace {
 
@@ -14,7 +14,7 @@ namespace {
 // [4,8 partial{tensor}]", without types.
 std::string share_of(std::string_view text, const passes::ReshardCost& cost = passes::bytes_sent) {
   const ir::Program logical = program(text);
-  mesh::Mesh mesh;
+  ir::Mesh mesh;
   mesh[Axis::tensor] = 4;
   const ir::Instruction& at = logical.instructions[0];
   passes::ShardedInstruction sharded{at, {}, {}};
@@ -77,7 +77,7 @@ TEST_CASE("choose rows: several versions at hand, memory that keeps its sharding
   const ir::Program zero = program("state @x : f32[8,4]\nzero(&@x)  # compute forward a\n");
   const ir::TensorType type{DType::f32, {8, 4}};
   auto taken = [&](const ir::Program& of, passes::ShardedOperand x, std::vector<passes::ShardedOperand> results) {
-    passes::RowChooser chooser(mesh::Mesh{{1, 2, 1, 2}}, passes::bytes_sent);
+    passes::RowChooser chooser(ir::Mesh{{1, 2, 1, 2}}, passes::bytes_sent);
     const auto share = chooser.choose({of.instructions[0], {std::move(x)}, std::move(results)});
     return share.ok() ? to_string(type.shape, share->operands[0]) : share.error().message;
   };

@@ -19,12 +19,12 @@ class DenseGpt2 {
   // sequence_parallel: between the pairs of products, tensor splits the sequence. split_weights: data splits, too, the
   // weights that tensor splits. vocabulary_blocks: if not 0, tensor splits the vocabulary, and the loss is that of so
   // many blocks of columns.
-  ir::Program make(int layers, const mesh::Mesh& mesh, bool accumulate = false, bool sequence_parallel = false,
+  ir::Program make(int layers, const ir::Mesh& mesh, bool accumulate = false, bool sequence_parallel = false,
                    bool split_weights = false, std::int64_t vocabulary_blocks = 0) {
     sequence_parallel_ = sequence_parallel;
     split_weights_ = split_weights;
     const ir::TensorId tokens = input("tokens"), wte = weight("wte", {rows_, width});
-    if (vocabulary_blocks) program_[wte].sharding = mesh::Sharding{{split_over({mesh::Axis::tensor}), {}}, {}};
+    if (vocabulary_blocks) program_[wte].sharding = ir::Sharding{{split_over({ir::Axis::tensor}), {}}, {}};
     x_ = append("embedding", {tokens, wte, weight("wpe", {positions, width})}, {}, "wte")[0];
     for (int i = 0; i < layers; ++i) block(fmt::format("h.{}", i));
     const ir::TensorId logits = append("linear", {norm("ln_f"), wte}, {}, "lm_head")[0];
@@ -36,10 +36,8 @@ class DenseGpt2 {
   }
 
  private:
-  static mesh::Split split_over(std::vector<mesh::Axis> axes, std::int64_t blocks = 1) {
-    return {std::move(axes), blocks};
-  }
-  const mesh::Split batch_split = split_over({mesh::Axis::data, mesh::Axis::expert});
+  static ir::Split split_over(std::vector<ir::Axis> axes, std::int64_t blocks = 1) { return {std::move(axes), blocks}; }
+  const ir::Split batch_split = split_over({ir::Axis::data, ir::Axis::expert});
 
   std::vector<ir::TensorId> append(std::string_view op, std::vector<ir::TensorId> operands, ir::Attributes attributes,
                                    std::string label) {
@@ -47,7 +45,7 @@ class DenseGpt2 {
   }
   ir::TensorId input(const char* name) {
     const ir::TensorId id = program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch, sequence}});
-    program_[id].sharding = mesh::Sharding{{batch_split, {}}, {}};
+    program_[id].sharding = ir::Sharding{{batch_split, {}}, {}};
     return id;
   }
   ir::TensorId weight(const std::string& name, const Shape& shape) {
@@ -78,18 +76,18 @@ class DenseGpt2 {
   }
 
   void split_sequence(ir::TensorId id) {
-    program_[id].sharding = mesh::Sharding{{batch_split, split_over({mesh::Axis::tensor}), {}}, {}};
+    program_[id].sharding = ir::Sharding{{batch_split, split_over({ir::Axis::tensor}), {}}, {}};
   }
 
   // A product whose weight is split along dimension `split`, in blocks.
   ir::TensorId linear(const std::string& name, ir::TensorId x, std::int64_t out, int split, std::int64_t blocks = 1) {
     const ir::TensorId w = weight(name + ".weight", {out, program_.type(x).shape.back()});
-    program_[w].sharding = mesh::Sharding::whole(2);
-    program_[w].sharding->dimensions[std::size_t(split)] = split_over({mesh::Axis::tensor}, blocks);
-    if (split_weights_) program_[w].sharding->dimensions[std::size_t(1 - split)] = split_over({mesh::Axis::data});
+    program_[w].sharding = ir::Sharding::whole(2);
+    program_[w].sharding->dimensions[std::size_t(split)] = split_over({ir::Axis::tensor}, blocks);
+    if (split_weights_) program_[w].sharding->dimensions[std::size_t(1 - split)] = split_over({ir::Axis::data});
     const ir::TensorId y = append("linear", {x, w, weight(name + ".bias", {out})}, {}, name)[0];
     if (sequence_parallel_ && split == 0) {
-      program_[y].sharding = mesh::Sharding{{batch_split, {}, split_over({mesh::Axis::tensor}, blocks)}, {}};
+      program_[y].sharding = ir::Sharding{{batch_split, {}, split_over({ir::Axis::tensor}, blocks)}, {}};
     }
     return y;
   }

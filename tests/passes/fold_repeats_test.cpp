@@ -29,7 +29,7 @@ input @n : i32[1]
 TEST_CASE("the instructions of a repeat fold into one, which shares its scratch among them") {
   const ir::Program program = rounds_of("%7 : f32[2,3,8] = gelu(%6)  # compute forward d\noutput y = %7\n");
   CHECK(passes::has_unfolded_repeats(program));
-  const ir::Program folded = passes::fold_repeats(program, mesh::of_experts(1));
+  const ir::Program folded = passes::fold_repeats(program, ir::of_experts(1));
   CHECK(ops::verify(folded).ok());
   CHECK_FALSE(passes::has_unfolded_repeats(folded));
   CHECK(ir::print(folded) == R"(program p
@@ -49,7 +49,7 @@ output y = %7
 
 TEST_CASE("what a repeat makes in memory of its own stays in its body") {
   const ir::Program folded = passes::fold_repeats(
-      rounds_of("%7 : f32[2,3,8] = gelu(%4)  # compute forward d\noutput y = %7\n"), mesh::of_experts(1));
+      rounds_of("%7 : f32[2,3,8] = gelu(%4)  # compute forward d\noutput y = %7\n"), ir::of_experts(1));
   const Status status = ops::verify(folded);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().message.find("%4 is read before it is made") != std::string::npos);

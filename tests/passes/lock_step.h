@@ -13,7 +13,7 @@ namespace lancet::test {
 
 // The step that an instruction is, if it changes a sharding.
 inline std::optional<passes::Reshard> reshard_of(const ir::Program& program, const ir::Instruction& at,
-                                                 const mesh::Mesh& mesh) {
+                                                 const ir::Mesh& mesh) {
   using Kind = passes::Reshard::Kind;
   for (const Kind kind : {Kind::take_shard, Kind::one_summand, Kind::swap_shards, Kind::reduce_scatter,
                           Kind::sum_shards, Kind::all_gather}) {
@@ -38,10 +38,10 @@ inline std::optional<passes::Reshard> reshard_of(const ir::Program& program, con
 
 class LockStep {
  public:
-  LockStep(const ir::Program& program, const mesh::Mesh& mesh) : program_(program), mesh_(mesh) {}
+  LockStep(const ir::Program& program, const ir::Mesh& mesh) : program_(program), mesh_(mesh) {}
 
   // Fills an input, a parameter or a state.
-  void set(const std::string& name, const DoubleTensor& whole, const mesh::Sharding& sharding) {
+  void set(const std::string& name, const DoubleTensor& whole, const ir::Sharding& sharding) {
     of_memory(program_.find(name)) = spread(whole, passes::restrict(sharding, mesh_.wide()), mesh_);
   }
 
@@ -64,7 +64,7 @@ class LockStep {
   // Which share of the instruction a rank computes.
   ops::Share share_of(const ir::Instruction& at, int rank) const {
     if (!at.attributes.has(ir::axes_attribute)) return {};
-    const mesh::Axes axes = *mesh::parse_axes(ir::axes_text(at));
+    const ir::Axes axes = *ir::parse_axes(ir::axes_text(at));
     return {mesh_.place(rank, axes), mesh_.size(axes)};
   }
 
@@ -72,7 +72,7 @@ class LockStep {
 
   // The rank that many places on in the instruction's group.
   int neighbour(const ir::Instruction& at, int rank, std::int64_t places) const {
-    const mesh::Axes axes = ir::group_of(at, mesh_);
+    const ir::Axes axes = ir::group_of(at, mesh_);
     const std::vector<int> group = mesh_.group(rank, axes);
     const auto size = std::int64_t(group.size());
     return group[std::size_t(((mesh_.place(rank, axes) + places) % size + size) % size)];
@@ -93,7 +93,7 @@ class LockStep {
     const bool joins = at.op == "join_windows";
     const ir::TensorType &whole = program_.type((joins ? at.results : at.operands)[0]),
                          &window = program_.type((joins ? at.operands : at.results)[0]);
-    const mesh::Axes axes = ir::group_of(at, mesh_);
+    const ir::Axes axes = ir::group_of(at, mesh_);
     const auto dimension = std::size_t(at.attributes.integer("axis"));
     const std::int64_t shards = at.attributes.integer("shards"), blocks = at.attributes.integer("blocks", 1);
     std::vector<DoubleTensor> made(std::size_t(mesh_.ranks()), DoubleTensor{joins ? whole : window, {}});
@@ -131,7 +131,7 @@ class LockStep {
   }
 
   const ir::Program& program_;
-  mesh::Mesh mesh_;
+  ir::Mesh mesh_;
   std::map<std::int32_t, std::vector<DoubleTensor>> values_;  // by the tensor whose memory it is, and rank
 };
 

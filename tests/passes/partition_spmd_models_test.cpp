@@ -10,9 +10,9 @@ using namespace lancet::test;
 
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
-using mesh::Sharding;
+using ir::Axis;
+using ir::Mesh;
+using ir::Sharding;
 
 }  // namespace
 

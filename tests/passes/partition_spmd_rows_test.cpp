@@ -9,9 +9,9 @@ using namespace lancet::test;
 
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
-using mesh::Sharding;
+using ir::Axis;
+using ir::Mesh;
+using ir::Sharding;
 
 Sharding row_sharding(ops::Axis entry, int rank, Axis axis) {
   Sharding sharding = Sharding::whole(std::size_t(rank));

@@ -9,9 +9,9 @@ using namespace lancet::test;
 
 namespace {
 
-using mesh::Axes;
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axes;
+using ir::Axis;
+using ir::Mesh;
 
 }  // namespace
 
@@ -76,7 +76,7 @@ output sum = %5
 }
 
 TEST_CASE("partition_spmd: a state is updated in its own memory only") {
-  auto error = [](const char* first, const mesh::Mesh& mesh = mesh_with(2, 1, 1)) {
+  auto error = [](const char* first, const ir::Mesh& mesh = mesh_with(2, 1, 1)) {
     const std::string text = fmt::format(
         "state @s : f32[8{{data}},4]\n{}zero(&@s)  # compute forward b\n%9 : f32[8{{data}},4] = gelu(@s)  # compute "
         "forward c\noutput y = %9\n",
@@ -161,7 +161,7 @@ TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
               "forward a\noutput y = %0\n",
               mesh_with(2, 1, 1)) == "@t: expected a tensor of f32 or bf16 where it is partial over data, found i32");
   CHECK(error("state @x : f32[8{stage},8]\n%0 : f32[8{stage},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
-              mesh::Mesh{{2, 1, 1, 1}}) == "@x: expected a sharding over data, expert or tensor, found one over stage");
+              ir::Mesh{{2, 1, 1, 1}}) == "@x: expected a sharding over data, expert or tensor, found one over stage");
   // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
   CHECK(error(R"(input @dy : f32[4,8] whole
 input @x : f32[4,8] whole

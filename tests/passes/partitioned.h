@@ -14,15 +14,15 @@
 
 namespace lancet::test {
 
-inline mesh::Mesh mesh_with(int data, int expert, int tensor) {
-  mesh::Mesh mesh;
-  mesh[mesh::Axis::data] = data;
-  mesh[mesh::Axis::expert] = expert;
-  mesh[mesh::Axis::tensor] = tensor;
+inline ir::Mesh mesh_with(int data, int expert, int tensor) {
+  ir::Mesh mesh;
+  mesh[ir::Axis::data] = data;
+  mesh[ir::Axis::expert] = expert;
+  mesh[ir::Axis::tensor] = tensor;
   return mesh;
 }
 
-inline ir::Program partitioned(const ir::Program& logical, const mesh::Mesh& mesh) {
+inline ir::Program partitioned(const ir::Program& logical, const ir::Mesh& mesh) {
   const auto result = passes::partition_spmd(logical, mesh);
   if (!result.ok()) FAIL(result.error().message);
   require_sound(ops::verify(*result));
@@ -30,7 +30,7 @@ inline ir::Program partitioned(const ir::Program& logical, const mesh::Mesh& mes
 }
 
 // The instructions that communicate: "forward tensor h.0.attn.c_proj.sum_shards".
-inline std::vector<std::string> collectives(const ir::Program& program, const mesh::Mesh& mesh) {
+inline std::vector<std::string> collectives(const ir::Program& program, const ir::Mesh& mesh) {
   std::vector<std::string> found;
   for (const ir::Instruction& at : program.instructions)
     if (at.stream != ir::Stream::compute)
@@ -42,13 +42,13 @@ inline std::vector<std::string> collectives(const ir::Program& program, const me
 using Values = std::map<std::string, DoubleTensor>;
 
 // How an output leaves the ranks: a gradient split as its parameter is, a loss whole, and as partial as they were made.
-inline mesh::Sharding output_sharding(const ir::Program& logical, const ir::Output& output, const ir::Program& local,
-                                      const mesh::Mesh& mesh) {
+inline ir::Sharding output_sharding(const ir::Program& logical, const ir::Output& output, const ir::Program& local,
+                                    const ir::Mesh& mesh) {
   const ir::TensorId of = output.kind == ir::OutputKind::gradient ? output.parameter : output.tensor;
-  mesh::Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
-  if (ir::is_share(output.kind)) sharding = mesh::Sharding::whole(sharding.dimensions.size());
+  ir::Sharding sharding = passes::restrict(*logical[of].sharding, mesh.wide());
+  if (ir::is_share(output.kind)) sharding = ir::Sharding::whole(sharding.dimensions.size());
   const auto& left = local[local.output(output.name)].sharding;
-  sharding.partial = left ? left->partial : mesh::Axes{};
+  sharding.partial = left ? left->partial : ir::Axes{};
   return sharding;
 }
 

@@ -32,7 +32,7 @@ class RandomProgram {
   }
 
   // Gives every tensor one of the shardings that fit it; sums only to floating point that is not an input.
-  void shard(ir::Program& program, const mesh::Mesh& mesh) {
+  void shard(ir::Program& program, const ir::Mesh& mesh) {
     for (ir::Tensor& tensor : program.tensors) {
       do tensor.sharding = any_sharding(tensor, mesh);
       while (!shard_shape(tensor.type.shape, *tensor.sharding, mesh).ok());
@@ -82,11 +82,11 @@ class RandomProgram {
     return below(3) ? append("linear", {x, w, weight({out})})[0] : append("linear", {x, w})[0];
   }
 
-  mesh::Sharding any_sharding(const ir::Tensor& tensor, const mesh::Mesh& mesh) {
-    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(tensor.type.shape.rank()));
-    std::vector<mesh::Axis> axes(mesh::all_axes.begin(), mesh::all_axes.end());
+  ir::Sharding any_sharding(const ir::Tensor& tensor, const ir::Mesh& mesh) {
+    ir::Sharding sharding = ir::Sharding::whole(std::size_t(tensor.type.shape.rank()));
+    std::vector<ir::Axis> axes(ir::all_axes.begin(), ir::all_axes.end());
     std::shuffle(axes.begin(), axes.end(), random_);
-    for (const mesh::Axis axis : axes) {
+    for (const ir::Axis axis : axes) {
       if (mesh[axis] == 1) continue;
       const int where = below(tensor.type.shape.rank() + 2);
       if (where < tensor.type.shape.rank())
@@ -94,7 +94,7 @@ class RandomProgram {
       else if (where == tensor.type.shape.rank() && tensor.kind == ir::TensorKind::value)
         sharding.partial.add(axis);
     }
-    for (mesh::Split& split : sharding.dimensions)
+    for (ir::Split& split : sharding.dimensions)
       if (!split.axes.empty()) split.blocks = one_of({1, 1, 2, 3});
     return sharding;
   }

@@ -15,7 +15,7 @@ namespace lancet::test {
 // One rank's tensors and groups.
 class RankThread {
  public:
-  RankThread(const ir::Program& program, const mesh::Mesh& mesh, comm::Communicator& world)
+  RankThread(const ir::Program& program, const ir::Mesh& mesh, comm::Communicator& world)
       : program_(program), mesh_(mesh), world_(world) {}
 
   Status run(std::map<std::int32_t, GuardedTensor> values) {
@@ -44,7 +44,7 @@ class RankThread {
   }
 
   const ir::Program& program_;
-  const mesh::Mesh& mesh_;
+  const ir::Mesh& mesh_;
   comm::Communicator& world_;
   RankGroups groups_;
   std::map<std::int32_t, GuardedTensor> values_;  // by tensor
@@ -53,8 +53,8 @@ class RankThread {
 // Runs all ranks on values of inputs, parameters and states, which `shardings` spreads by name. What each rank holds of
 // each output, by name.
 inline std::map<std::string, std::vector<DoubleTensor>> run_as_threads(
-    const ir::Program& program, const mesh::Mesh& mesh, const std::map<std::string, DoubleTensor>& values,
-    const std::map<std::string, mesh::Sharding>& shardings) {
+    const ir::Program& program, const ir::Mesh& mesh, const std::map<std::string, DoubleTensor>& values,
+    const std::map<std::string, ir::Sharding>& shardings) {
   std::vector<std::map<std::int32_t, GuardedTensor>> start(std::size_t(mesh.ranks()));
   for (const auto& [name, whole] : values) {
     const auto shards = spread(whole, shardings.at(name), mesh);

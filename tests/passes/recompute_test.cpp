@@ -101,7 +101,7 @@ TEST_CASE("recompute: candidates are read by the backward pass and made from wha
 }
 
 TEST_CASE("recompute: what another rank has sent is kept, and no product of gathered shards is made again") {
-  const ir::Program rank = of_rank(passes::autodiff(program(moe)), mesh::of_experts(2));
+  const ir::Program rank = of_rank(passes::autodiff(program(moe)), ir::of_experts(2));
   // The buffer that dispatch fills is sent and not read again.
   CHECK(labels_of(rank, passes::Recomputation(rank).candidates()) == std::vector<std::string>{"fc", "gelu"});
   const ir::Program step = passes::recompute(rank, passes::Recomputation(rank).candidates());

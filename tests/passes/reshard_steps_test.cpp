@@ -9,9 +9,9 @@
 
 using namespace lancet;
 using namespace lancet::test;
-using mesh::Axis;
-using mesh::Mesh;
-using mesh::Sharding;
+using ir::Axis;
+using ir::Mesh;
+using ir::Sharding;
 using passes::Reshard;
 
 namespace {
@@ -28,8 +28,8 @@ class AllShardings {
 
  private:
   void place(int axis, const Sharding& sharding) {
-    if (axis == mesh::axis_count) return in_blocks(0, sharding);
-    const Axis at = mesh::all_axes[std::size_t(axis)];
+    if (axis == ir::axis_count) return in_blocks(0, sharding);
+    const Axis at = ir::all_axes[std::size_t(axis)];
     place(axis + 1, sharding);
     if (mesh_[at] == 1) return;
     Sharding next = sharding;
@@ -97,13 +97,13 @@ int check_all_pairs(const Shape& shape, const Mesh& mesh, std::int64_t blocks) {
 }
 
 // True if a's axes are the outermost ones of b, in the same blocks.
-bool is_outer(const mesh::Split& a, const mesh::Split& b) {
+bool is_outer(const ir::Split& a, const ir::Split& b) {
   return a.axes.size() <= b.axes.size() && std::equal(a.axes.begin(), a.axes.end(), b.axes.begin()) &&
          (a.axes.empty() || a.blocks == b.blocks);
 }
 
 // The axes of b inside those of a, if they are in the mesh's order, as the ranks of a group are.
-std::optional<std::vector<Axis>> gained(const mesh::Split& a, const mesh::Split& b) {
+std::optional<std::vector<Axis>> gained(const ir::Split& a, const ir::Split& b) {
   if (!is_outer(a, b)) return std::nullopt;
   std::vector<Axis> run(b.axes.begin() + std::ptrdiff_t(a.axes.size()), b.axes.end());
   return std::ranges::is_sorted(run) ? std::optional(run) : std::nullopt;
@@ -119,7 +119,7 @@ std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const 
     (more ? in : out).push_back(more ? *more : *less);
   }
   std::vector<Axis> summed, made;
-  for (const Axis axis : mesh::all_axes) {
+  for (const Axis axis : ir::all_axes) {
     if (from.partial.has(axis) && !to.partial.has(axis)) summed.push_back(axis);
     if (!from.partial.has(axis) && to.partial.has(axis)) made.push_back(axis);
   }
@@ -129,7 +129,7 @@ std::optional<Reshard> one_step(const Sharding& from, const Sharding& to, const 
   Reshard step;
   auto is = [&](Reshard::Kind kind, const std::vector<Axis>& axes) {
     step.kind = kind;
-    step.axes = mesh::Axes(axes);
+    step.axes = ir::Axes(axes);
     step.ranks = mesh.size(step.axes);
     return step;
   };

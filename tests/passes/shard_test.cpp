@@ -10,10 +10,10 @@ using namespace lancet::test;
 
 namespace {
 
-constexpr mesh::Mesh data2_tensor2{{1, 2, 1, 2}};
-constexpr mesh::Mesh data2_expert2_tensor2{{1, 2, 2, 2}};
+constexpr ir::Mesh data2_tensor2{{1, 2, 1, 2}};
+constexpr ir::Mesh data2_expert2_tensor2{{1, 2, 2, 2}};
 
-std::string sharded(std::string_view text, const mesh::Mesh& mesh = data2_tensor2) {
+std::string sharded(std::string_view text, const ir::Mesh& mesh = data2_tensor2) {
   auto result = passes::shard(program(text), mesh);
   if (!result.ok()) FAIL(result.error().message);
   const std::string once = text_of(*result);
@@ -39,7 +39,7 @@ std::string sharding_of(const ir::Program& p, std::string_view name) {
   for (const ir::Instruction& at : p.instructions)
     if (!id.valid() && at.label + " " + at.op == name) id = at.results[0];
   if (!id.valid()) FAIL("no tensor " << name);
-  return mesh::to_string(p.type(id).shape, *p[id].sharding);
+  return ir::to_string(p.type(id).shape, *p[id].sharding);
 }
 
 // A dense block of GPT-2. {} in the text stands for annotations of c_attn, c_proj, fc and proj.
@@ -81,7 +81,7 @@ output loss = %17
                      input, attn, attn_proj, fc, proj);
 }
 
-ir::Program sharded_step(const std::string& forward, const mesh::Mesh& mesh = data2_tensor2) {
+ir::Program sharded_step(const std::string& forward, const ir::Mesh& mesh = data2_tensor2) {
   const ir::Program step = passes::autodiff(program(forward));
   auto result = passes::shard(step, mesh);
   if (!result.ok()) FAIL(result.error().message);
@@ -122,7 +122,7 @@ TEST_CASE("shard: without annotations, and on one rank, every tensor is whole") 
   const std::string whole =
       "program \ninput @x : f32[4,6] whole\n%0 : f32[4,6] whole = gelu(@x)  # compute forward\noutput y = %0\n";
   CHECK(sharded(replaced(text, "{}", "")) == whole);
-  CHECK(sharded(replaced(text, "{}", "{data}"), mesh::Mesh{}) == whole);
+  CHECK(sharded(replaced(text, "{}", "{data}"), ir::Mesh{}) == whole);
   CHECK(sharded(replaced(text, "4{},6]", "2x2{expert},6] partial{stage}")) == whole);
 }
 
@@ -211,7 +211,7 @@ output y = %2
 }
 
 TEST_CASE("shard: a dimension gains inner axes only, and only those that divide it") {
-  const mesh::Mesh& mesh = data2_expert2_tensor2;
+  const ir::Mesh& mesh = data2_expert2_tensor2;
   const auto text = [](const char* x, const char* y, const char* z) {
     return fmt::format(
         "program \ninput @x : f32[{}]\ninput @y : f32[{}]\n%0 : f32[{}] = add(@x, @y)  # compute forward\n"
@@ -385,10 +385,10 @@ TEST_CASE("shard: errors name the tensor, the dimension, the axes and the number
   CHECK(shard_error(text("f32[7,2x3{tensor}]")) ==
         "@x: dimension 1: expected a multiple of 2, the ranks along tensor, found 3 in each of 2 blocks");
   ir::Program twice = program(text("f32[7,6{data}]"));
-  twice.tensors[0].sharding->partial.add(mesh::Axis::data);
+  twice.tensors[0].sharding->partial.add(ir::Axis::data);
   CHECK(passes::shard(twice, data2_tensor2).error().message ==
         "@x: dimension 1: expected each axis once in a sharding, found data again");
-  const mesh::Mesh stages{{2, 1, 1, 1}};
+  const ir::Mesh stages{{2, 1, 1, 1}};
   CHECK(passes::shard(program("input @x : f32[8{stage}]\n%0 : f32[8] = gelu(@x)  # compute forward\n"), stages)
             .error()
             .message == "@x: expected a sharding over data, expert or tensor, found one over stage");
@@ -401,18 +401,18 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
   int spread = 0, refused = 0;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     ir::Program step = passes::autodiff(RandomModel(seed).make(), seed % 2 == 0);
-    const mesh::Mesh mesh{{1, 1 + int(random() % 2), 1 + int(random() % 4), 1 + int(random() % 2)}};
+    const ir::Mesh mesh{{1, 1 + int(random() % 2), 1 + int(random() % 4), 1 + int(random() % 2)}};
     for (ir::Tensor& tensor : step.tensors) {
       tensor.sharding.reset();  // the step of a rank is taken as a logical one
       if (random() % 8 != 0) continue;
-      mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(tensor.type.shape.rank()));
-      for (const mesh::Axis axis : mesh::all_axes) {
-        mesh::Sharding finer = sharding;
+      ir::Sharding sharding = ir::Sharding::whole(std::size_t(tensor.type.shape.rank()));
+      for (const ir::Axis axis : ir::all_axes) {
+        ir::Sharding finer = sharding;
         if (random() % 8 == 0 && tensor.type.dtype != DType::i32)
           finer.partial.add(axis);
         else if (random() % 2 == 0)
           finer.dimensions[random() % finer.dimensions.size()].axes.push_back(axis);
-        if (mesh::shard_shape(tensor.type.shape, finer, mesh).ok()) sharding = finer;
+        if (ir::shard_shape(tensor.type.shape, finer, mesh).ok()) sharding = finer;
       }
       tensor.sharding = sharding;
     }
@@ -426,11 +426,11 @@ TEST_CASE("shard: random annotations of random models spread and stay") {
     for (std::size_t i = 0; i < step.tensors.size(); ++i) {
       const ir::Tensor &before = step.tensors[i], &after = result->tensors[i];
       REQUIRE(after.sharding.has_value());
-      REQUIRE(mesh::shard_shape(after.type.shape, *after.sharding, mesh).ok());
-      if (before.sharding && mesh.wide() == mesh::Axes{mesh::Axis::data, mesh::Axis::expert, mesh::Axis::tensor})
+      REQUIRE(ir::shard_shape(after.type.shape, *after.sharding, mesh).ok());
+      if (before.sharding && mesh.wide() == ir::Axes{ir::Axis::data, ir::Axis::expert, ir::Axis::tensor})
         for (std::size_t d = 0; d < before.sharding->dimensions.size(); ++d) {
           auto axes = before.sharding->dimensions[d].axes;
-          std::erase(axes, mesh::Axis::stage);
+          std::erase(axes, ir::Axis::stage);
           REQUIRE(after.sharding->dimensions[d].axes == axes);
         }
       spread += !before.sharding && !after.sharding->is_whole();

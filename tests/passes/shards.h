@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "lancet/mesh/sharding.h"
+#include "lancet/ir/sharding.h"
 #include "lancet/passes/reshard_steps.h"
 #include "ops/references/reference_ops.h"
 
@@ -34,11 +34,11 @@ inline std::int64_t in_whole(std::int64_t i, std::int64_t extent, std::int64_t s
 
 // Which element of the whole tensor a rank's element is.
 inline std::vector<std::int64_t> index_in_whole(std::vector<std::int64_t> index, const Shape& whole,
-                                                const mesh::Sharding& sharding, const mesh::Mesh& mesh, int rank) {
+                                                const ir::Sharding& sharding, const ir::Mesh& mesh, int rank) {
   for (int d = 0; d < whole.rank(); ++d) {
-    const mesh::Split& split = sharding.dimensions[std::size_t(d)];
+    const ir::Split& split = sharding.dimensions[std::size_t(d)];
     std::int64_t shards = 1, place = 0;
-    for (const mesh::Axis axis : split.axes) {
+    for (const ir::Axis axis : split.axes) {
       shards *= mesh[axis];
       place = place * mesh[axis] + mesh.coordinate(rank, axis);
     }
@@ -47,16 +47,15 @@ inline std::vector<std::int64_t> index_in_whole(std::vector<std::int64_t> index,
   return index;
 }
 
-inline Shape local_shape(const Shape& whole, const mesh::Sharding& sharding, const mesh::Mesh& mesh) {
+inline Shape local_shape(const Shape& whole, const ir::Sharding& sharding, const ir::Mesh& mesh) {
   Shape shape = whole;
   for (int d = 0; d < whole.rank(); ++d)
-    for (const mesh::Axis axis : sharding.dimensions[std::size_t(d)].axes) shape.set(d, shape[d] / mesh[axis]);
+    for (const ir::Axis axis : sharding.dimensions[std::size_t(d)].axes) shape.set(d, shape[d] / mesh[axis]);
   return shape;
 }
 
 // What each rank holds. Partial sums are random, and the last rank of a group has the rest.
-inline std::vector<DoubleTensor> spread(const DoubleTensor& whole, const mesh::Sharding& sharding,
-                                        const mesh::Mesh& mesh) {
+inline std::vector<DoubleTensor> spread(const DoubleTensor& whole, const ir::Sharding& sharding, const ir::Mesh& mesh) {
   const Shape shape = local_shape(whole.shape(), sharding, mesh);
   const int summands = mesh.size(sharding.partial);
   auto noise = [](int place, std::size_t at) { return double((std::size_t(place) * 7919 + at * 104729) % 16) - 8; };
@@ -78,7 +77,7 @@ inline std::vector<DoubleTensor> spread(const DoubleTensor& whole, const mesh::S
 // The number of elements of all ranks that are further than `tolerance`, of 1 and of the value, from what they should
 // be; -1: of another shape.
 inline int wrong_elements(const std::vector<DoubleTensor>& ranks, const DoubleTensor& whole,
-                          const mesh::Sharding& sharding, const mesh::Mesh& mesh, double tolerance = 0) {
+                          const ir::Sharding& sharding, const ir::Mesh& mesh, double tolerance = 0) {
   int wrong = 0;
   const Shape shape = local_shape(whole.shape(), sharding, mesh);
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
@@ -97,7 +96,7 @@ inline int wrong_elements(const std::vector<DoubleTensor>& ranks, const DoubleTe
 }
 
 // Where element `index` of a rank's result of a step comes from: a rank, and `index` in its operand.
-inline int source_of(const passes::Reshard& step, const mesh::Mesh& mesh, int rank, std::vector<std::int64_t>& index) {
+inline int source_of(const passes::Reshard& step, const ir::Mesh& mesh, int rank, std::vector<std::int64_t>& index) {
   if (step.to >= 0) {
     const auto d = std::size_t(step.to);
     const int place = mesh.place(rank, step.axes);
@@ -113,7 +112,7 @@ inline int source_of(const passes::Reshard& step, const mesh::Mesh& mesh, int ra
 
 // What each rank holds after a step.
 inline std::vector<DoubleTensor> apply(const passes::Reshard& step, const std::vector<DoubleTensor>& before,
-                                       const mesh::Mesh& mesh) {
+                                       const ir::Mesh& mesh) {
   using Kind = passes::Reshard::Kind;
   const bool sums = step.kind == Kind::sum_shards || step.kind == Kind::reduce_scatter;
   std::vector<DoubleTensor> after(before.size(), {step.after, {}});

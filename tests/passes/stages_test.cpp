@@ -47,8 +47,8 @@ ir::Program parsed(const std::string& text) {
 }
 
 std::vector<std::string> cut(const std::string& text, const std::vector<int>& first_blocks) {
-  mesh::Mesh mesh;
-  mesh[mesh::Axis::stage] = int(first_blocks.size());
+  ir::Mesh mesh;
+  mesh[ir::Axis::stage] = int(first_blocks.size());
   std::vector<std::string> stages;
   for (const passes::StageProgram& stage : passes::cut_stages(parsed(text), mesh, first_blocks)) {
     const Status sound = ops::verify(stage.program);

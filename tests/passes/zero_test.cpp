@@ -15,14 +15,14 @@ using namespace lancet::test;
 
 namespace {
 
-mesh::Mesh grid(int data, int expert) {
-  mesh::Mesh mesh;
-  mesh[mesh::Axis::data] = data;
-  mesh[mesh::Axis::expert] = expert;
+ir::Mesh grid(int data, int expert) {
+  ir::Mesh mesh;
+  mesh[ir::Axis::data] = data;
+  mesh[ir::Axis::expert] = expert;
   return mesh;
 }
 
-ir::Program zero_step(const mesh::Mesh& mesh, double clip_grad, bool accumulate = false, DType message = DType::f32) {
+ir::Program zero_step(const ir::Mesh& mesh, double clip_grad, bool accumulate = false, DType message = DType::f32) {
   passes::OptimizeOptions options;
   options.clip_grad = clip_grad;
   options.mesh = mesh;
@@ -49,7 +49,7 @@ TEST_CASE("zero: on two ranks the dense parameters have flat shards, and experts
     const ir::Tensor& parameter = step[step.find(tensor.name.substr(0, tensor.name.rfind('.')))];
     INFO(tensor.name);
     const bool has_own = parameter.sharding.has_value();
-    CHECK(tensor.flat_shard == (has_own ? mesh::Axes{} : mesh::Axes{mesh::Axis::expert}));
+    CHECK(tensor.flat_shard == (has_own ? ir::Axes{} : ir::Axes{ir::Axis::expert}));
     CHECK(tensor.type.shape ==
           (has_own ? parameter.type.shape : Shape{flat_shard_elements(parameter.type.shape.elements(), 2)}));
   }

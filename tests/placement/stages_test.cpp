@@ -9,7 +9,7 @@
 #include <iterator>
 #include <limits>
 
-#include "lancet/planning/planned_step.h"
+#include "lancet/run/planned_step.h"
 #include "temporary_folder.h"
 
 namespace lancet::placement {
@@ -125,7 +125,7 @@ TEST_CASE("stages: memory forces a split, and its settings plan the same step") 
   for (const std::int64_t bytes : split->best.bytes) CHECK(bytes <= 80'000'000);
   const auto placed = config::parse(config::to_json(config), "test", split->best.settings());
   REQUIRE(placed.ok());
-  const auto planned = planning::plan_offline(*placed, {.ranks = 2});
+  const auto planned = run::plan_offline(*placed, {.ranks = 2});
   REQUIRE(planned.ok());
   CHECK(planned->stage_times.makespan == Approx(split->best.step_ms));
 }

@@ -42,10 +42,10 @@ TEST_CASE("bounds: between the work and what the policies reach") {
     // The bounds of a plan are those of one step, whose end does not run in the next one.
     planner::PlanRequest request{.overlap = {.policy = "lancet", .bucket_bytes = 1 << 12, .across_steps = false},
                                  .costs = &costs,
-                                 .mesh = mesh::of_experts(2),
+                                 .mesh = ir::of_experts(2),
                                  .compare = true,
                                  .bounds = true};
-    request.optimizer.mesh = mesh::of_experts(2);
+    request.optimizer.mesh = ir::of_experts(2);
     planner::PlanReport report;
     REQUIRE(planner::make_plan(RandomModel(seed).make(), request, &report).ok());
     REQUIRE(report.bounds);
@@ -66,8 +66,8 @@ TEST_CASE("bounds: between the work and what the policies reach") {
 
 TEST_CASE("bounds: a plan without their request has none") {
   DeclaredCosts costs;
-  planner::PlanRequest request{.costs = &costs, .mesh = mesh::of_experts(2)};
-  request.optimizer.mesh = mesh::of_experts(2);
+  planner::PlanRequest request{.costs = &costs, .mesh = ir::of_experts(2)};
+  request.optimizer.mesh = ir::of_experts(2);
   planner::PlanReport report;
   REQUIRE(planner::make_plan(RandomModel(1).make(), request, &report).ok());
   CHECK_FALSE(report.bounds);

@@ -98,7 +98,7 @@ LayerOutputs run_layer(const ir::Program& program, int late = -1) {
   require_sound(ir::verify(plan));
   LayerOutputs outputs(layer_ranks);
   require_sound(comm::run_inproc(layer_ranks, [&](comm::Communicator& world) -> Status {
-    return run_rank(plan, mesh::of_experts(layer_ranks), world, values_of_rank(program, world.rank()),
+    return run_rank(plan, ir::of_experts(layer_ranks), world, values_of_rank(program, world.rank()),
                     outputs[std::size_t(world.rank())], std::chrono::milliseconds(world.rank() == late ? 50 : 0));
   }));
   return outputs;

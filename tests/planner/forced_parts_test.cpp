@@ -18,8 +18,8 @@ TEST_CASE("random models: any forced number of parts gives a plan with a finite 
     costs.network_mb_per_s = 0.1 * double(1 << random() % 10);
     const ir::Program forward = RandomModel(seed).make();
     planner::PlanRequest request{
-        .overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
+        .overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
     request.overlap.parts = 2;
     INFO("seed " << seed);
     planner::PlanReport report;

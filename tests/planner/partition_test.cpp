@@ -25,9 +25,9 @@ namespace {
 
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
-  options.mesh = mesh::of_experts(2);
+  options.mesh = ir::of_experts(2);
   return passes::optimize(
-      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
+      passes::sync(of_rank(passes::autodiff(forward), ir::of_experts(2)), ir::of_experts(2), 1 << 20), options);
 }
 
 const test::DeclaredCosts costs;
@@ -365,8 +365,8 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
   for (const bool backward : {true, false}) {
     planner::PlanRequest request{.overlap = {.policy = "lancet", .parts = 2, .split_backward = backward},
                                  .costs = &slow,
-                                 .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
+                                 .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
     const auto plan = planner::make_plan(grown(model(2), 1), request);
     REQUIRE(plan.ok());
     int forward_parts = 0, backward_parts = 0;
@@ -391,8 +391,8 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
   expensive.latency_ms = 0;
   expensive.network_mb_per_s = 1e9;  // nothing to hide
   planner::PlanRequest request{
-      .overlap = {.policy = GENERATE("tutel", "expert_pipeline")}, .costs = &expensive, .mesh = mesh::of_experts(2)};
-  request.optimizer.mesh = mesh::of_experts(2);
+      .overlap = {.policy = GENERATE("tutel", "expert_pipeline")}, .costs = &expensive, .mesh = ir::of_experts(2)};
+  request.optimizer.mesh = ir::of_experts(2);
   planner::PlanReport report;
   const auto plan = planner::make_plan(model(2), request, &report);
   REQUIRE(plan.ok());
@@ -404,8 +404,8 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
 TEST_CASE("policies: the same input gives the same bytes, and predictions keep their bounds") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     planner::PlanRequest request{
-        .overlap = {.policy = std::string(policy)}, .costs = &costs, .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
+        .overlap = {.policy = std::string(policy)}, .costs = &costs, .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
     planner::PlanReport report;
     const auto first = planner::make_plan(grown(model(2), 1), request, &report);
     const auto second = planner::make_plan(grown(model(2), 1), request);

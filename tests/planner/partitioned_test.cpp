@@ -11,25 +11,25 @@ using namespace lancet::test;
 
 TEST_CASE("partitioned programs: planned and executed by ranks that are threads") {
   struct Case {
-    mesh::Mesh mesh;
+    ir::Mesh mesh;
     bool accumulate = false;
     std::int64_t vocabulary_blocks = 0;  // 0: the vocabulary is whole
   };
   for (const Case& c :
        {Case{mesh_with(2, 1, 1)}, Case{mesh_with(2, 1, 2)}, Case{mesh_with(1, 1, 4)}, Case{mesh_with(2, 1, 2), true},
         Case{mesh_with(1, 1, 4), true}, Case{mesh_with(2, 1, 2), false, 2}}) {
-    const mesh::Mesh& mesh = c.mesh;
+    const ir::Mesh& mesh = c.mesh;
     INFO(to_string(mesh) << ", " << c.vocabulary_blocks << " blocks of columns"
                          << (c.accumulate ? ", gradients add up" : ""));
     const ir::Program logical = DenseGpt2().make(2, mesh, c.accumulate, false, false, c.vocabulary_blocks),
                       local = partitioned(logical, mesh);
-    const ir::Plan plan = *planner::make_forward_plan(local, mesh::Mesh{});
+    const ir::Plan plan = *planner::make_forward_plan(local, ir::Mesh{});
     require_sound(ir::verify(plan));
     const Values values = random_values(logical, DenseGpt2::vocabulary, 21);
     std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));
     LockStep whole(logical, mesh_with(1, 1, 1));
     for (const auto& [name, value] : values) {
-      whole.set(name, value, mesh::Sharding::whole(std::size_t(value.shape().rank())));
+      whole.set(name, value, ir::Sharding::whole(std::size_t(value.shape().rank())));
       const auto shards = spread(value, *logical[logical.find(name)].sharding, mesh);
       for (std::size_t rank = 0; rank < shards.size(); ++rank)
         of_ranks[rank].insert_or_assign(name, from_double(shards[rank]));

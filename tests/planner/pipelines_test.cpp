@@ -29,8 +29,8 @@ struct HandCosts final : cost::Costs {
     if (key.starts_with("expert_linear(")) return half ? 1 : 2;
     return 0;
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return bytes < 32 ? 0 : bytes / 32; }
-  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0; }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return bytes < 32 ? 0 : bytes / 32; }
+  double all_reduce_ms(double, ir::Axes = {}) const override { return 0; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }
@@ -85,9 +85,9 @@ std::vector<std::string> timed_labels(const schedule::Candidate& candidate, ir::
 
 ir::Program whole_step(const ir::Program& forward) {
   passes::OptimizeOptions options;
-  options.mesh = mesh::of_experts(2);
+  options.mesh = ir::of_experts(2);
   return passes::optimize(
-      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), 1 << 20), options);
+      passes::sync(of_rank(passes::autodiff(forward), ir::of_experts(2)), ir::of_experts(2), 1 << 20), options);
 }
 
 using Words = std::vector<std::string>;
@@ -178,8 +178,8 @@ TEST_CASE("lancet_paper: one pipeline an MoE layer at most, the backward pass wh
   costs.network_mb_per_s = 2;
   for (int parts : {0, 2}) {
     planner::PlanRequest request{
-        .overlap = {.policy = "lancet_paper", .parts = parts}, .costs = &costs, .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
+        .overlap = {.policy = "lancet_paper", .parts = parts}, .costs = &costs, .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
     planner::PlanReport report;
     const auto plan = planner::make_plan(grown(model(2), 2), request, &report);
     REQUIRE(plan.ok());

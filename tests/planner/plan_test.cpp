@@ -23,11 +23,11 @@ namespace {
 
 planner::PlanRequest request(int ranks) {
   planner::PlanRequest r;
-  r.mesh = mesh::of_experts(ranks);
+  r.mesh = ir::of_experts(ranks);
   r.overlap.bucket_bytes = 20'000;
   r.optimizer.weight_decay = 0.1;
   r.optimizer.clip_grad = 1;
-  r.optimizer.mesh = mesh::of_experts(ranks);
+  r.optimizer.mesh = ir::of_experts(ranks);
   return r;
 }
 
@@ -464,7 +464,7 @@ input @targets : i32[4{data,expert},3]
 output loss = %2
 )");
   for (int ranks : {1, 2}) {
-    const ir::Plan plan = *planner::make_forward_plan(forward, mesh::of_experts(ranks));
+    const ir::Plan plan = *planner::make_forward_plan(forward, ir::of_experts(ranks));
     REQUIRE(plan.program.instructions.size() == (ranks == 1 ? 3 : 4));
     REQUIRE(count(plan.program, "all_reduce") == ranks - 1);
     require_sound(ir::verify(plan));

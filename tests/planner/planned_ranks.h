@@ -18,9 +18,8 @@ using RankValues = std::map<std::string, GuardedTensor>;
 
 // Runs two steps, with what the first leaves in states, and gives the outputs of the second. late: how long the rank
 // waits before each step.
-inline Status run_rank(const ir::Plan& plan, const mesh::Mesh& mesh, comm::Communicator& world,
-                       const RankValues& values, std::map<std::string, DoubleTensor>& outputs,
-                       std::chrono::milliseconds late = {}) {
+inline Status run_rank(const ir::Plan& plan, const ir::Mesh& mesh, comm::Communicator& world, const RankValues& values,
+                       std::map<std::string, DoubleTensor>& outputs, std::chrono::milliseconds late = {}) {
   LANCET_ASSIGN(const RankGroups groups, open_groups(plan.program, mesh, world));
   runtime::ExecutorOptions options;
   options.groups = groups.of_stream;

@@ -30,10 +30,9 @@ test::DeclaredCosts random_costs(std::mt19937& random) {
 
 ir::Program whole_step(const ir::Program& forward, std::int64_t bucket_bytes) {
   passes::OptimizeOptions options;
-  options.mesh = mesh::of_experts(2);
+  options.mesh = ir::of_experts(2);
   return passes::optimize(
-      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes),
-      options);
+      passes::sync(of_rank(passes::autodiff(forward), ir::of_experts(2)), ir::of_experts(2), bucket_bytes), options);
 }
 
 bool overlap(const ir::Interval& a, const ir::Interval& b) { return a.start < b.end - 1e-9 && b.start < a.end - 1e-9; }
@@ -81,8 +80,8 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .mesh = mesh::of_experts(2)};
-    request.optimizer.mesh = mesh::of_experts(2);
+    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
     for (const char* policy : {"tutel", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);
       request.overlap.policy = policy;

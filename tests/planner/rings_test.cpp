@@ -83,13 +83,13 @@ std::map<std::string, std::vector<GuardedTensor>> values_of_ranks(const ir::Prog
 }
 
 Outputs in_double(const ir::Program& program, int ranks) {
-  const mesh::Mesh mesh = mesh_with(1, 1, ranks);
+  const ir::Mesh mesh = mesh_with(1, 1, ranks);
   LockStep all(program, mesh);
   for (const auto& [name, of_ranks] : values_of_ranks(program, ranks)) {
     // The whole along the first dimension, of which each rank has its shard.
     DoubleTensor whole = to_double(of_ranks[0]);
-    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(whole.shape().rank()));
-    sharding.dimensions[0].axes = {mesh::Axis::tensor};
+    ir::Sharding sharding = ir::Sharding::whole(std::size_t(whole.shape().rank()));
+    sharding.dimensions[0].axes = {ir::Axis::tensor};
     whole.type.shape.set(0, whole.type.shape[0] * ranks);
     for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
       for (const double x : to_double(of_ranks[rank]).values) whole.values.push_back(x);
@@ -103,7 +103,7 @@ Outputs in_double(const ir::Program& program, int ranks) {
 
 // By kernels; a late rank begins its steps 50 ms after the others.
 Outputs on_threads(const ir::Program& program, int ranks, int late = -1) {
-  const mesh::Mesh mesh = mesh_with(1, 1, ranks);
+  const ir::Mesh mesh = mesh_with(1, 1, ranks);
   const ir::Plan plan = schedule::plan_memory(program, ir::dependencies(program));
   require_sound(ir::verify(plan));
   const std::vector<const ir::Plan*> plans(std::size_t(ranks), &plan);
@@ -175,8 +175,8 @@ struct RingCosts final : cost::Costs {
     if (!key.starts_with("linear")) return copy_ms;
     return key.find(fmt::format("[3,{},", 5 * ranks)) != key.npos ? product_ms * ranks : product_ms;
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return latency_ms + bytes / (4 * 3 * 5 * 7); }
-  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0; }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return latency_ms + bytes / (4 * 3 * 5 * 7); }
+  double all_reduce_ms(double, ir::Axes = {}) const override { return 0; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }
@@ -278,7 +278,7 @@ TEST_CASE("rings: in every way the step is that of gather-then-multiply and mult
 TEST_CASE("rings: in a model the step is that of the whole sequences in every way") {
   for (const int ranks : {2, 3, 4, 8})
     for (const std::int64_t tokens : {ranks, 2 * ranks}) {
-      const mesh::Mesh mesh = mesh_with(1, 1, ranks);
+      const ir::Mesh mesh = mesh_with(1, 1, ranks);
       const ir::Program whole = step_of_model(ranks, tokens, false);
       const ir::Program local = partitioned(step_of_model(ranks, tokens, true), mesh);
       const Values values = random_values(whole, 67, 11);

@@ -21,8 +21,8 @@ struct HandCosts final : cost::Costs {
                second = key.find("f32[2,8]") != key.npos;
     return !key.starts_with("expert_linear(") || second ? 0 : half ? 4 : 8;
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
-  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0; }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return bytes < 32 ? 0 : 1 + bytes / 32; }
+  double all_reduce_ms(double, ir::Axes = {}) const override { return 0; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }
@@ -167,8 +167,8 @@ TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunk
   test::DeclaredCosts costs;
   costs.network_mb_per_s = 2;
   planner::PlanRequest request{
-      .overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .mesh = mesh::of_experts(2)};
-  request.optimizer.mesh = mesh::of_experts(2);
+      .overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .mesh = ir::of_experts(2)};
+  request.optimizer.mesh = ir::of_experts(2);
   planner::PlanReport report;
   const auto plan = planner::make_plan(grown(model(2), 1), request, &report);
   REQUIRE(plan.ok());

@@ -17,7 +17,7 @@ ir::Plan plan_with_shared_experts(std::string_view policy) {
   test::DeclaredCosts costs;
   costs.network_mb_per_s = 4;  // an all-to-all takes longer than the experts
   planner::PlanRequest request;
-  request.mesh = request.optimizer.mesh = mesh::of_experts(2);
+  request.mesh = request.optimizer.mesh = ir::of_experts(2);
   request.overlap.policy = policy;
   request.costs = &costs;
   const auto plan = planner::make_plan(

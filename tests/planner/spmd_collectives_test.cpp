@@ -11,7 +11,7 @@ namespace {
 using Lines = std::vector<std::string>;
 
 // A rank's step of two layers, the first of which has experts.
-ir::Program step_of_rank(const mesh::Mesh& mesh, bool sequence_parallel) {
+ir::Program step_of_rank(const ir::Mesh& mesh, bool sequence_parallel) {
   config::Model model = small_model();
   model.n_layer = 2;
   model.n_head = 4;
@@ -20,8 +20,8 @@ ir::Program step_of_rank(const mesh::Mesh& mesh, bool sequence_parallel) {
       passes::shard(passes::autodiff(model::build_forward(model, {.batch = batch,
                                                                   .sequence = 8,
                                                                   .groups = batch,
-                                                                  .loads = mesh.size(mesh::batch_axes),
-                                                                  .tensor_ranks = mesh[mesh::Axis::tensor],
+                                                                  .loads = mesh.size(ir::batch_axes),
+                                                                  .tensor_ranks = mesh[ir::Axis::tensor],
                                                                   .sequence_parallel = sequence_parallel})),
                     mesh);
   if (!logical.ok()) FAIL(logical.error().message);
@@ -29,7 +29,7 @@ ir::Program step_of_rank(const mesh::Mesh& mesh, bool sequence_parallel) {
 }
 
 // The collectives of a layer, "h.0", or with "" those outside the layers.
-Lines of_layer(const ir::Program& program, const mesh::Mesh& mesh, const std::string& layer) {
+Lines of_layer(const ir::Program& program, const ir::Mesh& mesh, const std::string& layer) {
   Lines found;
   for (const std::string& line : collectives(program, mesh)) {
     const std::size_t at = line.find(" h.");
@@ -47,12 +47,12 @@ Lines slices(const ir::Program& program) {
   return found;
 }
 
-const mesh::Mesh tensor_alone = mesh_with(1, 1, 2), experts_too = mesh_with(1, 2, 2);
+const ir::Mesh tensor_alone = mesh_with(1, 1, 2), experts_too = mesh_with(1, 2, 2);
 
 }  // namespace
 
 TEST_CASE("a dense layer of the model sends what Megatron-LM's sends") {
-  for (const mesh::Mesh& mesh : {tensor_alone, experts_too, mesh_with(2, 2, 2)}) {
+  for (const ir::Mesh& mesh : {tensor_alone, experts_too, mesh_with(2, 2, 2)}) {
     INFO(to_string(mesh));
     const Lines two_each_way = {"forward tensor h.1.attn.c_proj.sum_shards", "forward tensor h.1.mlp.c_proj.sum_shards",
                                 "dx tensor h.1.mlp.c_fc.sum_shards", "dx tensor h.1.attn.c_attn.sum_shards"};

@@ -14,10 +14,10 @@ using namespace lancet::test;
 
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
-using mesh::Sharding;
-using mesh::Split;
+using ir::Axis;
+using ir::Mesh;
+using ir::Sharding;
+using ir::Split;
 
 constexpr std::int64_t moe_batch = 8, moe_sequence = 8;
 
@@ -159,7 +159,7 @@ void check_case(const MoeCase& c, bool route = true) {
     if (output.kind == ir::OutputKind::load) {
       std::vector<DoubleTensor> shares;
       const auto& left = local[local.output(output.name)].sharding;
-      for (const int rank : c.mesh.group(0, left ? left->partial : mesh::Axes{}))
+      for (const int rank : c.mesh.group(0, left ? left->partial : ir::Axes{}))
         shares.push_back(ranks.at(output.name)[std::size_t(rank)]);
       CHECK(sum_of_loads(shares).values == sum_of_loads(whole.at(output.name)).values);
       continue;
@@ -201,7 +201,7 @@ void check_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
 // The plan of the rank's Program against its instructions one by one.
 void check_planned(const ir::Program& logical, const Mesh& mesh, const Values& values) {
   const ir::Program local = partitioned(logical, mesh);
-  const ir::Plan plan = *planner::make_forward_plan(local, mesh::Mesh{});
+  const ir::Plan plan = *planner::make_forward_plan(local, ir::Mesh{});
   require_sound(ir::verify(plan));
   const auto shardings = shardings_of(logical, mesh, values);
   std::vector<RankValues> of_ranks(std::size_t(mesh.ranks()));

@@ -20,12 +20,12 @@ using test::require_sound;
 ir::Program limited_model() {
   config::Model m = test::small_model();
   m.n_positions = 64;
-  return model::build_forward(m.on(mesh::of_experts(2)), {.batch = 16, .sequence = 64, .groups = 2, .loads = 2});
+  return model::build_forward(m.on(ir::of_experts(2)), {.batch = 16, .sequence = 64, .groups = 2, .loads = 2});
 }
 
 planner::PlanRequest limited_request(const std::string& policy, const cost::Costs* costs) {
   planner::PlanRequest r;
-  r.mesh = mesh::of_experts(2);
+  r.mesh = ir::of_experts(2);
   r.overlap.policy = policy;
   r.overlap.bucket_bytes = 20'000;
   r.optimizer.mesh = r.mesh;

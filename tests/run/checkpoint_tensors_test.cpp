@@ -16,8 +16,8 @@
 namespace lancet {
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axis;
+using ir::Mesh;
 
 // The whole tensors, with the split that a mesh's axes of more than one rank cause.
 constexpr const char* whole_tensors = R"(program whole
@@ -47,10 +47,10 @@ std::string text_of(const Layout& layout) {
                      layout.masters ? "" : ", no masters");
 }
 
-std::optional<mesh::Sharding> restricted(const ir::Tensor& tensor, const Mesh& mesh) {
+std::optional<ir::Sharding> restricted(const ir::Tensor& tensor, const Mesh& mesh) {
   if (!tensor.sharding) return {};
-  mesh::Sharding sharding = *tensor.sharding;
-  for (mesh::Split& split : sharding.dimensions) {
+  ir::Sharding sharding = *tensor.sharding;
+  for (ir::Split& split : sharding.dimensions) {
     std::erase_if(split.axes, [&](Axis axis) { return mesh[axis] == 1; });
     if (split.axes.empty()) split.blocks = 1;
   }
@@ -64,11 +64,11 @@ ir::Program program_of(const Layout& layout) {
   for (const ir::Tensor& tensor : whole.tensors) {
     const auto sharding = restricted(tensor, layout.mesh);
     const Shape shape =
-        sharding ? mesh::shard_shape(tensor.type.shape, *sharding, layout.mesh).value() : tensor.type.shape;
+        sharding ? ir::shard_shape(tensor.type.shape, *sharding, layout.mesh).value() : tensor.type.shape;
     rank.add_named(tensor.kind, tensor.name, {tensor.type.dtype, shape}, sharding);
     std::vector<ir::StateKind> kinds{ir::StateKind::first_moment, ir::StateKind::second_moment};
     if (layout.masters && tensor.type.dtype == DType::bf16) kinds.push_back(ir::StateKind::master);
-    const mesh::Axes group = mesh::holders(sharding) & layout.mesh.wide();
+    const ir::Axes group = ir::holders(sharding) & layout.mesh.wide();
     const int ranks = layout.mesh.size(group);
     for (const ir::StateKind kind : kinds) {
       const bool shard = layout.zero && ranks > 1;
@@ -109,7 +109,7 @@ void for_each_element(runtime::TensorStore& store, bool masters, F f) {
   for (const auto& [name, tensor] : store.all()) {
     const std::string values = values_name(store, name);
     const bool rounded = !masters && tensor.type.dtype == DType::bf16;
-    for (const mesh::HeldRun& run : store.held(name))
+    for (const ir::HeldRun& run : store.held(name))
       for (std::int64_t i = 0; i < run.count; ++i)
         f(tensor, std::size_t(run.held + i),
           run.whole + i < store.saved_shape(name).elements() ? value_of(values, run.whole + i, rounded) : 0);

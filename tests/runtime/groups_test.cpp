@@ -69,7 +69,7 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     LANCET_ASSIGN(const auto all, counted({0, 1, 2, 3}));
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {4, 1, mesh::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
+                      {.hosts = {*hardware}, .layout = {4, 1, ir::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
     LANCET_TRY(device->calibrate(world, {&plan.program}));
@@ -111,7 +111,7 @@ output y = %2
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {3, 3, mesh::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
+                      {.hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
     LANCET_TRY(device->calibrate(world, {&*of_stages}));
     const auto& list = of_stages->instructions;
     const auto check = [](const char* what, double found_ns, double declared_ms) -> Status {
@@ -149,7 +149,7 @@ output y = %1
   const Status status = comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {8, 4, mesh::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
+                      {.hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
     LANCET_TRY(device->calibrate(world, {&*program}));
     for (std::size_t i = 0; i < declared.size(); ++i) {
       // At least half of the declared latency of a message is left to sleep.

@@ -7,13 +7,13 @@ using ir::TensorKind;
 
 namespace {
 
-ir::Program with(TensorKind kind, const char* name, ir::TensorType type, std::optional<mesh::Sharding> sharding = {}) {
+ir::Program with(TensorKind kind, const char* name, ir::TensorType type, std::optional<ir::Sharding> sharding = {}) {
   ir::Program p;
   p.add_named(kind, name, type, std::move(sharding));
   return p;
 }
 
-const mesh::Sharding by_expert{{{{mesh::Axis::expert}}, {}}, {}};  // of two dimensions
+const ir::Sharding by_expert{{{{ir::Axis::expert}}, {}}, {}};  // of two dimensions
 
 }  // namespace
 
@@ -75,10 +75,10 @@ TEST_CASE("a flat shard knows which elements of its parameter it holds") {
   for (const char* owner : {"w", "e"}) {
     const bool split = p[p.find(owner)].sharding.has_value();
     const ir::TensorId id = p.add_state(ir::StateKind::first_moment, owner, {DType::f32, {split ? 64 : 32}});
-    p[id].flat_shard = mesh::holders(p[p.find(owner)].sharding) & mesh::Axes{mesh::Axis::data, mesh::Axis::expert};
+    p[id].flat_shard = ir::holders(p[p.find(owner)].sharding) & ir::Axes{ir::Axis::data, ir::Axis::expert};
   }
-  mesh::Mesh mesh;
-  mesh[mesh::Axis::data] = mesh[mesh::Axis::expert] = 2;
+  ir::Mesh mesh;
+  mesh[ir::Axis::data] = mesh[ir::Axis::expert] = 2;
   for (int rank = 0; rank < 4; ++rank) {
     runtime::TensorStore store;
     store.set_rank(mesh, rank);
@@ -91,12 +91,12 @@ TEST_CASE("a flat shard knows which elements of its parameter it holds") {
     CHECK(store.whole_shape("e") == Shape{4, 50});
     CHECK(store.whole_shape("e.m") == Shape{4, 50});
     const std::int64_t first = rank % 2 * 100, part = rank / 2;  // of the rank's experts; of its elements of them
-    CHECK(store.held("e") == std::vector<mesh::HeldRun>{{first, 0, 100}});
-    CHECK(store.held("e.m") == std::vector<mesh::HeldRun>{{first + 64 * part, 0, part == 0 ? 64 : 36}});
-    CHECK(store.held_by("e", 3) == std::vector<mesh::HeldRun>{{100, 0, 100}});
+    CHECK(store.held("e") == std::vector<ir::HeldRun>{{first, 0, 100}});
+    CHECK(store.held("e.m") == std::vector<ir::HeldRun>{{first + 64 * part, 0, part == 0 ? 64 : 36}});
+    CHECK(store.held_by("e", 3) == std::vector<ir::HeldRun>{{100, 0, 100}});
     CHECK(store.divided_over("w").empty());
-    CHECK(store.divided_over("e") == mesh::Axes{mesh::Axis::expert});
-    CHECK(store.divided_over("e.m") == mesh::Axes{mesh::Axis::data, mesh::Axis::expert});
+    CHECK(store.divided_over("e") == ir::Axes{ir::Axis::expert});
+    CHECK(store.divided_over("e.m") == ir::Axes{ir::Axis::data, ir::Axis::expert});
   }
   runtime::TensorStore alone;
   alone.add(p);

@@ -26,13 +26,13 @@ namespace {
 passes::OptimizeOptions options(double clip_grad) {
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
-  o.mesh = mesh::of_experts(2);
+  o.mesh = ir::of_experts(2);
   return o;
 }
 
 ir::Program step(const ir::Program& forward, double clip_grad = 0, std::int64_t bucket_bytes = 20'000) {
   return passes::optimize(
-      passes::sync(of_rank(passes::autodiff(forward), mesh::of_experts(2)), mesh::of_experts(2), bucket_bytes),
+      passes::sync(of_rank(passes::autodiff(forward), ir::of_experts(2)), ir::of_experts(2), bucket_bytes),
       options(clip_grad));
 }
 
@@ -238,7 +238,7 @@ TEST_CASE("dW schedule: programs that stay unchanged") {
   costs.network_start_ms = 0;
   costs.network_bytes_per_ms = 1e30;
   CHECK(ir::print(scheduled(one, costs)) == ir::print(one));
-  const ir::Program forward = of_rank(model(2), mesh::of_experts(2));  // only the auxiliary losses could move
+  const ir::Program forward = of_rank(model(2), ir::of_experts(2));  // only the auxiliary losses could move
   costs = {};
   const ir::Program after = scheduled(forward, costs, &report);
   check_same_step(forward, after);

@@ -64,12 +64,12 @@ bool is_pass(const ir::Instruction& at) {
 struct Pipeline {
   std::vector<schedule::PipelineOrder> stages;
   std::vector<std::vector<cost::OpCost>> costs;
-  mesh::Mesh mesh;
+  ir::Mesh mesh;
 
   // Times: of a chunk.
   Pipeline(int count, int micro_batches, Schedule schedule, double forward, double backward, double weights,
            int chunks = 1) {
-    mesh[mesh::Axis::stage] = count;
+    mesh[ir::Axis::stage] = count;
     for (int stage = 0; stage < count; ++stage) {
       schedule::Candidate one;
       one.program = stage_of(stage, count, chunks);

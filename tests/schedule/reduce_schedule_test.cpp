@@ -27,10 +27,9 @@ namespace {
 ir::Program reduce_step(const ir::Program& forward, double clip_grad, bool accumulate = false) {
   passes::OptimizeOptions o;
   o.clip_grad = clip_grad;
-  o.mesh = mesh::of_experts(2);
+  o.mesh = ir::of_experts(2);
   return passes::optimize(
-      passes::sync(of_rank(passes::autodiff(forward, accumulate), mesh::of_experts(2)), mesh::of_experts(2), 1 << 30),
-      o);
+      passes::sync(of_rank(passes::autodiff(forward, accumulate), ir::of_experts(2)), ir::of_experts(2), 1 << 30), o);
 }
 
 Ordered reduce_scheduled(const ir::Program& p, const FakeCosts& costs, ReduceReport* report = nullptr) {
@@ -164,9 +163,9 @@ TEST_CASE("all-reduces: accumulated gradients") {
 TEST_CASE("all-reduces: updates amid the backward pass read what their chunk has reduced") {
   const FakeCosts costs = busy_network();
   passes::OptimizeOptions options;
-  options.mesh = mesh::of_experts(2);
+  options.mesh = ir::of_experts(2);
   const ir::Program late = passes::optimize(
-      passes::sync(of_rank(passes::autodiff(model(2)), mesh::of_experts(2)), mesh::of_experts(2), 1), options);
+      passes::sync(of_rank(passes::autodiff(model(2)), ir::of_experts(2)), ir::of_experts(2), 1), options);
   // Each update follows the all-reduce of its gradient, as in schedules that fill gaps with updates.
   std::vector<schedule::Order> after(late.instructions.size());
   const schedule::Dependencies needed = ir::dependencies(late);

@@ -29,11 +29,11 @@ struct Stages {
   std::vector<schedule::Candidate> all;
   std::vector<schedule::Dependencies> needed;
   std::vector<std::vector<cost::OpCost>> costs;
-  mesh::Mesh mesh;
+  ir::Mesh mesh;
 
   Stages(int micro_batches, const Times& times) {
     const int count = int(times.forward.size());
-    mesh[mesh::Axis::stage] = count;
+    mesh[ir::Axis::stage] = count;
     for (int stage = 0; stage < count; ++stage) {
       schedule::Candidate one;
       one.program = program(stage, count);

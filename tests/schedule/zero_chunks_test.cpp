@@ -14,7 +14,7 @@ using namespace lancet::test;
 namespace {
 
 ir::Program scattered_step(double clip_grad, DType message) {
-  const mesh::Mesh mesh = mesh::of_experts(2);
+  const ir::Mesh mesh = ir::of_experts(2);
   passes::OptimizeOptions options;
   options.clip_grad = clip_grad;
   options.mesh = mesh;

@@ -14,10 +14,10 @@ struct FakeCosts final : cost::Costs {
   cost::Interference beside{1, 0.5};
 
   std::optional<double> compute_ms(std::string_view) const override { return 1; }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override {
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override {
     return network_start_ms + bytes / network_bytes_per_ms;
   }
-  double all_reduce_ms(double bytes, mesh::Axes = {}) const override {
+  double all_reduce_ms(double bytes, ir::Axes = {}) const override {
     return network_start_ms + bytes / reduce_bytes_per_ms;
   }
   cost::CoreCost all_to_all_core() const override { return {0, core}; }

@@ -42,15 +42,15 @@ class RandomModel {
     return ops::append(program_, op, std::move(operands), std::move(attributes), ir::Role::forward, std::move(label));
   }
   ir::TensorId input(const char* name) {
-    const mesh::Sharding of_batch{{mesh::Split{{mesh::Axis::data, mesh::Axis::expert}}, {}}, {}};
+    const ir::Sharding of_batch{{ir::Split{{ir::Axis::data, ir::Axis::expert}}, {}}, {}};
     return program_.add_named(ir::TensorKind::input, name, {DType::i32, {batch_, sequence_}}, of_batch);
   }
   ir::TensorId weight(const std::string& name, Shape shape) {
     return program_.add_named(ir::TensorKind::parameter, name + ".weight", {DType::f32, shape});
   }
   ir::TensorId of_experts(const std::string& name, Shape shape) {
-    mesh::Sharding sharding = mesh::Sharding::whole(std::size_t(shape.rank()));
-    sharding.dimensions[0] = mesh::Split{{mesh::Axis::expert}};
+    ir::Sharding sharding = ir::Sharding::whole(std::size_t(shape.rank()));
+    sharding.dimensions[0] = ir::Split{{ir::Axis::expert}};
     return program_.add_named(ir::TensorKind::parameter, name, {DType::f32, shape}, sharding);
   }
 

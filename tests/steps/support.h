@@ -31,7 +31,7 @@ inline std::string text_of(const ir::Program& p) {
 }
 
 // What one rank of the mesh executes of a logical Program.
-inline ir::Program of_rank(const ir::Program& logical, const mesh::Mesh& mesh) {
+inline ir::Program of_rank(const ir::Program& logical, const ir::Mesh& mesh) {
   const auto sharded = passes::shard(logical, mesh);
   if (!sharded.ok()) FAIL(sharded.error().message);
   auto rank = passes::partition_spmd(*sharded, mesh);

@@ -10,7 +10,7 @@
 #include "lancet/base/atomic_file.h"
 #include "lancet/ir/step_border.h"
 #include "lancet/ir/verify.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/planner/plan_file.h"
 #include "log_capture.h"
 #include "train/runs.h"
 
@@ -39,8 +39,8 @@ constexpr std::int64_t small_bucket = 32 << 10;
 struct BorderCosts final : cost::Costs {
   DeclaredCosts declared;
   std::optional<double> compute_ms(std::string_view key) const override { return declared.compute_ms(key); }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return 0.02 + bytes * 2e-5; }
-  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return 0.05 + bytes * 2e-5; }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return 0.02 + bytes * 2e-5; }
+  double all_reduce_ms(double bytes, ir::Axes = {}) const override { return 0.05 + bytes * 2e-5; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0.01; }
@@ -392,12 +392,12 @@ TEST_CASE("across steps: a plan file is read back, and refused where an edit bre
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
   const std::string text = *read_file(folder / "run/plan.ir", "a plan");
   const auto error_of = [&](const std::string& edited) {
-    const auto read = planning::read_plan(folder.write("edited.ir", edited), config, 2);
+    const auto read = planner::read_plan(folder.write("edited.ir", edited), config, 2);
     REQUIRE_FALSE(read.ok());
     CHECK(read.error().code == ExitCode::config);
     return read.error().message;
   };
-  const auto read = planning::read_plan(folder / "run/plan.ir", config, 2);
+  const auto read = planner::read_plan(folder / "run/plan.ir", config, 2);
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == text);
   const auto at = text.find(", @schedule@-1)");

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lancet/inference/decoder.h"
+#include "lancet/models/decoder.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -127,14 +127,14 @@ TEST_CASE("experts that choose have even loads, drop nothing, and train") {
 
 TEST_CASE("a model whose experts choose generates nothing, and says what to do instead") {
   config::Model model = test::small_model();
-  CHECK(inference::check_generates(model).ok());
+  CHECK(models::check_generates(model).ok());
   model.router = config::Router::expert_choice;
-  const Status status = inference::check_generates(model);
+  const Status status = models::check_generates(model);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ExitCode::config);
   CHECK(status.error().message.find("model.router=top_k generates") != std::string::npos);
   model.moe_layer_freq = 0;  // a dense model has no router
-  CHECK(inference::check_generates(model).ok());
+  CHECK(models::check_generates(model).ok());
 }
 
 TEST_CASE("the auxiliary loss of groups is that of as many ranks with a group each") {

@@ -6,15 +6,15 @@
 #include "costs_of_rings.h"
 #include "in_memory.h"
 #include "lancet/ir/print.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/planner/plan_file.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
 
 namespace lancet {
 namespace {
 
-config::Config split_sequences(const mesh::Mesh& mesh, bool experts) {
+config::Config split_sequences(const ir::Mesh& mesh, bool experts) {
   config::Config config = test::config_on(mesh);
   config.train.sequence_parallel = true;
   config.overlap.policy = "collective_matmul";
@@ -59,9 +59,9 @@ std::vector<double> losses_with_rings(config::Config config, const std::string& 
 
 TEST_CASE("collective_matmul: five steps are those of sequential, dense and with experts") {
   const bool experts = GENERATE(false, true);
-  const mesh::Mesh mesh =
+  const ir::Mesh mesh =
       GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 1, 4), test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2));
-  if (!experts && mesh[mesh::Axis::expert] > 1) return;
+  if (!experts && mesh[ir::Axis::expert] > 1) return;
   config::Config config = split_sequences(mesh, experts);
   const RingRun rings = ring_run(config, mesh.ranks(), 5);
   config.overlap.policy = "sequential";
@@ -77,7 +77,7 @@ TEST_CASE("collective_matmul: five steps are those of sequential, dense and with
 }
 
 TEST_CASE("collective_matmul: bf16, micro batches and sharded optimizer state train as under sequential") {
-  const mesh::Mesh mesh = test::mesh_of(2, 1, 2);
+  const ir::Mesh mesh = test::mesh_of(2, 1, 2);
   config::Config config = split_sequences(mesh, true);
   config.train.zero = 1;
   SECTION("bf16") { config.train.dtype = DType::bf16; }
@@ -110,19 +110,19 @@ TEST_CASE("collective_matmul: a plan with rings is one of the config, and one th
   const test::TemporaryFolder folder;
   const test::CostsOfRings costs;
   const config::Config config = split_sequences(test::mesh_of(1, 1, 2), true);
-  const auto plan = planning::plan_step(config, 2, {.costs = &costs});
+  const auto plan = planner::plan_step(config, 2, {.costs = &costs});
   REQUIRE(plan.ok());
   REQUIRE(plan->header.text("policy") == "collective_matmul");
   const std::string text = ir::print(*plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planning::read_plan(file, config, 2);
+  const auto read = planner::read_plan(file, config, 2);
   INFO((read.ok() ? "" : read.error().message));
   REQUIRE(read.ok());
   CHECK(ir::print(*read) == text);
   std::string other = text;
   for (std::size_t at; (at = other.find("of=all_gather")) != other.npos;) other.replace(at, 13, "of=sum_shards");
   std::ofstream(file) << other;
-  CHECK_FALSE(planning::read_plan(file, config, 2).ok());
+  CHECK_FALSE(planner::read_plan(file, config, 2).ok());
 }
 
 }  // namespace lancet

@@ -3,7 +3,7 @@
 
 #include "host_accelerator.h"
 #include "lancet/comm/mirrored.h"
-#include "lancet/world/rank_device.h"
+#include "lancet/run/rank_device.h"
 #include "log_capture.h"
 #include "train/support.h"
 
@@ -53,13 +53,13 @@ std::vector<Result<std::string>> open_on(int ranks, config::Transport transport 
   config.comm.transport = transport;
   std::vector<Result<std::string>> found(static_cast<std::size_t>(ranks), std::string());
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    const world::DeviceSource source{
+    const run::DeviceSource source{
         .load = [&]() -> Result<const runtime::AcceleratorModule*> {
           if (world.rank() == broken_rank) return config_error("device: expected a module, found none");
           return &module_of_test;
         },
         .launch = {.rank = world.rank(), .size = ranks, .local_rank = world.rank(), .local_size = ranks}};
-    auto mine = world::open_accelerator(config, world, source);
+    auto mine = run::open_accelerator(config, world, source);
     auto& result = found[static_cast<std::size_t>(world.rank())];
     if (mine.ok())
       result = (*mine)->device().identity();
@@ -123,7 +123,7 @@ TEST_CASE("one GPU serves all ranks of a mirrored world") {
   config.comm.transport = config::Transport::mirrored;
   const auto no_time = [](std::span<const int>, double) { return 0.0; };
   const auto world = comm::make_mirrored_world(4, {"network of the test", no_time, no_time});
-  const auto mine = world::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}});
+  const auto mine = run::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}});
   if (!mine.ok()) FAIL(mine.error().message);
   CHECK((*mine)->device().identity() == "a");
 }

@@ -7,8 +7,8 @@
 #include "host_accelerator.h"
 #include "lancet/base/atomic_file.h"
 #include "lancet/cost/hardware.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/step_costs.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/run/step_costs.h"
 #include "temporary_folder.h"
 #include "train/support.h"
 
@@ -217,8 +217,8 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   std::string policy;
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     StagedAccelerator accelerator;
-    LANCET_ASSIGN(const planning::MeasuredStep step,
-                  planning::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+    LANCET_ASSIGN(const run::MeasuredStep step,
+                  run::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
     if (accelerator.ctas != 3) return internal_error("expected comm.max_ctas in the streams");
     profiles[std::size_t(world.rank())] = step.profile;
     LANCET_TRY(cost::op_costs(step.profile, step.programs.front()).ok() ? Status()
@@ -253,7 +253,7 @@ TEST_CASE("messages of mirrored ranks between devices take the network's time") 
   config.comm.mirrored_ranks = 4;
   const auto self = comm::make_self();
   test::HostAccelerator accelerator;
-  const auto step = planning::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
+  const auto step = run::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
   if (!step.ok()) FAIL(step.error().message);
   CHECK(step->profile.machine.cluster.transport == "mirrored ethernet-10g-cpu");
   CHECK(step->profile.machine.cluster.ranks == 4);
@@ -298,9 +298,9 @@ TEST_CASE("GELU fused into the products changes no bit of a step, and only plans
     CHECK(same);
   }
   const test::DeclaredCosts costs;
-  const auto fused = planning::plan_step(config, 2, {.costs = &costs});
+  const auto fused = planner::plan_step(config, 2, {.costs = &costs});
   config.train.fuse_gelu = false;
-  const auto apart = planning::plan_step(config, 2, {.costs = &costs});
+  const auto apart = planner::plan_step(config, 2, {.costs = &costs});
   REQUIRE((fused.ok() && apart.ok()));
   const auto count = [](const ir::Plan& plan, std::string_view op) {
     return std::ranges::count_if(plan.program.instructions, [&](const auto& at) { return at.op == op; });
@@ -321,7 +321,7 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
   config.overlap.profile = folder / "profile.json";
   config.overlap.policy = "sequential";
   const auto programs =
-      planning::programs_to_profile(config, 1, 1).value();  // its kernels do not support made-up messages
+      planner::programs_to_profile(config, 1, 1).value();  // its kernels do not support made-up messages
   struct Seen {
     runtime::ProductChoices profile, device;
     int measured = 0;
@@ -333,14 +333,14 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
       Seen& mine = seen[std::size_t(world.rank())];
       if (measures) {
         if (world.rank() == 0) {  // communication between GPUs cannot be measured
-          cost::Profile profile(planning::machine_of(config, world, 2, &accelerator));
+          cost::Profile profile(run::machine_of(config, world, 2, &accelerator));
           profile.network.all_to_all = profile.network.all_reduce = {{1, 1}, {1e12, 2}};
           LANCET_TRY(cost::write_profile(config.overlap.profile, profile));
         }
         LANCET_TRY(world.barrier());
         LANCET_ASSIGN(const auto profile,
-                      planning::ensure_profile(config, world, programs,
-                                               {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+                      run::ensure_profile(config, world, programs,
+                                          {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
         mine.profile = profile.products;
       } else {
         LANCET_ASSIGN(const auto trainer,

@@ -161,8 +161,8 @@ TEST_CASE("meshes train without drops like one rank") {
   const config::Config one = with_slots_for_all(test::mesh_config(1));
   const test::Records expected = test::run_steps(one, 1, 4);
   const bool sequence_parallel = GENERATE(false, true);
-  for (const mesh::Mesh& mesh : test::meshes) {
-    if (sequence_parallel && mesh[mesh::Axis::tensor] == 1) continue;
+  for (const ir::Mesh& mesh : test::meshes) {
+    if (sequence_parallel && mesh[ir::Axis::tensor] == 1) continue;
     INFO(to_string(mesh) << (sequence_parallel ? ", sequence parallel" : ""));
     config::Config config = dropless(test::config_on(mesh), 0.6);
     config.train.sequence_parallel = sequence_parallel;

@@ -4,14 +4,14 @@
 
 #include "lancet/comm/communicator.h"
 #include "lancet/data/token_file.h"
-#include "lancet/inference/loaded_model.h"
+#include "lancet/models/loaded_model.h"
 #include "lancet/run/model_folder.h"
 #include "temporary_folder.h"
 #include "train/hugging_face_files.h"
 #include "train/support.h"
 
 using namespace lancet;
-using namespace lancet::hugging_face;
+using namespace lancet::models;
 using namespace lancet::test::hf;
 
 namespace {
@@ -29,16 +29,16 @@ std::string write_windows(const test::TemporaryFolder& folder, int windows) {
 }
 
 // Saves the model as a run under `name`, and evaluates that.
-inference::EvaluateResult evaluate_saved(const config::Config& config, runtime::TensorStore& store,
-                                         const test::TemporaryFolder& folder, const std::string& name,
-                                         const std::string& data, int ranks = 1) {
+models::EvaluateResult evaluate_saved(const config::Config& config, runtime::TensorStore& store,
+                                      const test::TemporaryFolder& folder, const std::string& name,
+                                      const std::string& data, int ranks = 1) {
   if (!fs::exists(folder / name)) REQUIRE(run::save_model(folder / name, config, store, {}).ok());
-  inference::EvaluateResult found;
+  models::EvaluateResult found;
   const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto loaded,
-                  inference::LoadedModel::load(folder / name, world,
-                                               {.local_ranks = ranks, .threads = 1, .dtype = {}, .device = {}}));
-    LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = data}));
+                  models::LoadedModel::load(folder / name, world,
+                                            {.local_ranks = ranks, .threads = 1, .dtype = {}, .device = {}}));
+    LANCET_ASSIGN(const auto result, models::evaluate(*loaded, world, {.data = data}));
     if (world.rank() == 0) found = result;
     return {};
   });

@@ -1,5 +1,5 @@
 // Generation: single tokens give the same logits as the whole forward pass; tokens are drawn as requested.
-#include "lancet/inference/generate.h"
+#include "lancet/models/generate.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "lancet/planning/from_config.h"
+#include "lancet/planner/from_config.h"
 #include "routers.h"
 #include "support.h"
 #include "train/weights.h"
@@ -20,18 +20,18 @@ namespace {
 struct Loaded {
   config::Config config;
   std::unique_ptr<comm::Communicator> world = comm::make_self();
-  world::Streams streams;
+  run::Streams streams;
   runtime::TensorStore store;
   int threads = 1;
 
   explicit Loaded(config::Config c)
-      : config(std::move(c)), streams(world::Streams::make(config, *world, nullptr).value()) {
+      : config(std::move(c)), streams(run::Streams::make(config, *world, nullptr).value()) {
     config.model.initializer_range = 0.2;  // logits that differ between tokens
-    store.add(planning::rank_forward(config, model::Mode::generate, 1).value());
+    store.add(planner::rank_forward(config, model::Mode::generate, 1).value());
     REQUIRE(initialize_weights(config, store).ok());
   }
-  std::unique_ptr<inference::Decoder> decoder() {
-    auto made = inference::Decoder::create(config, *world, store, streams, threads);
+  std::unique_ptr<models::Decoder> decoder() {
+    auto made = models::Decoder::create(config, *world, store, streams, threads);
     REQUIRE(made.ok());
     return std::move(*made);
   }
@@ -39,7 +39,7 @@ struct Loaded {
   std::vector<std::vector<float>> forward(const std::vector<std::int32_t>& tokens) {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
-    const ir::Plan plan = planning::plan_forward(c, planning::build_options(c, model::Mode::generate, 1), 1).value();
+    const ir::Plan plan = planner::plan_forward(c, planner::build_options(c, model::Mode::generate, 1), 1).value();
     const auto executor = runtime::Executor::create(plan, store, streams.executor_options(threads));
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
@@ -57,7 +57,7 @@ struct Loaded {
   }
 };
 
-std::vector<float> read(inference::Decoder& decoder, std::span<const std::int32_t> tokens) {
+std::vector<float> read(models::Decoder& decoder, std::span<const std::int32_t> tokens) {
   const auto logits = decoder.read(tokens);
   REQUIRE(logits.ok());
   return {logits->begin(), logits->end()};
@@ -73,10 +73,10 @@ std::vector<std::int32_t> some_tokens(std::int64_t count, std::int64_t vocabular
   return tokens;
 }
 
-std::vector<std::int32_t> generated(inference::Decoder& decoder, std::span<const std::int32_t> prompt,
-                                    const inference::GenerateOptions& options, inference::Ending ending) {
+std::vector<std::int32_t> generated(models::Decoder& decoder, std::span<const std::int32_t> prompt,
+                                    const models::GenerateOptions& options, models::Ending ending) {
   std::vector<std::int32_t> ids;
-  const auto result = inference::generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
+  const auto result = models::generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
     ids.push_back(token);
     return {};
   });
@@ -144,7 +144,7 @@ TEST_CASE("greedy generation takes the forward pass's largest logit at every ste
   const auto decoder = loaded.decoder();
   std::vector<std::int32_t> ids = some_tokens(3, config.model.vocab_size);
   const auto drawn =
-      generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, inference::Ending::window);
+      generated(*decoder, ids, {.sampling = {.temperature = 0}, .max_tokens = 100}, models::Ending::window);
   CHECK(drawn.size() == 38);  // 37 tokens fill the window, and its logits give one more
   for (std::int32_t token : drawn) {
     const auto logits = loaded.forward(ids);
@@ -158,22 +158,22 @@ TEST_CASE("generation ends at the end of text or after the number of tokens") {
   Loaded loaded(test::small_config());
   const auto decoder = loaded.decoder();
   const std::vector<std::int32_t> prompt{1, 2, 3};
-  const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 6};
-  const auto six = generated(*decoder, prompt, options, inference::Ending::max_tokens);
+  const models::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 6};
+  const auto six = generated(*decoder, prompt, options, models::Ending::max_tokens);
   CHECK(six.size() == 6);
 
   decoder->forget();
-  inference::GenerateOptions until = options;
+  models::GenerateOptions until = options;
   until.end_of_text = six[3];
-  const auto cut = generated(*decoder, prompt, until, inference::Ending::end_of_text);
+  const auto cut = generated(*decoder, prompt, until, models::Ending::end_of_text);
   CHECK(cut == std::vector<std::int32_t>(six.begin(), std::find(six.begin(), six.end(), six[3])));
 
   decoder->forget();
   CHECK(generated(*decoder, prompt, {.sampling = {.temperature = 0}, .max_tokens = 50, .slide = true},
-                  inference::Ending::max_tokens)
+                  models::Ending::max_tokens)
             .size() == 50);
   decoder->forget();
-  CHECK(generated(*decoder, prompt, {.max_tokens = 0}, inference::Ending::max_tokens).empty());
+  CHECK(generated(*decoder, prompt, {.max_tokens = 0}, models::Ending::max_tokens).empty());
 }
 
 TEST_CASE("several ranks draw the same tokens as one") {
@@ -200,8 +200,8 @@ TEST_CASE("several ranks draw the same tokens as one") {
 TEST_CASE("drawn tokens follow temperature, top-k and top-p") {
   // Probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 2, 0, 1, 3.
   const std::vector<float> logits{std::log(0.25f), std::log(0.125f), std::log(0.5f), std::log(0.125f)};
-  auto frequencies = [&](const inference::SamplingOptions& options) {
-    inference::TokenPicker picker(options);
+  auto frequencies = [&](const models::SamplingOptions& options) {
+    models::TokenPicker picker(options);
     std::vector<double> counts(4);
     for (int i = 0; i < 20000; ++i) {
       const auto token = picker.pick(logits);
@@ -210,7 +210,7 @@ TEST_CASE("drawn tokens follow temperature, top-k and top-p") {
     }
     return counts;
   };
-  auto check = [&](const inference::SamplingOptions& options, const std::vector<double>& expected) {
+  auto check = [&](const models::SamplingOptions& options, const std::vector<double>& expected) {
     const auto found = frequencies(options);
     for (std::size_t i = 0; i < 4; ++i) {
       INFO("token " << i);
@@ -228,7 +228,7 @@ TEST_CASE("drawn tokens follow temperature, top-k and top-p") {
   check({.top_p = 0.6}, {1 / 3., 0, 2 / 3., 0});
   check({.top_p = 0.76}, {0.25 / 0.875, 0.125 / 0.875, 0.5 / 0.875, 0});
   check({.top_k = 2, .top_p = 0.6}, {0, 0, 1, 0});  // 2/3 of the two
-  inference::TokenPicker one({.seed = 1}), same({.seed = 1}), other({.seed = 2});
+  models::TokenPicker one({.seed = 1}), same({.seed = 1}), other({.seed = 2});
   std::vector<std::int32_t> drawn[3];
   for (int i = 0; i < 50; ++i) {
     drawn[0].push_back(*one.pick(logits));
@@ -254,18 +254,18 @@ TEST_CASE("top-p over a large vocabulary sorts only what it needs and draws the 
     sum += std::exp(double(logits[i]) - logits[order[0]]);
     kept.insert(std::int32_t(i));
   }
-  inference::TokenPicker picker({.top_p = top_p});
+  models::TokenPicker picker({.top_p = top_p});
   for (int i = 0; i < 300; ++i) REQUIRE(kept.count(*picker.pick(logits)) == 1);
 }
 
 TEST_CASE("wrong sampling options and logits are refused") {
-  CHECK(inference::check(inference::SamplingOptions{}).ok());
+  CHECK(models::check(models::SamplingOptions{}).ok());
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
   for (double t : {-1.0, nan, infinite})
-    CHECK(inference::check({.temperature = t}).error().message.find("temperature") == 0);
-  for (double p : {0.0, -0.5, 1.5, nan}) CHECK(inference::check({.top_p = p}).error().message.find("top-p") == 0);
-  CHECK(inference::check({.top_k = -1}).error().code == ExitCode::config);
-  inference::TokenPicker picker({});
+    CHECK(models::check({.temperature = t}).error().message.find("temperature") == 0);
+  for (double p : {0.0, -0.5, 1.5, nan}) CHECK(models::check({.top_p = p}).error().message.find("top-p") == 0);
+  CHECK(models::check({.top_k = -1}).error().code == ExitCode::config);
+  models::TokenPicker picker({});
   const auto wrong = picker.pick(std::vector<float>{1, 2, float(nan)});
   REQUIRE(!wrong.ok());
   CHECK(wrong.error().code == ExitCode::numerical);

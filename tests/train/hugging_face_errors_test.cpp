@@ -8,7 +8,7 @@
 #include "train/hugging_face_files.h"
 
 using namespace lancet;
-using namespace lancet::hugging_face;
+using namespace lancet::models;
 using namespace lancet::test::hf;
 
 TEST_CASE("tensors that are missing, unknown, of another shape or type are named") {

@@ -11,16 +11,16 @@
 
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/safetensors.h"
-#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/models/hugging_face.h"
 #include "temporary_folder.h"
 #include "text.h"
 
 namespace lancet::test::hf {
 
 namespace fs = std::filesystem;
-using lancet::hugging_face::HuggingFaceModel;
-using lancet::hugging_face::import_hugging_face;
-using lancet::hugging_face::Upcycle;
+using lancet::models::HuggingFaceModel;
+using lancet::models::import_hugging_face;
+using lancet::models::Upcycle;
 
 inline fs::path fixture(const std::string& name) {
   return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;

@@ -1,5 +1,5 @@
 // Hugging Face's format: values of another implementation, and round trips.
-#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/models/hugging_face.h"
 
 #include <fmt/format.h>
 
@@ -17,20 +17,20 @@
 
 #include "doubles/host_queue.h"
 #include "host_accelerator.h"
-#include "hugging_face/values.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
-#include "lancet/inference/loaded_model.h"
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/models/loaded_model.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/run/model_folder.h"
+#include "models/values.h"
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/hugging_face_files.h"
 #include "train/support.h"
 
 using namespace lancet;
-using namespace lancet::hugging_face;
+using namespace lancet::models;
 using namespace lancet::test::hf;
 
 namespace {
@@ -43,7 +43,7 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   runtime::ExecutorOptions options;
   options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
   const ir::Plan plan =
-      planning::plan_forward(model.config, planning::build_options(model.config, model::Mode::generate, 1), 1).value();
+      planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1).value();
   const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());
   REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
@@ -162,7 +162,7 @@ TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
   m.router_topk_groups = 1;
   m.routed_scaling_factor = 2.5;
   m.router_z_loss_coef = 0.001;
-  auto made = hugging_face::make_whole_store(m);
+  auto made = models::make_whole_store(m);
   REQUIRE(made.ok());
   const std::string name = "h.0.moe.gate.bias";
   for (const auto& [each, tensor] : made->all())
@@ -293,7 +293,7 @@ TEST_CASE("16-bit values of every kind are read exactly") {
   std::vector<std::uint16_t> bits(65536);
   std::iota(bits.begin(), bits.end(), std::uint16_t(0));
   std::vector<float> values(bits.size());
-  lancet::hugging_face::to_floats("F16", std::as_bytes(std::span(bits)), values);
+  lancet::models::to_floats("F16", std::as_bytes(std::span(bits)), values);
   for (std::size_t i = 0; i < bits.size(); ++i) {
     const int exponent = int(i >> 10 & 31), mantissa = int(i & 1023);
     const double sign = i & 0x8000 ? -1 : 1;
@@ -302,7 +302,7 @@ TEST_CASE("16-bit values of every kind are read exactly") {
     if (std::isnan(expected) ? !std::isnan(values[i]) : double(values[i]) != expected) FAIL(i << ": " << values[i]);
     if (std::signbit(values[i]) != (i >= 0x8000)) FAIL(i << ": sign");
   }
-  lancet::hugging_face::to_floats("BF16", std::as_bytes(std::span(bits)), values);
+  lancet::models::to_floats("BF16", std::as_bytes(std::span(bits)), values);
   for (std::size_t i = 0; i < bits.size(); ++i)
     if (std::bit_cast<std::uint32_t>(values[i]) != std::uint32_t(i) << 16) FAIL(i << ": " << values[i]);
 }
@@ -314,7 +314,7 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   const auto device = test::make_host_queue({});  // its addresses trap in the host's threads
   runtime::TensorStore store;
   store.place_on(*device);
-  store.add(planning::rank_forward(model.config, model::Mode::generate, 1).value());
+  store.add(planner::rank_forward(model.config, model::Mode::generate, 1).value());
   REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
   const auto loaded = run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
@@ -382,13 +382,13 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     std::int64_t sequences = 0;
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
-      LANCET_ASSIGN(const auto loaded, inference::LoadedModel::load(folder / "run", world,
-                                                                    {.local_ranks = ranks,
-                                                                     .threads = 1,
-                                                                     .dtype = {},
-                                                                     .device = config::Device::cpu,
-                                                                     .accelerator = streams ? &accelerator : nullptr}));
-      LANCET_ASSIGN(const auto result, inference::evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
+      LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(folder / "run", world,
+                                                                 {.local_ranks = ranks,
+                                                                  .threads = 1,
+                                                                  .dtype = {},
+                                                                  .device = config::Device::cpu,
+                                                                  .accelerator = streams ? &accelerator : nullptr}));
+      LANCET_ASSIGN(const auto result, models::evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};
     });

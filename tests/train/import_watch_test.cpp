@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "lancet/base/host_name.h"
-#include "lancet/hugging_face/hugging_face.h"
+#include "lancet/models/hugging_face.h"
 #include "lancet/run/model_folder.h"
 #include "temporary_folder.h"
 
@@ -34,14 +34,14 @@ struct Steps {
 TEST_CASE("an import reports its sizes before it takes memory, and then its progress") {
   std::int64_t bytes = 0;
   Steps reading, writing;
-  hugging_face::ImportWatch watch;
+  models::ImportWatch watch;
   watch.begin = [&](std::int64_t all) -> Status {
     CHECK(reading.done.empty());
     bytes = all;
     return {};
   };
   watch.progress = reading.watch();
-  auto model = hugging_face::import_hugging_face(gpt2, hugging_face::Upcycle{.experts = 16}, watch);
+  auto model = models::import_hugging_face(gpt2, models::Upcycle{.experts = 16}, watch);
   REQUIRE(model.ok());
   std::int64_t held = 0;
   for (const auto& [name, tensor] : model->store.all())
@@ -61,10 +61,10 @@ TEST_CASE("an import reports its sizes before it takes memory, and then its prog
 
 TEST_CASE("an import that its watch refuses allocates nothing") {
   int steps = 0;
-  hugging_face::ImportWatch watch;
+  models::ImportWatch watch;
   watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
   watch.progress = [&](std::int64_t, std::int64_t) { ++steps; };
-  const auto model = hugging_face::import_hugging_face(gpt2, {}, watch);
+  const auto model = models::import_hugging_face(gpt2, {}, watch);
   REQUIRE_FALSE(model.ok());
   CHECK(model.error().message == "no room");
   CHECK(steps == 0);

@@ -9,8 +9,8 @@
 namespace lancet {
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axis;
+using ir::Mesh;
 using test::LayerRoute;
 using test::ObservedStep;
 using test::Weights;
@@ -44,7 +44,7 @@ void check_gradients_on(std::span<const Mesh> meshes, const config::Config& alon
   CHECK(expected[0][0].gradients.size() == trained.size());  // of every parameter
   for (const Mesh& mesh : meshes)
     for (const int zero : {0, 1}) {
-      if (zero && mesh.size(mesh::batch_axes) == 1) continue;  // nothing to divide
+      if (zero && mesh.size(ir::batch_axes) == 1) continue;  // nothing to divide
       config::Config config = test::moved_to(mesh, alone);
       config.train.zero = zero;
       INFO(to_string(mesh) << ", train.zero " << zero << ", sequences split " << config.train.sequence_parallel);

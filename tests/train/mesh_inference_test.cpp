@@ -3,17 +3,17 @@
 #include <numeric>
 
 #include "in_memory.h"
-#include "lancet/inference/generate.h"
-#include "lancet/inference/loaded_model.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/world/stream_communicators.h"
+#include "lancet/models/generate.h"
+#include "lancet/models/loaded_model.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/run/stream_communicators.h"
 #include "train/meshes.h"
 #include "train/runs.h"
 
 namespace lancet {
 namespace {
 
-using mesh::Mesh;
+using ir::Mesh;
 
 // What a rank finds after a few steps.
 struct Inferred {
@@ -23,9 +23,9 @@ struct Inferred {
 
 const std::vector<std::int32_t> prompt{3, 14, 15};
 
-Status write_greedily(inference::Decoder& decoder, std::vector<std::int32_t>& ids) {
-  const inference::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
-  return inference::generate(
+Status write_greedily(models::Decoder& decoder, std::vector<std::int32_t>& ids) {
+  const models::GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
+  return models::generate(
              decoder, prompt, options,
              [&](std::int32_t token) -> Status {
                ids.push_back(token);
@@ -43,8 +43,8 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
     for (int step = 0; step < 4; ++step) LANCET_TRY(trainer->step(step));
     LANCET_ASSIGN(const std::optional<double> loss, trainer->evaluate());
     mine.loss = loss.value();
-    LANCET_ASSIGN(world::Streams streams, world::Streams::make(config, world, nullptr));
-    LANCET_ASSIGN(const auto decoder, inference::Decoder::create(config, world, trainer->store(), streams, 1));
+    LANCET_ASSIGN(run::Streams streams, run::Streams::make(config, world, nullptr));
+    LANCET_ASSIGN(const auto decoder, models::Decoder::create(config, world, trainer->store(), streams, 1));
     LANCET_TRY(write_greedily(*decoder, mine.greedy));
     LANCET_ASSIGN(const auto drawn, trainer->generate(prompt, 12));
     mine.drawn = drawn.value();
@@ -57,7 +57,7 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
 // Trains and evaluates on files; the logits of tokens differ.
 config::Config on_files(const Mesh& mesh, const config::Config& files, config::Router router) {
   config::Config config = test::config_on(mesh);
-  config.mesh.stage = mesh[mesh::Axis::stage];
+  config.mesh.stage = mesh[ir::Axis::stage];
   config.data = files.data;
   config.model.router = router;
   config.model.initializer_range = 0.2;
@@ -76,7 +76,7 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
   CHECK(expected.drawn.size() == prompt.size() + 12);
   const Mesh mesh = GENERATE(test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
   config::Config config = on_files(mesh, files, router);
-  config.train.sequence_parallel = (mesh[mesh::Axis::data] > 1) == (router == config::Router::random);
+  config.train.sequence_parallel = (mesh[ir::Axis::data] > 1) == (router == config::Router::random);
   INFO(to_string(mesh) << ", sequences split " << config.train.sequence_parallel);
   for (const Inferred& found : infer(config, mesh.ranks())) {
     CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
@@ -133,11 +133,11 @@ TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its 
     INFO(ranks);
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       LANCET_ASSIGN(const auto loaded,
-                    inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
+                    models::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
       LANCET_ASSIGN(const auto result,
-                    inference::evaluate(*loaded, world, {.data = config.data.eval, .max_sequences = 64}));
-      LANCET_ASSIGN(const auto decoder, inference::Decoder::create(loaded->config(), world, loaded->store(),
-                                                                   loaded->streams(), loaded->threads()));
+                    models::evaluate(*loaded, world, {.data = config.data.eval, .max_sequences = 64}));
+      LANCET_ASSIGN(const auto decoder, models::Decoder::create(loaded->config(), world, loaded->store(),
+                                                                loaded->streams(), loaded->threads()));
       std::vector<std::int32_t> ids;
       LANCET_TRY(write_greedily(*decoder, ids));
       if (world.rank() > 0) return {};

@@ -8,8 +8,8 @@
 namespace lancet {
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axis;
+using ir::Mesh;
 using test::check_records;
 using test::config_on;
 using test::Records;

@@ -3,21 +3,21 @@
 
 #include "declared_costs.h"
 #include "lancet/ir/verify_ranks.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
-#include "lancet/planning/from_config.h"
 #include "train/meshes.h"
 
 namespace lancet {
 namespace {
 
-using mesh::Mesh;
+using ir::Mesh;
 using test::config_on;
 using test::Records;
 
 // Rank 0's records of steps that are planned with declared costs. The plan must run on all ranks without a deadlock.
 Records planned_steps(const config::Config& config, const Mesh& mesh) {
   const test::DeclaredCosts costs;
-  const auto plan = planning::plan_step(config, mesh.ranks(), {.costs = &costs});
+  const auto plan = planner::plan_step(config, mesh.ranks(), {.costs = &costs});
   if (!plan.ok()) FAIL(plan.error().message);
   const std::vector<const ir::Plan*> plans(std::size_t(mesh.ranks()), &*plan);
   const Status status = ir::verify_ranks(plans, mesh);

@@ -21,13 +21,13 @@ std::map<std::string, std::set<std::string>> collectives_of(const ir::Program& p
   return labels;
 }
 
-ir::Program step_on(const mesh::Mesh& mesh, bool sequence_parallel = false) {
-  const std::int64_t ranks = mesh.size(mesh::batch_axes);
+ir::Program step_on(const ir::Mesh& mesh, bool sequence_parallel = false) {
+  const std::int64_t ranks = mesh.size(ir::batch_axes);
   const model::BuildOptions build{.batch = 2 * ranks,
                                   .sequence = 8,
                                   .groups = ranks,
                                   .loads = ranks,
-                                  .tensor_ranks = mesh[mesh::Axis::tensor],
+                                  .tensor_ranks = mesh[ir::Axis::tensor],
                                   .sequence_parallel = sequence_parallel};
   config::Model model = test::small_model();
   model.experts_per_rank.reset();
@@ -68,7 +68,7 @@ TEST_CASE("sync: experts' gradients are summed over data, and their norm over ex
 }
 
 TEST_CASE("sync: groups of all ranks and of one rank are not named") {
-  CHECK(collectives_of(step_on(mesh::of_experts(4))) == Labels{{"", {"bucket", "h", "metrics", "norm"}}});
+  CHECK(collectives_of(step_on(ir::of_experts(4))) == Labels{{"", {"bucket", "h", "metrics", "norm"}}});
   CHECK(collectives_of(step_on({{1, 4, 1, 1}})) == Labels{{"", {"bucket", "metrics"}}});
   CHECK(collectives_of(step_on({})).empty());
 }
@@ -87,7 +87,7 @@ TEST_CASE("optimize: the same weights decay on every mesh, also those that are r
   CHECK(expected.contains("wpe.weight"));
   CHECK(expected.contains("h.0.moe.gate.weight"));
   CHECK_FALSE(expected.contains("ln_f.weight"));
-  for (const mesh::Mesh& mesh : {mesh::Mesh{{1, 2, 2, 1}}, mesh::Mesh{{1, 1, 1, 2}}, mesh::Mesh{{1, 2, 2, 2}}})
+  for (const ir::Mesh& mesh : {ir::Mesh{{1, 2, 2, 1}}, ir::Mesh{{1, 1, 1, 2}}, ir::Mesh{{1, 2, 2, 2}}})
     for (const bool sequence_parallel : {false, true}) CHECK(decayed(step_on(mesh, sequence_parallel)) == expected);
 }
 

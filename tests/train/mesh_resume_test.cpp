@@ -11,8 +11,8 @@
 namespace lancet {
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axis;
+using ir::Mesh;
 using test::losses_of_run;
 
 // Six heads, so that tensor may be 2 or 3, and 67 tokens, which neither divides.

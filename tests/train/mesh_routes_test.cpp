@@ -16,8 +16,8 @@
 namespace lancet {
 namespace {
 
-using mesh::Axis;
-using mesh::Mesh;
+using ir::Axis;
+using ir::Mesh;
 using test::LayerRoute;
 using test::ObservedStep;
 using test::Weights;
@@ -193,7 +193,7 @@ TEST_CASE("meshes: every token has the expert and the slot that it has on one ra
   });
   for (const Mesh& mesh : route_meshes)
     for (const int zero : {0, 1}) {
-      if (zero && mesh.size(mesh::batch_axes) == 1) continue;  // nothing to divide
+      if (zero && mesh.size(ir::batch_axes) == 1) continue;  // nothing to divide
       config::Config config = test::moved_to(mesh, alone);
       config.train.zero = zero;
       const auto found = test::observe_steps(config, mesh.ranks(), last + 1, [&](train::Trainer& trainer, int step) {

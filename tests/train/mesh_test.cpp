@@ -5,11 +5,11 @@
 #include "declared_hardware.h"
 #include "in_memory.h"
 #include "lancet/checkpoint/checkpoint.h"
-#include "lancet/inference/loaded_model.h"
 #include "lancet/ir/plan.h"
-#include "lancet/planning/plan_file.h"
-#include "lancet/planning/planned_step.h"
-#include "lancet/planning/step_costs.h"
+#include "lancet/models/loaded_model.h"
+#include "lancet/planner/plan_file.h"
+#include "lancet/run/planned_step.h"
+#include "lancet/run/step_costs.h"
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/meshes.h"
@@ -139,7 +139,7 @@ TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan pred
   CHECK(ran.find("axes=expert") != ran.npos);
   CHECK(ran.find("axes=" + beside) != ran.npos);
   CHECK(ran.find(beside == "data" ? "data 2 x expert 2" : "expert 2 x tensor 2") != ran.npos);
-  const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2});
+  const auto planned = run::plan_offline(config, {.ranks = 4, .hosts = 2});
   if (!planned.ok()) FAIL(planned.error().message);
   CHECK(ir::print(planned->plan) == ran);
 }
@@ -148,11 +148,11 @@ TEST_CASE("meshes: a plan of one mesh is refused on another") {
   const test::TemporaryFolder folder;
   const std::string hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
   const config::Config config = mesh_of_four(2);
-  const auto planned = planning::plan_offline(config, {.ranks = 4, .hosts = 2, .hardware = hardware});
+  const auto planned = run::plan_offline(config, {.ranks = 4, .hosts = 2, .hardware = hardware});
   if (!planned.ok()) FAIL(planned.error().message);
   const std::string file = folder.write("plan.ir", ir::print(planned->plan));
-  CHECK(planning::read_plan(file, config, 4).ok());
-  const auto refused = planning::read_plan(file, mesh_of_four(4), 4);
+  CHECK(planner::read_plan(file, config, 4).ok());
+  const auto refused = planner::read_plan(file, mesh_of_four(4), 4);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh expert 4, found data 2 x expert 2"));
 }
@@ -162,7 +162,7 @@ TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks t
   config::Config config = mesh_of_four(2);
   config.overlap.profile = folder / "costs.json";
   const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto step, planning::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
+    LANCET_ASSIGN(const auto step, run::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
     if (world.rank() != 0) return {};
     CHECK(step.profile.network.groups.size() == 2);
     CHECK(step.profile.network.groups.contains("data 2 / 2"));
@@ -173,13 +173,13 @@ TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks t
   if (!status.ok()) FAIL(status.error().message);
   const auto read = cost::read_profile(config.overlap.profile);
   REQUIRE(read.ok());
-  const planning::PlanTarget target{.ranks = 4, .hosts = 1, .profile = config.overlap.profile};
-  const auto planned = planning::plan_offline(config, target);
+  const run::PlanTarget target{.ranks = 4, .hosts = 1, .profile = config.overlap.profile};
+  const auto planned = run::plan_offline(config, target);
   if (!planned.ok()) FAIL(planned.error().message);
   cost::Profile without = *read;
   without.network.groups.clear();
   folder.write("costs.json", cost::print(without));
-  const auto refused = planning::plan_offline(config, target);
+  const auto refused = run::plan_offline(config, target);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.find("collectives over the mesh's axes expert") != std::string::npos);
 }
@@ -194,7 +194,7 @@ TEST_CASE("meshes: a saved model is loaded on ranks that do not divide its exper
   for (const int ranks : {1, 3, 4}) {
     const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       LANCET_ASSIGN(const auto loaded,
-                    inference::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
+                    models::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
       const config::Config& found = loaded->config();
       return config::check(found, ranks);
     });

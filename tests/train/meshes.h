@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lancet/mesh/mesh.h"
+#include "lancet/ir/mesh.h"
 #include "train/support.h"
 
 namespace lancet::test {
@@ -46,18 +46,18 @@ inline void set_shared(config::Model& model) {
   model.n_shared_experts = 2;
 }
 
-inline mesh::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }
+inline ir::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }
 
 // Four ranks split in every way, and eight along all axes.
-inline const std::vector<mesh::Mesh> meshes{mesh_of(4, 1, 1), mesh_of(2, 1, 2), mesh_of(2, 2, 1), mesh_of(1, 1, 4),
-                                            mesh_of(1, 2, 2), mesh_of(1, 4, 1), mesh_of(2, 2, 2)};
+inline const std::vector<ir::Mesh> meshes{mesh_of(4, 1, 1), mesh_of(2, 1, 2), mesh_of(2, 2, 1), mesh_of(1, 1, 4),
+                                          mesh_of(1, 2, 2), mesh_of(1, 4, 1), mesh_of(2, 2, 2)};
 
 // The same step on this mesh.
-inline config::Config config_on(const mesh::Mesh& mesh) {
-  config::Config config = mesh_config(mesh.size(mesh::batch_axes));
-  config.mesh.data = mesh[mesh::Axis::data];
-  config.mesh.expert = mesh[mesh::Axis::expert];
-  config.mesh.tensor = mesh[mesh::Axis::tensor];
+inline config::Config config_on(const ir::Mesh& mesh) {
+  config::Config config = mesh_config(mesh.size(ir::batch_axes));
+  config.mesh.data = mesh[ir::Axis::data];
+  config.mesh.expert = mesh[ir::Axis::expert];
+  config.mesh.tensor = mesh[ir::Axis::tensor];
   return config;
 }
 

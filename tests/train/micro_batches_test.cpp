@@ -5,9 +5,9 @@
 #include "declared_costs.h"
 #include "lancet/data/batches.h"
 #include "lancet/ir/micro_batches.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/world/stream_communicators.h"
+#include "lancet/run/stream_communicators.h"
 #include "train/bound_step.h"
 #include "train/support.h"
 #include "train/weights.h"
@@ -43,9 +43,9 @@ planner::PlanRequest micro_request(const config::Config& config, int in_plan, co
 }
 
 ir::Plan micro_plan(const config::Config& config, int in_plan, const cost::Costs* costs) {
-  const auto options = planning::build_options(config, model::Mode::train, micro_ranks);
+  const auto options = planner::build_options(config, model::Mode::train, micro_ranks);
   auto plan =
-      planner::make_plan(planning::build_forward(config, options, micro_ranks), micro_request(config, in_plan, costs));
+      planner::make_plan(planner::build_forward(config, options, micro_ranks), micro_request(config, in_plan, costs));
   if (!plan.ok()) throw InternalError(plan.error().message);
   if (const Status sound = ir::verify(*plan); !sound.ok()) throw InternalError(sound.error().message);
   return *plan;
@@ -65,7 +65,7 @@ void report(const train::BoundStep& step, Trained& trained) {
 }
 
 Status train_rank(const config::Config& config, const ir::Plan& plan, comm::Communicator& world, Trained& trained) {
-  LANCET_ASSIGN(world::Streams streams, world::Streams::make(config, world, nullptr));
+  LANCET_ASSIGN(run::Streams streams, run::Streams::make(config, world, nullptr));
   LANCET_TRY(streams.open_groups(config::mesh_of(config, micro_ranks), plan.program));
   runtime::TensorStore store;
   store.set_rank(config::mesh_of(config, micro_ranks), world.rank());
@@ -205,12 +205,12 @@ TEST_CASE("micro batches: a plan holds the most, up to eight, that divide the st
   for (const auto& [all, in_plan] :
        {std::pair{1, 1}, {2, 2}, {7, 7}, {8, 8}, {9, 3}, {11, 1}, {12, 6}, {16, 8}, {1'000'000, 8}}) {
     config.train.gradient_accumulation_steps = all;
-    CHECK(planning::micro_batches_in_plan(config) == in_plan);
+    CHECK(planner::micro_batches_in_plan(config) == in_plan);
   }
   config.mesh.stage = 2;
   for (const auto& [all, in_plan] : {std::pair{1, 1}, {11, 11}, {16, 16}, {64, 64}, {67, 1}, {128, 64}}) {
     config.train.gradient_accumulation_steps = all;
-    CHECK(planning::micro_batches_in_plan(config) == in_plan);
+    CHECK(planner::micro_batches_in_plan(config) == in_plan);
   }
 }
 

@@ -8,8 +8,8 @@
 #include "declared_costs.h"
 #include "lancet/cost/costs.h"
 #include "lancet/ir/print.h"
-#include "lancet/planning/from_config.h"
-#include "lancet/planning/plan_file.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/planner/plan_file.h"
 #include "lancet/schedule/candidate.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
@@ -31,10 +31,8 @@ struct CostsOfMixes : cost::Costs {
       if (key.starts_with(copy)) return 0.001;
     return others.compute_ms(key);
   }
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override {
-    return others.all_to_all_ms(bytes, group);
-  }
-  double all_reduce_ms(double, mesh::Axes = {}) const override { return 0.001; }
+  double all_to_all_ms(double bytes, ir::Axes group = {}) const override { return others.all_to_all_ms(bytes, group); }
+  double all_reduce_ms(double, ir::Axes = {}) const override { return 0.001; }
   cost::CoreCost all_to_all_core() const override { return {}; }
   cost::CoreCost all_reduce_core() const override { return {}; }
   double launch_ms() const override { return 0; }
@@ -45,7 +43,7 @@ struct CostsOfMixes : cost::Costs {
 struct CostsOfProfile final : CostsOfMixes {
   std::set<std::string, std::less<>> keys;
   CostsOfProfile(const config::Config& config, int ranks) : CostsOfMixes(config) {
-    const auto programs = planning::programs_to_profile(config, ranks, 1);
+    const auto programs = planner::programs_to_profile(config, ranks, 1);
     REQUIRE(programs.ok());
     for (const ir::Program& program : *programs)
       for (const ir::Instruction& at : program.instructions)
@@ -70,14 +68,14 @@ struct Mixed {
 Mixed planned(const config::Config& config, int ranks, bool compare = true) {
   const CostsOfMixes costs(config);
   Mixed mixed;
-  auto plan = planning::plan_step(config, ranks, {.costs = &costs, .compare = compare}, &mixed.report);
+  auto plan = planner::plan_step(config, ranks, {.costs = &costs, .compare = compare}, &mixed.report);
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
   mixed.plan = *std::move(plan);
   return mixed;
 }
 
-config::Config with_rings(const mesh::Mesh& mesh) {
+config::Config with_rings(const ir::Mesh& mesh) {
   config::Config config = test::config_on(mesh);
   config.train.sequence_parallel = true;
   config.overlap.policy = "lancet";
@@ -164,7 +162,7 @@ void check_file(const ir::Plan& plan, const config::Config& config, int ranks) {
   const test::TemporaryFolder folder;
   const std::string text = ir::print(plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planning::read_plan(file, config, ranks);
+  const auto read = planner::read_plan(file, config, ranks);
   INFO((read.ok() ? "" : read.error().message));
   REQUIRE(read.ok());
   CHECK(ir::print(*read) == text);
@@ -173,7 +171,7 @@ void check_file(const ir::Plan& plan, const config::Config& config, int ranks) {
 }  // namespace
 
 TEST_CASE("lancet: rings in a list schedule beat rings that take turns, and the schedule without rings") {
-  const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2));
+  const ir::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2));
   config::Config config = with_rings(mesh);
   config.overlap.max_parts = 1;  // parts of the batch, which are better here on two ranks
   const Mixed mixed = planned(config, mesh.ranks());
@@ -192,24 +190,24 @@ TEST_CASE("lancet: rings in a list schedule beat rings that take turns, and the 
 
 // Windows of rings are not split once more, so a step with rings has no other parts than one without.
 TEST_CASE("lancet: a profile has what rings and parts of layers together need") {
-  const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
+  const ir::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 2, 2), test::mesh_of(2, 2, 2));
   config::Config config = with_rings(mesh);
   config.train.gradient_accumulation_steps = GENERATE(1, 2);
   // Parts of the batch may leave rings nothing to hide.
   config.overlap.max_parts = (mesh.ranks() == 4) == (config.train.gradient_accumulation_steps == 1) ? 1 : 8;
   const CostsOfMixes all(config);
   const CostsOfProfile measured(config, mesh.ranks());
-  const auto plan = planning::plan_step(config, mesh.ranks(), {.costs = &measured});
+  const auto plan = planner::plan_step(config, mesh.ranks(), {.costs = &measured});
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
   if (config.overlap.max_parts == 1) CHECK(count_of(*plan, "permute_shards") > 0);
-  CHECK(ir::print(*plan) == ir::print(*planning::plan_step(config, mesh.ranks(), {.costs = &all})));
+  CHECK(ir::print(*plan) == ir::print(*planner::plan_step(config, mesh.ranks(), {.costs = &all})));
 }
 
 TEST_CASE("lancet: rings are left out by the name of their pass") {
   const config::Config config = with_rings(test::mesh_of(1, 1, 2));
   const CostsOfMixes costs(config);
-  const auto plan = planning::plan_step(config, 2, {.costs = &costs, .skip = {"search_orders_with_rings"}});
+  const auto plan = planner::plan_step(config, 2, {.costs = &costs, .skip = {"search_orders_with_rings"}});
   REQUIRE(plan.ok());
   CHECK(count_of(*plan, "permute_shards") == 0);
 }

@@ -28,7 +28,7 @@ struct LayerRoute {
 
 // The elements of a whole tensor that a rank has.
 struct HeldValues {
-  std::vector<mesh::HeldRun> runs;
+  std::vector<ir::HeldRun> runs;
   std::vector<float> values;
 };
 
@@ -101,7 +101,7 @@ inline Weights weights_of(const runtime::TensorStore& store) {
 inline Status set_weights(runtime::TensorStore& store, const Weights& weights) {
   for (const auto& [name, whole] : weights) {
     std::vector<float> held(std::size_t(store[name].type.shape.elements()));
-    for (const mesh::HeldRun& run : store.held(name))
+    for (const ir::HeldRun& run : store.held(name))
       for (std::int64_t i = 0; i < run.count && run.whole + i < std::ssize(whole); ++i)
         held[std::size_t(run.held + i)] = whole[std::size_t(run.whole + i)];
     LANCET_TRY(train::set_parameter(store, name, held));
@@ -110,17 +110,17 @@ inline Status set_weights(runtime::TensorStore& store, const Weights& weights) {
 }
 
 // The config of one rank, with the same batch on a mesh.
-inline config::Config moved_to(const mesh::Mesh& mesh, config::Config config) {
+inline config::Config moved_to(const ir::Mesh& mesh, config::Config config) {
   config.mesh = config_on(mesh).mesh;
   config.train.micro_batch_size = config_on(mesh).train.micro_batch_size;
   return config;
 }
 
 // One rank of each group that has the same tokens, in the order of the tokens.
-inline std::vector<int> ranks_of_tokens(const mesh::Mesh& mesh) { return mesh.group(0, mesh::batch_axes); }
+inline std::vector<int> ranks_of_tokens(const ir::Mesh& mesh) { return mesh.group(0, ir::batch_axes); }
 
 // The route of the whole batch. A rank's slots begin after those that the ranks before it fill.
-inline LayerRoute whole_route(const ObservedStep& step, const mesh::Mesh& mesh, const std::string& layer) {
+inline LayerRoute whole_route(const ObservedStep& step, const ir::Mesh& mesh, const std::string& layer) {
   LayerRoute whole;
   const auto append = [](auto& all, const auto& part) { all.insert(all.end(), part.begin(), part.end()); };
   for (const int rank : ranks_of_tokens(mesh)) {
@@ -146,7 +146,7 @@ inline double relative_error(const ObservedStep& step, const std::string& name, 
   std::vector<bool> is_held(expected.size());
   for (const Observed& rank : step) {
     const HeldValues& mine = rank.gradients.at(name);
-    for (const mesh::HeldRun& run : mine.runs)
+    for (const ir::HeldRun& run : mine.runs)
       for (std::int64_t i = 0; i < run.count; ++i) {
         const auto at = std::size_t(run.whole + i);
         const double found = mine.values.at(std::size_t(run.held + i));

@@ -1,6 +1,6 @@
 // Plan files: round trips, and refusal of plans that do not fit or that an edit broke.
-#include "lancet/planning/plan_file.h"
-#include "lancet/planning/planned_step.h"
+#include "lancet/planner/plan_file.h"
+#include "lancet/run/planned_step.h"
 
 #include <fmt/format.h>
 
@@ -29,13 +29,13 @@ config::Config config_with(const char* policy) {
 struct PlanFile {
   explicit PlanFile(const config::Config& config, int ranks = 2) {
     const std::string profile = test::write_declared_profile(folder / "costs.json", config, ranks, ranks);
-    auto made = planning::plan_offline(config, {.ranks = ranks, .hosts = ranks, .profile = profile});
+    auto made = run::plan_offline(config, {.ranks = ranks, .hosts = ranks, .profile = profile});
     if (!made.ok()) FAIL(made.error().message);
     planned = *std::move(made);
     text = ir::print(planned.plan);
   }
   std::string error_of(const std::string& edited, const config::Config& config, int ranks = 2) const {
-    const auto read = planning::read_plan(folder.write("edited.ir", edited), config, ranks);
+    const auto read = planner::read_plan(folder.write("edited.ir", edited), config, ranks);
     REQUIRE_FALSE(read.ok());
     CHECK(read.error().code == ExitCode::config);
     CHECK(read.error().message.starts_with("plan " + (folder / "edited.ir") + ": "));
@@ -43,7 +43,7 @@ struct PlanFile {
     return read.error().message;
   }
   test::TemporaryFolder folder;
-  planning::PlannedStep planned;
+  run::PlannedStep planned;
   std::string text;
 };
 
@@ -55,7 +55,7 @@ TEST_CASE("a plan file survives a round trip") {
   const auto policy = GENERATE("sequential", "dw", "partition", "lancet");
   const config::Config config = config_with(policy);
   const PlanFile file(config);
-  const auto read = planning::read_plan(file.folder.write("plan.ir", file.text), config, 2);
+  const auto read = planner::read_plan(file.folder.write("plan.ir", file.text), config, 2);
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == file.text);
   CHECK(read->header.text("policy") == policy);
@@ -63,7 +63,7 @@ TEST_CASE("a plan file survives a round trip") {
   other_way.overlap.policy = "auto";
   other_way.overlap.bucket_bytes = 1000;
   other_way.train.lr = 3;
-  const auto again = planning::read_plan(file.folder / "plan.ir", other_way, 2);
+  const auto again = planner::read_plan(file.folder / "plan.ir", other_way, 2);
   if (!again.ok()) FAIL(again.error().message);
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
     CHECK(has(file.error_of("", config), "expected a plan, found an empty file"));
     CHECK(has(file.error_of("plan \xff\x01", config), "expected a plan's text, found byte 0xff at byte 5"));
-    const auto none = planning::read_plan(file.folder / "none.ir", config, 2);
+    const auto none = planner::read_plan(file.folder / "none.ir", config, 2);
     REQUIRE_FALSE(none.ok());
     CHECK(none.error().code == ExitCode::config);
     CHECK(has(none.error().message, "none.ir: expected a plan"));

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lancet/comm/agree.h"
 #include "lancet/run/metrics.h"
 #include "lancet/train/learning_rate.h"
-#include "lancet/world/agree.h"
 #include "text.h"
 
 namespace lancet::train {
@@ -110,14 +110,14 @@ TEST_CASE("the step line of a large run fits 120 columns") {
 TEST_CASE("ranks agree on the first error") {
   const Status result = comm::run_inproc(3, [](comm::Communicator& world) -> Status {
     const Status mine = world.rank() == 1 ? Status(data_error("no such file")) : Status();
-    const Status agreed = world::agree(world, mine);
+    const Status agreed = comm::agree(world, mine);
     CHECK_FALSE(agreed.ok());
     CHECK(agreed.error().agreed);
     CHECK(agreed.error().code == ExitCode::data);
     CHECK(agreed.error().message == "rank 1: no such file");
     const auto text = broadcast_text(world, world.rank() == 2 ? "a text" : "", 2);
     CHECK(*text == "a text");
-    return world::agree(world, {});
+    return comm::agree(world, {});
   });
   CHECK(result.ok());
 }

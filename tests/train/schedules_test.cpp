@@ -24,18 +24,18 @@ using Bytes = std::vector<std::byte>;
 
 ir::Program whole_step(const config::Config& config, int ranks) {
   const ir::Program forward =
-      model::build_forward(config.model.on(mesh::of_experts(ranks)), {.batch = ranks * config.train.micro_batch_size,
-                                                                      .sequence = config.train.seq_len,
-                                                                      .dtype = config.train.dtype,
-                                                                      .groups = ranks,
-                                                                      .loads = ranks});
+      model::build_forward(config.model.on(ir::of_experts(ranks)), {.batch = ranks * config.train.micro_batch_size,
+                                                                    .sequence = config.train.seq_len,
+                                                                    .dtype = config.train.dtype,
+                                                                    .groups = ranks,
+                                                                    .loads = ranks});
   passes::OptimizeOptions optimizer;
   optimizer.weight_decay = 0.1;
   optimizer.clip_grad = config.train.clip_grad;
-  optimizer.mesh = mesh::of_experts(ranks);
-  return passes::optimize(passes::sync(test::of_rank(passes::autodiff(forward), mesh::of_experts(ranks)),
-                                       mesh::of_experts(ranks), 25 << 20),
-                          optimizer);
+  optimizer.mesh = ir::of_experts(ranks);
+  return passes::optimize(
+      passes::sync(test::of_rank(passes::autodiff(forward), ir::of_experts(ranks)), ir::of_experts(ranks), 25 << 20),
+      optimizer);
 }
 
 ir::Plan planned(const schedule::Ordered& ordered) {
@@ -70,9 +70,9 @@ std::vector<std::map<std::string, Bytes>> trained(const config::Config& config, 
     LANCET_ASSIGN(const auto expert, world.duplicate());
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     runtime::TensorStore store;
-    store.set_rank(mesh::of_experts(ranks), world.rank());
+    store.set_rank(ir::of_experts(ranks), world.rank());
     store.add(plan.program);
-    for (const model::Parameter& parameter : model::parameters(config.model.on(mesh::of_experts(ranks)))) {
+    for (const model::Parameter& parameter : model::parameters(config.model.on(ir::of_experts(ranks)))) {
       const runtime::NamedTensor& tensor = store[parameter.name];
       std::vector<float> values(std::size_t(tensor.type.shape.elements()));
       model::initialize(parameter, 7, store.held(parameter.name), values);

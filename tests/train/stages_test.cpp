@@ -3,7 +3,7 @@
 
 #include "declared_costs.h"
 #include "lancet/config/config.h"
-#include "lancet/planning/from_config.h"
+#include "lancet/planner/from_config.h"
 #include "routers.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
@@ -12,7 +12,7 @@ namespace lancet {
 namespace {
 
 using config::PipelineSchedule;
-using mesh::Axis;
+using ir::Axis;
 using test::Records;
 
 constexpr int staged_steps = 5;
@@ -81,12 +81,12 @@ TEST_CASE("stages: steps of any number of stages and micro batches are those of 
 
 TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") {
   struct Case {
-    mesh::Mesh mesh;
+    ir::Mesh mesh;
     int zero;
   };
   for (const auto& [mesh, zero] : {Case{{{2, 2, 1, 1}}, 0}, Case{{{2, 1, 2, 1}}, 1}, Case{{{2, 1, 1, 2}}, 0},
                                    Case{{{3, 1, 2, 1}}, 0}, Case{{{2, 2, 2, 1}}, 1}}) {
-    const int shares = mesh.size(mesh::batch_axes);
+    const int shares = mesh.size(ir::batch_axes);
     config::Config config = staged(mesh[Axis::stage], 4);
     config.train.micro_batch_size = 8 / shares;
     config.train.zero = zero;
@@ -122,10 +122,10 @@ TEST_CASE("stages: sequences whose tokens the ranks along tensor do not divide t
 }
 
 TEST_CASE("stages: interleaved runs of blocks train as one rank") {
-  const auto interleaved = [](const mesh::Mesh& mesh, int micro_batches) {
+  const auto interleaved = [](const ir::Mesh& mesh, int micro_batches) {
     config::Config config = staged(mesh[Axis::stage], micro_batches, PipelineSchedule::interleaved);
     config.model.n_layer = 8;
-    config.train.micro_batch_size = 4 / mesh.size(mesh::batch_axes);
+    config.train.micro_batch_size = 4 / mesh.size(ir::batch_axes);
     config.mesh.data = mesh[Axis::data];
     config.mesh.expert = mesh[Axis::expert];
     config.mesh.tensor = mesh[Axis::tensor];
@@ -137,7 +137,7 @@ TEST_CASE("stages: interleaved runs of blocks train as one rank") {
       const config::Config config = interleaved({{stages, 1, 1, 1}}, micro_batches);
       check_losses(steps_of(config, stages, staged_steps), steps_of(alone(config), 1, staged_steps));
     }
-  for (const mesh::Mesh& mesh : {mesh::Mesh{{2, 2, 1, 1}}, {{2, 1, 2, 1}}, {{2, 1, 1, 2}}}) {
+  for (const ir::Mesh& mesh : {ir::Mesh{{2, 2, 1, 1}}, {{2, 1, 2, 1}}, {{2, 1, 1, 2}}}) {
     INFO(to_string(mesh));
     config::Config config = interleaved(mesh, 4);
     config.train.zero = mesh[Axis::expert] > 1;
@@ -177,7 +177,7 @@ TEST_CASE("stages: no stage needs more memory under other schedules than the one
     config::Config config = staged(4, 8, schedule);
     config.model.vocab_size = 4096;  // the gradients of the logits are large
     config.model.n_layer = 4;
-    const auto plans = planning::plan_stages(config, 4, {.costs = &costs});
+    const auto plans = planner::plan_stages(config, 4, {.costs = &costs});
     if (!plans.ok()) FAIL(plans.error().message);
     std::int64_t most = 0;
     for (const ir::Plan& plan : *plans) most = std::max(most, plan.arena_bytes);
@@ -200,7 +200,7 @@ TEST_CASE(
         config.mesh.expert = experts;
         config.model.n_layer = 8;
         planner::StageReport report;
-        const auto plans = planning::plan_stages(config, stages * experts, {.costs = &costs}, nullptr, &report);
+        const auto plans = planner::plan_stages(config, stages * experts, {.costs = &costs}, nullptr, &report);
         if (!plans.ok()) FAIL(plans.error().message);
         CHECK(report.least > 0);
         CHECK(report.least <= report.makespan * (1 + 1e-9));

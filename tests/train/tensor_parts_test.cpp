@@ -39,7 +39,7 @@ PartsRun parts_run(const config::Config& config, int ranks) {
 
 TEST_CASE("tensor parallel: steps in parts of the batch train like the whole") {
   const bool experts = GENERATE(false, true), sequences = GENERATE(false, true);
-  const mesh::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 1, 4), test::mesh_of(2, 1, 2));
+  const ir::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 1, 4), test::mesh_of(2, 1, 2));
   config::Config config = test::config_on(mesh);
   config.train.sequence_parallel = sequences;
   if (!experts) {

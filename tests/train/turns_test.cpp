@@ -1,5 +1,5 @@
 // Work of one rank that takes longer than the timeout of the other ranks.
-#include "lancet/world/turns.h"
+#include "lancet/run/turns.h"
 
 #include <array>
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "declared_costs.h"
-#include "lancet/planning/run_plans.h"
+#include "lancet/run/run_plans.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -26,8 +26,8 @@ struct SlowCosts final : cost::Costs {
     if (asked++ == 0) std::this_thread::sleep_for(3 * timeout);
     return costs.compute_ms(key);
   }
-  double all_to_all_ms(double bytes, mesh::Axes = {}) const override { return costs.all_to_all_ms(bytes); }
-  double all_reduce_ms(double bytes, mesh::Axes = {}) const override { return costs.all_reduce_ms(bytes); }
+  double all_to_all_ms(double bytes, ir::Axes = {}) const override { return costs.all_to_all_ms(bytes); }
+  double all_reduce_ms(double bytes, ir::Axes = {}) const override { return costs.all_reduce_ms(bytes); }
   cost::CoreCost all_to_all_core() const override { return costs.all_to_all_core(); }
   cost::CoreCost all_reduce_core() const override { return costs.all_reduce_core(); }
   double launch_ms() const override { return costs.launch_ms(); }
@@ -40,7 +40,7 @@ TEST_CASE("a turn is much shorter than the ranks' timeout") {
   auto config = test::small_config();
   const auto turn_with = [&](double seconds) {
     config.comm.timeout_s = seconds;
-    return world::turn_of(config);
+    return run::turn_of(config);
   };
   CHECK(turn_with(300) == 200ms);
   CHECK(turn_with(0.4) == 100ms);
@@ -56,8 +56,7 @@ TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
   const Status status = comm::run_inproc(
       2,
       [&](comm::Communicator& world) -> Status {
-        LANCET_ASSIGN(const auto made,
-                      planning::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
+        LANCET_ASSIGN(const auto made, run::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
         plans[std::size_t(world.rank())] = ir::print(made.step);
         return {};
       },
@@ -73,9 +72,9 @@ TEST_CASE("rank 0 works alone, and the waiting ranks learn that another rank has
   std::atomic<int> works{0};
   std::array<Status, 3> ended;
   const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    LANCET_TRY(world::run_on_rank0(world, 1ms, [&] { ++works; }));
+    LANCET_TRY(run::run_on_rank0(world, 1ms, [&] { ++works; }));
     if (world.rank() == 2) return {};
-    const Status mine = world::run_on_rank0(world, 1ms, [&] { ++works; });
+    const Status mine = run::run_on_rank0(world, 1ms, [&] { ++works; });
     return ended[std::size_t(world.rank())] = mine;
   });
   CHECK_FALSE(status.ok());

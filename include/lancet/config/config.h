@@ -13,7 +13,7 @@
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
 #include "lancet/config/model.h"
-#include "lancet/mesh/mesh.h"
+#include "lancet/ir/mesh.h"
 
 namespace lancet::config {
 
@@ -178,9 +178,9 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
 // experts_per_rank the experts follow the mesh: expert is as large as it can be. In a dense model expert is 1.
 // Config errors, of one line each: the sizes' product is not the ranks, an axis does not divide what it splits, stage
 // is not supported.
-Result<mesh::Mesh> make_mesh(const Config& config, int ranks);
+Result<ir::Mesh> make_mesh(const Config& config, int ranks);
 // The same for a config that passed check() for these ranks.
-mesh::Mesh mesh_of(const Config& config, int ranks);
+ir::Mesh mesh_of(const Config& config, int ranks);
 // The runs of blocks that a stage holds.
 inline int chunks_of_stage(const Config& config) {
   return config.mesh.stage > 1 && config.train.pipeline_schedule == PipelineSchedule::interleaved ? 2 : 1;
@@ -188,7 +188,7 @@ inline int chunks_of_stage(const Config& config) {
 // True for a schedule that predicted times decide.
 inline bool searches(PipelineSchedule schedule) { return schedule >= PipelineSchedule::searched; }
 // The ranks that the batch is split over: each has train.micro_batch_size sequences of its own.
-inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(mesh::batch_axes); }
+inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config, ranks).size(ir::batch_axes); }
 
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.

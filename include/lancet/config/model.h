@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "lancet/mesh/mesh.h"
+#include "lancet/ir/mesh.h"
 
 namespace lancet::config {
 
@@ -85,9 +85,9 @@ struct Model {
   // model.
   std::int64_t experts(int expert_coordinates) const;
   // The same model, with num_local_experts in place of experts_per_rank.
-  Model on(const mesh::Mesh& mesh) const {
+  Model on(const ir::Mesh& mesh) const {
     Model model = *this;
-    model.num_local_experts = experts(mesh[mesh::Axis::expert]);
+    model.num_local_experts = experts(mesh[ir::Axis::expert]);
     model.experts_per_rank.reset();
     return model;
   }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
-#include "lancet/mesh/mesh.h"
 
 namespace lancet::cost {
 
@@ -87,11 +87,11 @@ class Costs {
   }
   // group: the axes of the mesh along which the ranks of the collective differ (ir/group.h); empty: all ranks. All
   // groups of these axes communicate at the same time.
-  virtual double all_to_all_ms(double bytes, mesh::Axes group = {}) const = 0;
-  virtual double all_reduce_ms(double bytes, mesh::Axes group = {}) const = 0;
+  virtual double all_to_all_ms(double bytes, ir::Axes group = {}) const = 0;
+  virtual double all_reduce_ms(double bytes, ir::Axes group = {}) const = 0;
   // The ranks of a group that share a host (Layout::ranks_sharing_host()); 1 if nothing is known of hosts.
-  virtual std::int64_t ranks_on_host(mesh::Axes) const { return 1; }
-  virtual bool knows(mesh::Axes) const { return true; }  // whether the two functions have times of the group
+  virtual std::int64_t ranks_on_host(ir::Axes) const { return 1; }
+  virtual bool knows(ir::Axes) const { return true; }  // whether the two functions have times of the group
   // What is unknown of the instruction's messages, if something is: "collectives over the mesh's axes expert". By
   // default all is known of a group that knows() has times of.
   virtual std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const;

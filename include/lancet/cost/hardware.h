@@ -136,9 +136,9 @@ class HardwareCosts final : public Costs {
 
   std::optional<double> compute_ms(std::string_view op_key) const override;  // measured times only
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
-  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
-  std::int64_t ranks_on_host(mesh::Axes group) const override;
+  double all_to_all_ms(double bytes, ir::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, ir::Axes group = {}) const override;
+  std::int64_t ranks_on_host(ir::Axes group) const override;
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
   // Takes routing and groups of peers into account, unless communication was measured.
@@ -167,7 +167,7 @@ class HardwareCosts final : public Costs {
   std::string describe() const;  // "p3dn-v100, declared: 16 ranks on 2 hosts"
 
  private:
-  bool network_measured(mesh::Axes group = {}) const {
+  bool network_measured(ir::Axes group = {}) const {
     return measured_ && measured_->network.measured() && measured_->knows(group);
   }
   CoreCost core(double latency_ms, double ms_per_mb) const;

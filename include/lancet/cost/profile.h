@@ -70,9 +70,9 @@ struct NetworkTimes : CollectiveTimes {  // those of all ranks
 
 // The key of a mesh's groups of these axes: the size of each axis and the distance of its neighbours, if that is not 1,
 // for on several hosts it decides what the group's network is. "expert 4", or "data 2 / 8 x expert 4 / 2" for two axes.
-std::string group_key(const mesh::Mesh& mesh, mesh::Axes axes);
+std::string group_key(const ir::Mesh& mesh, ir::Axes axes);
 // The group whose times hold for these axes: none, which stands for all ranks, if the axes are all that the mesh has.
-mesh::Axes measured_group(const mesh::Mesh& mesh, mesh::Axes axes);
+ir::Axes measured_group(const ir::Mesh& mesh, ir::Axes axes);
 
 // The measured points that price messages of this reach; null if there are none.
 const std::vector<Point>* points_of(const CollectiveTimes& times, const Reach& reach);
@@ -89,17 +89,17 @@ class Profile final : public Costs {
   // The largest rate of matrix products by their type ("f32"), in TFLOP/s: the yardstick of MFU. No cost depends on it.
   std::map<std::string, double> peak_tflops;
   // Of the Programs that are priced: decides which group the axes of an instruction mean. Not in the file.
-  mesh::Mesh mesh;
+  ir::Mesh mesh;
   bool even_hosts = true;  // false: hosts are known to have unlike numbers of ranks. Not in the file.
 
   Profile() = default;
   explicit Profile(Machine where) : machine(std::move(where)) {}
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
-  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
-  bool knows(mesh::Axes group) const override;
-  std::int64_t ranks_on_host(mesh::Axes group) const override;
+  double all_to_all_ms(double bytes, ir::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, ir::Axes group = {}) const override;
+  bool knows(ir::Axes group) const override;
+  std::int64_t ranks_on_host(ir::Axes group) const override;
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
   // By the measured times of its reach. A message that reaches only other hosts takes as long as the all-to-all that
   // sends as many bytes to them.
@@ -117,7 +117,7 @@ class Profile final : public Costs {
   bool complete() const { return !ops.empty() && (machine.cluster.ranks == 1 || network.measured()); }
 
  private:
-  const CollectiveTimes& times_of(mesh::Axes group) const;
+  const CollectiveTimes& times_of(ir::Axes group) const;
   Layout layout() const;  // of all ranks
 };
 

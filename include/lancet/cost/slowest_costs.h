@@ -19,9 +19,9 @@ class SlowestCosts final : public Costs {
 
   std::optional<double> compute_ms(std::string_view op_key) const override;
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override;
-  double all_to_all_ms(double bytes, mesh::Axes group = {}) const override;
-  double all_reduce_ms(double bytes, mesh::Axes group = {}) const override;
-  std::int64_t ranks_on_host(mesh::Axes group) const override { return machines_.front().ranks_on_host(group); }
+  double all_to_all_ms(double bytes, ir::Axes group = {}) const override;
+  double all_reduce_ms(double bytes, ir::Axes group = {}) const override;
+  std::int64_t ranks_on_host(ir::Axes group) const override { return machines_.front().ranks_on_host(group); }
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override {
     return machines_.front().unknown_messages(instruction);
   }

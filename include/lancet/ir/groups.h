@@ -1,4 +1,4 @@
-// The groups of ranks that instructions go over. The attribute axes="data,expert" (mesh::to_string) names the axes of
+// The groups of ranks that instructions go over. The attribute axes="data,expert" (ir::to_string) names the axes of
 // the mesh along which the ranks of the group differ; an instruction without it goes over all ranks. Instructions of
 // the compute stream have the attribute if what they compute depends on the rank's place in the group.
 #pragma once
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
-#include "lancet/mesh/mesh.h"
 
 namespace lancet::ir {
 
@@ -20,32 +20,32 @@ inline constexpr std::string_view axes_attribute = "axes";
 inline constexpr std::string_view stages_attribute = "stages";
 
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
-void set_group(Attributes& attributes, const mesh::Mesh& mesh, mesh::Axes axes);
+void set_group(Attributes& attributes, const ir::Mesh& mesh, ir::Axes axes);
 
 // The attribute's text; empty without it. InternalError: it is a number.
 std::string_view axes_text(const Instruction& instruction);
 
 // The axes that a sound instruction names; none: it goes over all ranks.
-mesh::Axes group_of(const Instruction& instruction);
+ir::Axes group_of(const Instruction& instruction);
 // The axes along which the ranks of its group differ: those that it names, else all of the mesh that are wide.
-mesh::Axes group_of(const Instruction& instruction, const mesh::Mesh& mesh);
+ir::Axes group_of(const Instruction& instruction, const ir::Mesh& mesh);
 
-// True if the attribute is missing, or names axes of the mesh as mesh::to_string() does.
+// True if the attribute is missing, or names axes of the mesh as ir::to_string() does.
 bool has_sound_axes(const Instruction& instruction);
 
 // The ranks that an instruction goes over, as a key: its axes, and the stages if it names some: "data,expert",
 // "stage:0,3"; "" for all ranks. key_of(): InternalError where an attribute is a number. ranks_of(): the ranks of the
 // group that `rank` is in, ascending; the rank alone if the key names stages without its own. The key is sound.
 std::string key_of(const Instruction& instruction);
-std::vector<int> ranks_of(std::string_view key, const mesh::Mesh& mesh, int rank);
+std::vector<int> ranks_of(std::string_view key, const ir::Mesh& mesh, int rank);
 
 // By stream: the axes that the program's instructions name, and the keys of their groups. The program is sound
 // (verify.h).
-std::array<std::set<mesh::Axes>, stream_count> used_axes(const Program& program);
+std::array<std::set<ir::Axes>, stream_count> used_axes(const Program& program);
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
 
 // The rank at the other end of a stream between stages, of which the first follows the last; nothing with one stage.
-std::optional<int> neighbour(const mesh::Mesh& mesh, int rank, Stream stream);
+std::optional<int> neighbour(const ir::Mesh& mesh, int rank, Stream stream);
 // The stream of that rank on which it takes part.
 Stream opposite(Stream stream);
 

@@ -39,7 +39,7 @@
 #include "lancet/base/dtype.h"
 #include "lancet/base/id.h"
 #include "lancet/base/shape.h"
-#include "lancet/mesh/sharding.h"
+#include "lancet/ir/sharding.h"
 
 namespace lancet::ir {
 
@@ -87,10 +87,10 @@ struct Tensor {
   StateKind state = StateKind::other;
   // In the logical Program: how the tensor is spread; none: nothing is said. In a rank's: of a parameter or state, the
   // split of which `type` is a shard, none if all hold the same; of an output's value, only what it is partial over.
-  std::optional<mesh::Sharding> sharding = {};
+  std::optional<ir::Sharding> sharding = {};
   // States: the axes of the group among whose ranks the elements of the parameter that the name says, or of their shard
   // of it, are divided (base/flat_shard.h); the state has this rank's flat shard. Empty: no flat shard.
-  mesh::Axes flat_shard = {};
+  ir::Axes flat_shard = {};
 };
 
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
@@ -196,9 +196,9 @@ struct Program {
 
   TensorId add_value(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
   TensorId add_view(TensorType type, TensorId storage = {}, std::optional<Slice> slice = {});
-  TensorId add_named(TensorKind kind, std::string name, TensorType type, std::optional<mesh::Sharding> sharding = {});
+  TensorId add_named(TensorKind kind, std::string name, TensorType type, std::optional<ir::Sharding> sharding = {});
   TensorId add_state(StateKind kind, std::string_view owner, TensorType type,
-                     std::optional<mesh::Sharding> sharding = {}) {
+                     std::optional<ir::Sharding> sharding = {}) {
     return add_named(TensorKind::state, state_name(owner, kind), std::move(type), std::move(sharding));
   }
   void add_output(std::string name, TensorId tensor);  // of a gradient: its parameter is there already

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/plan.h"
-#include "lancet/mesh/mesh.h"
 
 namespace lancet::ir {
 
@@ -18,7 +18,7 @@ namespace lancet::ir {
 // (ExitCode::internal), in one line: ranks of a group that meet in different instructions (op, or bytes of a result);
 // messages between stages whose ends differ in bytes, or that have no other end; ranks that wait for one another, with
 // the instruction in which each of them waits.
-Status verify_ranks(std::span<const Plan* const> plans, const mesh::Mesh& mesh);
+Status verify_ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh);
 
 // An instruction of a rank, with the number of results that the instructions of all ranks before it have; those that
 // meet have the same number.
@@ -31,6 +31,6 @@ struct PlacedInstruction {
 // ever for another one. What an instruction needs, on whatever rank, has a smaller place. Errors: those of
 // verify_ranks().
 Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
-                                                                   const mesh::Mesh& mesh);
+                                                                   const ir::Mesh& mesh);
 
 }  // namespace lancet::ir

@@ -6,14 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "lancet/mesh/held_elements.h"
+#include "lancet/ir/held_elements.h"
 #include "lancet/model/gpt2_moe.h"
 
 namespace lancet::model {
 
 // Fills `values` with those elements of the parameter that a rank holds, which `held` says: value i is held element i.
 // InternalError: another number of values, or elements that the parameter has not.
-void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<mesh::HeldRun>& held,
+void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<ir::HeldRun>& held,
                 std::span<float> values);
 
 }  // namespace lancet::model

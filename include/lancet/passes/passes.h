@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
-#include "lancet/mesh/mesh.h"
 #include "lancet/passes/reshard_steps.h"
 
 namespace lancet::passes {
@@ -23,7 +23,7 @@ ir::Program autodiff(const ir::Program& forward, bool accumulate = false);
 // same axes. Errors (ExitCode::config): an annotated tensor that the mesh cannot hold so (check_sharding), or a partial
 // sum of integers other than counts of slots, with its name; an axis that reaches attention and does not divide its
 // heads, with instruction, tensor, heads and ranks.
-Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
+Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh);
 
 // One rank's Program, the same on every rank of the mesh, of a logical Program whose tensors all have shardings
 // (GShard, section 3.3). Inputs, parameters and state have the shapes of their shards, and parameters and states say of
@@ -37,14 +37,14 @@ Result<ir::Program> shard(const ir::Program& logical, const mesh::Mesh& mesh);
 // partial sum of integers as in shard(), with its name; a state or parameter whose sharding does not let its update run
 // in place; a state whose sharding is another than that of the parameter whose gradients it sums, as where data splits
 // a weight. InternalError: a tensor without a sharding, or a view.
-Result<ir::Program> partition_spmd(const ir::Program& logical, const mesh::Mesh& mesh,
+Result<ir::Program> partition_spmd(const ir::Program& logical, const ir::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 
 // Makes one instruction of the instructions of each repeat (ir/repeat.h), which have its number and are closed: nothing
 // else reads what they make, except in the memory of tensors from outside. It is where the last of them was. Its
 // scratch has the tensors of the body, which share memory where they do not exist at the same time. Runs after all
 // passes that change single instructions. InternalError: instructions that are not closed.
-ir::Program fold_repeats(const ir::Program& program, const mesh::Mesh& mesh);
+ir::Program fold_repeats(const ir::Program& program, const ir::Mesh& mesh);
 
 // True if the program has instructions of a repeat that are not folded.
 bool has_unfolded_repeats(const ir::Program& program);
@@ -65,7 +65,7 @@ struct GradientSums {
 // all-reduce of each group sums the loss, aux and load outputs. gradients false (a forward pass): no all-reduces of
 // gradients. sums.shards: reduce-scatters in place of the gradients' all-reduces; the output grad.p is then f32[s],
 // this rank's shard. Counts in the place of gradients (ops::OpDef::counted) are summed whole and in f32.
-ir::Program sync(const ir::Program& program, const mesh::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
+ir::Program sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t bucket_bytes, bool gradients = true,
                  const GradientSums& sums = {});
 
 struct OptimizeOptions {
@@ -75,7 +75,7 @@ struct OptimizeOptions {
   bool guard = false;       // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   bool masters = true;      // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;    // of that rounding
-  mesh::Mesh mesh = {};
+  ir::Mesh mesh = {};
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  // of weights in an all-gather; small models as in sync()
   bool keep_gradients = false;  // keep the grad.* outputs (tests), except accumulated ones: zero after the update
   std::vector<std::string> uncounted = {};  // parameters that another pipeline stage counts in the norm (stages.h)

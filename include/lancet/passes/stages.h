@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
-#include "lancet/mesh/mesh.h"
 
 namespace lancet::passes {
 
@@ -27,7 +27,7 @@ struct StageProgram {
 // loads are sums over the stages, too: all but the maker add zeros, so that every stage has the result. Logits cross
 // back to every stage. Other outputs are on the stage that makes them, but for OutputKind::bias and rounds, which no
 // stage has. A program of one stage is returned as it is.
-std::vector<StageProgram> cut_stages(const ir::Program& program, const mesh::Mesh& mesh,
+std::vector<StageProgram> cut_stages(const ir::Program& program, const ir::Mesh& mesh,
                                      std::span<const int> first_blocks);
 
 }  // namespace lancet::passes

@@ -37,7 +37,7 @@ class StagePlanner {
  public:
   // config: one that check() accepts for one rank. Both outlive this object.
   StagePlanner(const config::Config& config, const Cluster& cluster) : config_(config), cluster_(cluster) {}
-  // Errors: those of planning::plan_offline, one of which is that a device's memory cannot hold the stage's parameters.
+  // Errors: those of run::plan_offline, one of which is that a device's memory cannot hold the stage's parameters.
   Result<PlannedStages> plan(const StageSplit& split);
   int planned() const { return planned_; }
 

@@ -20,7 +20,7 @@ struct PlanRequest {
   bool costs_may_lack_ops = false;     // if they do, sequential makes a plan without predictions
   // The share of the sequential step by which `auto` must be predicted to be shorter to replace it.
   double least_gain = 0;
-  mesh::Mesh mesh = {};
+  ir::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
   passes::GradientSums gradient_sums = {};
   bool fuse = false;        // GELU is fused with the products beside it

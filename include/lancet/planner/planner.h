@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/plan.h"
-#include "lancet/mesh/mesh.h"
 #include "lancet/planner/plan_request.h"
 
 namespace lancet::planner {
@@ -32,7 +32,7 @@ Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& 
 Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request, int hosts);
 
 // A forward-only plan (evaluation, generation); outputs that the model defines as shares are summed over the ranks.
-Result<ir::Plan> make_forward_plan(const ir::Program& logical, const mesh::Mesh& mesh);
+Result<ir::Plan> make_forward_plan(const ir::Program& logical, const ir::Mesh& mesh);
 
 // Why no part of a step may run in the next one; empty: it may.
 std::string why_not_across_steps(const PlanRequest& request);

@@ -27,7 +27,7 @@ Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, cons
 
 // As make_forward_plan(), by stage. Losses and logits are on all stages, other outputs on the stage that
 // makes them.
-Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const mesh::Mesh& mesh,
+Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const ir::Mesh& mesh,
                                                        std::span<const int> first_blocks);
 
 }  // namespace lancet::planner

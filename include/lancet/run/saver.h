@@ -18,7 +18,7 @@ namespace lancet::run {
 
 // Bytes of the buffer that a rank keeps for saving while it trains, and of the tensors that it gathers for a moment. Of
 // tensors that are split otherwise than among the holders of whole experts also those of the pieces that arrive.
-std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const mesh::Mesh& mesh);
+std::int64_t staging_bytes(const config::Config& config, const ir::Program& program, const ir::Mesh& mesh);
 
 class Saver {
  public:

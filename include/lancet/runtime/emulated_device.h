@@ -42,7 +42,7 @@ class EmulatedDevice {
     double capacity = 1;           // slots of an expert relative to its mean load
     int micro_batches = 1;         // of a step
     // The ranks among which the experts of a layer are split.
-    int among() const { return layout.mesh[mesh::Axis::expert]; }
+    int among() const { return layout.mesh[ir::Axis::expert]; }
   };
   // Config errors: of the routing's text or its trace.
   static Result<std::unique_ptr<EmulatedDevice>> create(Options options);

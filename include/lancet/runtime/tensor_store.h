@@ -13,9 +13,9 @@
 
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
+#include "lancet/ir/held_elements.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
-#include "lancet/mesh/held_elements.h"
-#include "lancet/mesh/mesh.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {
@@ -23,8 +23,8 @@ namespace lancet::runtime {
 struct NamedTensor {
   ir::TensorKind kind;
   ir::TensorType type;
-  std::optional<mesh::Sharding> sharding = {};  // as in ir::Tensor
-  mesh::Axes flat_shard = {};                   // likewise
+  std::optional<ir::Sharding> sharding = {};  // as in ir::Tensor
+  ir::Axes flat_shard = {};                   // likewise
   ir::StateKind state = ir::StateKind::other;
   std::string shard_of = {};      // a flat shard: the parameter of whose elements it has those that this rank owns
   std::int64_t padding_rows = 0;  // at the end of the whole tensor, see set_padding()
@@ -43,8 +43,8 @@ class TensorStore {
   void reserve_only() { reserve_only_ = true; }
   // Says which rank of the mesh the store is of, and thus which shards of split tensors it has. The default is one rank
   // alone.
-  void set_rank(const mesh::Mesh& mesh, int rank) { mesh_ = mesh, rank_ = rank; }
-  const mesh::Mesh& mesh() const { return mesh_; }
+  void set_rank(const ir::Mesh& mesh, int rank) { mesh_ = mesh, rank_ = rank; }
+  const ir::Mesh& mesh() const { return mesh_; }
   int rank() const { return rank_; }
   bool on_device() const { return staging_ != nullptr; }
   // Makes the parameters and states that the program names and the store lacks. Inputs belong to an Executor, since
@@ -70,16 +70,16 @@ class TensorStore {
   // The shape of the whole tensor of which the ranks have shards. For a flat shard: of the parameter that it is of.
   Shape whole_shape(std::string_view name) const;
   // The elements of whole_shape() that a rank has of the tensor, this rank or another one of the mesh.
-  std::vector<mesh::HeldRun> held_by(std::string_view name, int rank) const;
-  std::vector<mesh::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
+  std::vector<ir::HeldRun> held_by(std::string_view name, int rank) const;
+  std::vector<ir::HeldRun> held(std::string_view name) const { return held_by(name, rank_); }
   // Says how many rows at the end of the whole parameter, and of its states, are zeros that only this mesh adds.
   void set_padding(std::string_view parameter, std::int64_t rows);
   // The shape of the whole tensor without padding rows, in which a checkpoint holds it.
   Shape saved_shape(std::string_view name) const;
   // How the shards are split off the whole tensor, those of the parameter for a flat shard.
-  const std::optional<mesh::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
+  const std::optional<ir::Sharding>& sharding_of(std::string_view name) const { return owner_of(name).sharding; }
   // The axes along which ranks have different shards of a tensor.
-  mesh::Axes divided_over(std::string_view name) const;
+  ir::Axes divided_over(std::string_view name) const;
   // The elements that a tensor has of its parameter's shard on this rank: all, or those of a flat shard.
   FlatRange range_of(std::string_view name) const { return range_of(name, rank_); }
   NamedTensor& operator[](std::string_view name);
@@ -107,7 +107,7 @@ class TensorStore {
   template <class Copy>
   Status stage(const NamedTensor& tensor, std::size_t offset, std::size_t bytes, const Copy& copy) const;
 
-  mesh::Mesh mesh_;
+  ir::Mesh mesh_;
   int rank_ = 0;
   std::unique_ptr<Staging> staging_;
   bool reserve_only_ = false;

@@ -18,7 +18,7 @@ struct StagesOrder {
 // Returns the shortest of the list schedules in which no arena is larger than `most_bytes`, by stage; nothing if each
 // needs more.
 // Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms,
+std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
                                          std::span<const std::int64_t> most_bytes);
 
 }  // namespace lancet::schedule

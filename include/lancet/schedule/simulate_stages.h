@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "lancet/mesh/mesh.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/schedule/simulate.h"
 #include "lancet/schedule/stage_graph.h"
 
@@ -20,6 +20,6 @@ struct StagesTimeline {
 // the longer of their times; a collective along the axis `stage` begins when all stages of its group have reached it.
 // Streams that are busy at once do not slow each other down. InternalError: stages wait for one another
 // (ir/verify_ranks.h).
-StagesTimeline simulate_stages(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms);
+StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
 
 }  // namespace lancet::schedule

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lancet/mesh/mesh.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {
@@ -41,7 +41,7 @@ struct StageGraph {
 
 // Instructions meet by their turn: the k-th of one key on a stage meets the k-th of that key on the others, as in the
 // programs' order. InternalError: one has nobody to meet, or the chains have a cycle.
-StageGraph stage_graph(std::span<const StageWork> stages, const mesh::Mesh& mesh, double launch_ms);
+StageGraph stage_graph(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
 
 // What no order of the same instructions on the same streams goes below, in milliseconds: the longest chain, and for
 // each stream of a stage the least time that its own instructions need, each between the longest chains before and
@@ -49,6 +49,6 @@ StageGraph stage_graph(std::span<const StageWork> stages, const mesh::Mesh& mesh
 double least_makespan(const StageGraph& graph, std::span<const StageWork> stages);
 
 // The stages that an instruction of `stage` meets, with its own; its own alone if it meets none. mesh: of all ranks.
-std::vector<int> stages_met(const ir::Instruction& instruction, const mesh::Mesh& mesh, int stage);
+std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage);
 
 }  // namespace lancet::schedule

@@ -22,7 +22,7 @@ struct PolicyParts {
 
 struct ComparePoliciesOptions {
   int local_ranks = 1;
-  std::string profile_folder = {};    // planning::RunPlanOptions::profile_folder
+  std::string profile_folder = {};    // run::RunPlanOptions::profile_folder
   std::vector<PolicyParts> policies;  // each once
   // A round runs each policy once: `warmup` steps, then `steps` measured ones.
   int rounds = 5, warmup = 1, steps = 5;

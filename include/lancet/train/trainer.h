@@ -23,7 +23,7 @@ namespace lancet::train {
 struct TrainerOptions {
   int local_ranks = 1;                      // ranks on this host, which share its cores
   const cost::Costs* costs = nullptr;       // replace the measured ones (tests)
-  std::string profile_folder = {};          // planning::RunPlanOptions::profile_folder
+  std::string profile_folder = {};          // run::RunPlanOptions::profile_folder
   std::string plan_file = {};               // the plan that runs (plan_file.h); empty: planned as config.overlap says
   std::string resume = {}, init_from = {};  // run::ResumeRequest
   const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none

@@ -25,7 +25,7 @@ struct Ring {
 };
 
 // The rings of up to 32 windows that a program can have (as in XLA), in program order. The dimension is in one block,
-// and the shards are equal: mesh::shard_shape refuses others.
+// and the shards are equal: ir::shard_shape refuses others.
 std::vector<Ring> find_rings(const ir::Program& program);
 
 // The row by which each window, along `axis`, of an instruction's operands makes a window of its results; null if it

@@ -1,0 +1,70 @@
+// Sharding: how a tensor of the logical Program is spread over a mesh (GShard, section 3.3).
+//
+// A dimension is split by axes, outermost first: 64{data,expert} on a mesh of data 2 and expert 4 is eight shards of 8,
+// and shard 5 is on the ranks with the coordinates data 1, expert 1. A dimension that is several things side by side is
+// split block by block: 3x256{tensor} has the 768 features of queries, keys and values, and each rank has a share of
+// all three. A tensor that is partial over axes is the sum of the tensors on the ranks of one group of these axes.
+// Axes that are named nowhere hold copies. No axis is named twice, neither by two dimensions nor by one and `partial`.
+//     bf16[64{data,expert},512,768]      f32[3072{tensor},768] partial{data,expert}      f32[3x256{tensor}]
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lancet/base/result.h"
+#include "lancet/base/shape.h"
+#include "lancet/ir/mesh.h"
+
+namespace lancet::ir {
+
+struct Split {
+  std::vector<Axis> axes = {};  // outermost first; empty: the dimension is whole
+  std::int64_t blocks = 1;      // 1 where axes is empty
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+struct Sharding {
+  std::vector<Split> dimensions = {};  // one for each dimension of the shape
+  Axes partial = {};
+
+  static Sharding whole(std::size_t dimensions) { return {std::vector<Split>(dimensions), {}}; }
+  bool is_whole() const;  // no axis is named
+  Axes used() const;      // all axes that are named
+  friend bool operator==(const Sharding&, const Sharding&) = default;
+};
+
+// One dimension as the text has it: "64{data,expert}", "3x256{tensor}", or "512" where it is whole.
+struct Dimension {
+  std::int64_t extent = 0;
+  Split split = {};
+  friend bool operator==(const Dimension&, const Dimension&) = default;
+};
+std::string to_string(const Dimension& dimension);
+// What to_string() writes for an extent of at least 0 and any split; none for any other text.
+std::optional<Dimension> parse_dimension(std::string_view text);
+
+// "64{data,expert},512,768 partial{tensor}"; " whole" follows the extents if no axis is named.
+std::string to_string(const Shape& shape, const Sharding& sharding);
+
+// Success if the sharding fits the shape on some mesh. Errors (ExitCode::config) say which dimension or axis does not.
+Status check(const Shape& shape, const Sharding& sharding);
+
+// The shape of each rank's shard. Errors (ExitCode::config): those of check(), and a dimension that its axes do not
+// divide, or whose blocks they do not, with its number, the axes and both numbers.
+Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Mesh& mesh);
+
+// The inverse: the shape of which each rank has a shard of this one.
+Shape whole_shape(const Shape& shard, const Sharding& sharding, const Mesh& mesh);
+
+// The axes along which ranks hold the same part of a tensor: all that its sharding does not name. Without a sharding,
+// all axes.
+Axes holders(const std::optional<Sharding>& sharding);
+
+// The shards in which the axes split a dimension: the product of their sizes.
+std::int64_t shards(const Split& split, const Mesh& mesh);
+// True if the axes divide the dimension, each of its blocks for itself.
+bool divides(const Dimension& dimension, const Mesh& mesh);
+
+}  // namespace lancet::ir

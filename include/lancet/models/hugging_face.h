@@ -1,0 +1,67 @@
+// Imports and exports models in the layout of Hugging Face's transformers: a folder with config.json and
+// model.safetensors, or, in shards, model-00001-of-0000N.safetensors and model.safetensors.index.json. Names and
+// shapes: docs/formats.md.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "lancet/base/dtype.h"
+#include "lancet/base/result.h"
+#include "lancet/config/config.h"
+#include "lancet/runtime/tensor_store.h"
+
+namespace lancet::models {
+
+// A store of the whole model's parameters in f32, as one rank without optimizer holds them; all zero. Config error: the
+// free memory does not hold the store and the copies that converting the largest tensor needs.
+Result<runtime::TensorStore> make_whole_store(const config::Model& model);
+
+struct HuggingFaceExport {
+  DType dtype = DType::f32;                             // of the file's tensors: f32 or bf16
+  std::int64_t shard_bytes = 5'000'000'000;             // most bytes of a file, unless a single tensor has more
+  std::optional<std::int32_t> end_of_text = {};         // the tokenizer's id
+  std::optional<std::filesystem::path> tokenizer = {};  // folder whose vocab.json and merges.txt are copied
+};
+
+// The model of a config as exports describe it: where experts choose among the tokens of a group, the number of the
+// group's sequences is part of the model, and router_group_size names it.
+config::Model exported_model(const config::Config& config);
+
+// Creates the folder `out`, complete or not at all. store: of make_whole_store(model). Config error: `out` exists and
+// is not empty. Data errors: those of the disk.
+Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
+                           const HuggingFaceExport& options);
+
+// Turns a dense model into a mixture of experts: the FFN of each block that becomes one is copied to all its experts.
+struct Upcycle {
+  std::int64_t experts = 0;  // per layer
+  std::int64_t layer_freq = 2;
+  // Standard deviation of the normal noise on each weight of an expert, relative to the root mean square of the dense
+  // weights. It makes the experts differ, so that they can specialise.
+  double noise = 0.01;
+  std::uint64_t seed = 1;
+};
+
+// Callbacks of a long import.
+struct ImportWatch {
+  // Called with the bytes of all weights before memory for them is allocated. An error of it ends the import.
+  std::function<Status(std::int64_t bytes)> begin = [](std::int64_t) { return Status(); };
+  std::function<void(std::int64_t done, std::int64_t bytes)> progress = [](std::int64_t, std::int64_t) {};
+};
+
+struct HuggingFaceModel {
+  config::Config config;  // the model's fields; defaults for training; train.dtype as in the file
+  runtime::TensorStore store;
+  std::uint64_t tokenizer_hash = 0;  // Tokenizer::hash() of the folder's tokenizer; 0: none
+};
+
+// Dense GPT-2, and mixtures of experts as export_hugging_face writes them; tensors of F32, F16 or BF16. Errors name the
+// file and the field or tensor. Config errors: a config.json of another kind of model, or out of range; a mixture of
+// experts that is to be upcycled. Data errors: a file that is missing or damaged; a tensor that is missing, unknown, of
+// another shape or type, or not finite; a head that is not tied; an index that names files outside the folder.
+Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder,
+                                             const std::optional<Upcycle>& upcycle = {}, const ImportWatch& watch = {});
+
+}  // namespace lancet::models

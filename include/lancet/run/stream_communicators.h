@@ -1,0 +1,58 @@
+// Streams: owns the communicators of each communication stream, so that all-to-alls and all-reduces run independently:
+// one of all ranks, and one of each group of ranks that plans name.
+#pragma once
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lancet/comm/communicator.h"
+#include "lancet/config/config.h"
+#include "lancet/ir/mesh.h"
+#include "lancet/run/rank_device.h"
+#include "lancet/runtime/executor.h"
+
+namespace lancet::run {
+
+class Streams {
+ public:
+  // Collective: duplicates `world` for each stream and sets the config's timeout on all of them, `world` included. With
+  // an accelerator (null: the CPU) it also makes the device communicators. purpose: prefix of the names in errors.
+  static Result<Streams> make(const config::Config& config, comm::Communicator& world,
+                              runtime::Accelerator* accelerator, const std::string& purpose = "");
+
+  // Collective, before a plan of the program runs, while no stream carries traffic: opens the groups that the program's
+  // instructions name and that are not open yet, and on a mesh of several stages the links between them. All ranks have
+  // the same mesh and program, or the same programs of all stages. Config errors: the mesh is not one of all ranks; an
+  // instruction's `shards` are not the ranks of its group on this mesh.
+  Status open_groups(const ir::Mesh& mesh, const ir::Program& program);
+  Status open_groups(const ir::Mesh& mesh, const std::vector<const ir::Program*>& programs);
+
+  // Options for an executor of this rank, which has its own arena. This object outlives the executor.
+  runtime::ExecutorOptions executor_options(int threads) const;
+  comm::DeviceCommunicator* on_device(ir::Stream stream) const;  // of all ranks; null on the CPU and for a single rank
+  void abort(const std::string& why);  // ends all waits on a stream with an error that holds `why`
+
+ private:
+  // A group of ranks with communicators of its own, or those of all ranks.
+  struct OpenGroup {
+    std::unique_ptr<comm::Communicator> host;
+    std::unique_ptr<comm::DeviceCommunicator> device;  // ends before host
+    comm::Group group;
+  };
+  using OpenGroups = std::map<std::string, OpenGroup, std::less<>>;  // by axes, as in comm::Groups
+
+  Result<OpenGroup> open(std::unique_ptr<comm::Communicator> host, const std::string& name) const;
+  Result<OpenGroup> open(const ir::Mesh& mesh, const std::string& key, ir::Stream stream) const;
+  Status open_links(const ir::Mesh& mesh);
+
+  config::Config config_;
+  std::string purpose_;
+  runtime::Accelerator* accelerator_ = nullptr;
+  std::chrono::milliseconds timeout_{};
+  std::array<OpenGroups, ir::stream_count> groups_;
+};
+
+}  // namespace lancet::run

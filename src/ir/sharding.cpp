@@ -1,0 +1,145 @@
+#include "lancet/ir/sharding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace lancet::ir {
+namespace {
+
+// "data,expert", in the order of the split.
+std::string axis_list(const Split& split) {
+  std::string text;
+  for (const Axis axis : split.axes) {
+    if (!text.empty()) text += ',';
+    text += name(axis);
+  }
+  return text;
+}
+
+// A number of at least `least` in the shortest decimal form; none for any other text.
+std::optional<std::int64_t> parse_number(std::string_view text, std::int64_t least) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || text != std::to_string(value)) return std::nullopt;
+  return value;
+}
+
+// One axis or more, each once, outermost first.
+std::optional<std::vector<Axis>> parse_axis_list(std::string_view text) {
+  std::vector<Axis> axes;
+  for (bool another = true; another;) {
+    const std::size_t end = text.find(',');
+    const auto axis = parse_axis(text.substr(0, end));
+    if (!axis || std::ranges::count(axes, *axis) > 0) return std::nullopt;
+    axes.push_back(*axis);
+    another = end != std::string_view::npos;
+    if (another) text.remove_prefix(end + 1);
+  }
+  return axes;
+}
+
+}  // namespace
+
+bool Sharding::is_whole() const { return used().empty(); }
+
+Axes Sharding::used() const {
+  Axes axes = partial;
+  for (const Split& split : dimensions) axes = axes | Axes(split.axes);
+  return axes;
+}
+
+std::string to_string(const Dimension& dimension) {
+  const Split& split = dimension.split;
+  if (split.axes.empty()) return fmt::format("{}", dimension.extent);
+  if (split.blocks == 1) return fmt::format("{}{{{}}}", dimension.extent, axis_list(split));
+  return fmt::format("{}x{}{{{}}}", split.blocks, dimension.extent / split.blocks, axis_list(split));
+}
+
+std::optional<Dimension> parse_dimension(std::string_view text) {
+  const std::size_t open = text.find('{');
+  std::string_view extents = text.substr(0, open);
+  Dimension dimension;
+  if (open != std::string_view::npos) {
+    if (!text.ends_with('}')) return std::nullopt;
+    auto axes = parse_axis_list(text.substr(open + 1, text.size() - open - 2));
+    if (!axes) return std::nullopt;
+    dimension.split.axes = std::move(*axes);
+    if (const std::size_t by = extents.find('x'); by != std::string_view::npos) {
+      const auto blocks = parse_number(extents.substr(0, by), 2);
+      if (!blocks) return std::nullopt;
+      dimension.split.blocks = *blocks;
+      extents.remove_prefix(by + 1);
+    }
+  }
+  const auto extent = parse_number(extents, 0);
+  if (!extent || __builtin_mul_overflow(*extent, dimension.split.blocks, &dimension.extent)) return std::nullopt;
+  return dimension;
+}
+
+std::string to_string(const Shape& shape, const Sharding& sharding) {
+  std::string text;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (d > 0) text += ',';
+    text += to_string(Dimension{shape[d], sharding.dimensions[std::size_t(d)]});
+  }
+  if (sharding.is_whole()) return text + " whole";
+  if (!sharding.partial.empty()) text += " partial{" + to_string(sharding.partial) + "}";
+  return text;
+}
+
+Status check(const Shape& shape, const Sharding& sharding) {
+  if (sharding.dimensions.size() != std::size_t(shape.rank()))
+    return config_error(
+        fmt::format("expected a split for each of {} dimensions, found {}", shape.rank(), sharding.dimensions.size()));
+  Axes used = sharding.partial;
+  for (int d = 0; d < shape.rank(); ++d) {
+    const Split& split = sharding.dimensions[std::size_t(d)];
+    for (const Axis axis : split.axes) {
+      if (used.has(axis))
+        return config_error(
+            fmt::format("dimension {}: expected each axis once in a sharding, found {} again", d, name(axis)));
+      used.add(axis);
+    }
+    if (split.blocks < 1 || (split.axes.empty() && split.blocks != 1) || shape[d] % split.blocks != 0)
+      return config_error(
+          fmt::format("dimension {}: expected blocks of equal size, found {} in {}", d, split.blocks, shape[d]));
+  }
+  return {};
+}
+
+std::int64_t shards(const Split& split, const Mesh& mesh) { return mesh.size(Axes(split.axes)); }
+
+bool divides(const Dimension& dimension, const Mesh& mesh) {
+  const std::int64_t blocks = dimension.split.blocks;
+  return dimension.extent % blocks == 0 && dimension.extent / blocks % shards(dimension.split, mesh) == 0;
+}
+
+Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Mesh& mesh) {
+  LANCET_TRY(check(shape, sharding));
+  Shape shard = shape;
+  for (int d = 0; d < shape.rank(); ++d) {
+    const Split& split = sharding.dimensions[std::size_t(d)];
+    const std::int64_t n = shards(split, mesh);
+    if (!divides({shape[d], split}, mesh))
+      return config_error(fmt::format("dimension {}: expected a multiple of {}, the ranks along {}, found {}{}", d, n,
+                                      axis_list(split), shape[d] / split.blocks,
+                                      split.blocks > 1 ? fmt::format(" in each of {} blocks", split.blocks) : ""));
+    shard.set(d, shape[d] / n);
+  }
+  return shard;
+}
+
+Shape whole_shape(const Shape& shard, const Sharding& sharding, const Mesh& mesh) {
+  Shape whole = shard;
+  for (int d = 0; d < shard.rank(); ++d) whole.set(d, shard[d] * shards(sharding.dimensions[std::size_t(d)], mesh));
+  return whole;
+}
+
+Axes holders(const std::optional<Sharding>& sharding) {
+  return Axes(all_axes) - (sharding ? sharding->used() : Axes{});
+}
+
+}  // namespace lancet::ir

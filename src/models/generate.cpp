@@ -1,0 +1,111 @@
+// A token is drawn by inversion: weights exp((logit - top) / temperature) are summed up in order, and a uniform number
+// times the last sum selects the first sum above it. Without top_k and top_p the order is that of the ids. Otherwise
+// the candidates are sorted by logit, but only the front of them: 64 first, then eight times as many, until top_k
+// candidates or the probability top_p is reached. Uniform number i is element i of a Philox stream of the seed.
+#include "lancet/models/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lancet/base/random.h"
+
+namespace lancet::models {
+namespace {
+
+// The index that `uniform` in [0, 1) selects in ascending sums.
+std::size_t index_at(const std::vector<double>& cumulative, double uniform) {
+  const auto at = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
+  return std::min<std::size_t>(std::size_t(at - cumulative.begin()), cumulative.size() - 1);
+}
+
+}  // namespace
+
+Status check(const SamplingOptions& options) {
+  if (!std::isfinite(options.temperature) || options.temperature < 0)
+    return config_error(fmt::format("temperature: expected a number from 0 on, found {}", options.temperature));
+  if (options.top_k < 0) return config_error(fmt::format("top-k: expected 0 (all) or more, found {}", options.top_k));
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    return config_error(fmt::format("top-p: expected a number above 0 and up to 1, found {}", options.top_p));
+  return {};
+}
+
+// The probability of a candidate, relative to that of the largest logit `top`.
+double TokenPicker::weight(float logit, float top) const {
+  return std::exp((double(logit) - double(top)) / options_.temperature);
+}
+
+Result<std::int32_t> TokenPicker::pick(std::span<const float> logits) {
+  std::size_t best = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i]))
+      return numerical_error(fmt::format("expected finite logits, found {} for token {}", logits[i], i));
+    if (logits[i] > logits[best]) best = i;
+  }
+  if (options_.temperature == 0 || options_.top_k == 1) return static_cast<std::int32_t>(best);
+  const float top = logits[best];
+  const bool all = options_.top_p == 1 && (options_.top_k == 0 || options_.top_k >= std::ssize(logits));
+  if (all) return draw(logits, top);
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
+  return draw_front(top);
+}
+
+std::int32_t TokenPicker::draw(std::span<const float> logits, float top) {
+  cumulative_.clear();
+  double sum = 0;
+  for (float logit : logits) cumulative_.push_back(sum += weight(logit, top));
+  const double uniform = double(Philox(options_.seed, stream_of("sample")).uniform(drawn_++));
+  return static_cast<std::int32_t>(index_at(cumulative_, uniform));
+}
+
+void TokenPicker::sort_front(std::size_t count) {
+  std::partial_sort(candidates_.begin(), candidates_.begin() + std::ptrdiff_t(count), candidates_.end(),
+                    [](Candidate a, Candidate b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; });
+}
+
+// Sorts only as far as needed: sorting the whole vocabulary takes a third of a small model's time for a token.
+std::int32_t TokenPicker::draw_front(float top) {
+  std::size_t most = candidates_.size();
+  if (options_.top_k > 0) most = std::min(most, std::size_t(options_.top_k));
+  double total = 0;
+  if (most < candidates_.size()) {
+    sort_front(most);
+    for (std::size_t i = 0; i < most; ++i) total += weight(candidates_[i].logit, top);
+  } else {
+    for (const Candidate& candidate : candidates_) total += weight(candidate.logit, top);
+  }
+  cumulative_.clear();
+  double sum = 0;
+  for (std::size_t sorted = most < candidates_.size() ? most : 0;
+       cumulative_.size() < most && (cumulative_.empty() || sum < options_.top_p * total);) {
+    if (cumulative_.size() == sorted) sort_front(sorted = std::min(most, std::max<std::size_t>(64, 8 * sorted)));
+    cumulative_.push_back(sum += weight(candidates_[cumulative_.size()].logit, top));
+  }
+  const double uniform = double(Philox(options_.seed, stream_of("sample")).uniform(drawn_++));
+  return candidates_[index_at(cumulative_, uniform)].id;
+}
+
+Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateOptions& options,
+                        const std::function<Status(std::int32_t)>& each) {
+  TokenPicker picker(options.sampling);
+  std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
+  std::span<const std::int32_t> unread = ids;
+  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
+    if (decoder.length() == decoder.window()) {
+      if (!options.slide) return Ending::window;
+      decoder.forget();
+      unread = std::span<const std::int32_t>(ids).last(static_cast<std::size_t>((decoder.window() + 1) / 2));
+    }
+    LANCET_ASSIGN(const std::span<const float> logits, decoder.read(unread));
+    LANCET_ASSIGN(const std::int32_t token, picker.pick(logits));
+    if (token == options.end_of_text) return Ending::end_of_text;
+    ids.push_back(token);
+    unread = std::span<const std::int32_t>(ids).last(1);
+    LANCET_TRY(each(token));
+  }
+  return Ending::max_tokens;
+}
+
+}  // namespace lancet::models

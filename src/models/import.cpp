@@ -1,0 +1,269 @@
+// An import first matches the names, types and shapes of all tensors with config.json's model, so that memory is
+// allocated only for weights that the files hold. Then it reads tensor by tensor: to f32, transposed if it is a Conv1D
+// weight, into the store. Upcycling writes the tensors of a dense FFN to every expert with noise, and draws the gates'
+// weights. The head must be tied: it is compared with the embedding after that was read.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <new>
+#include <set>
+#include <vector>
+
+#include "config.h"
+#include "files.h"
+#include "lancet/base/log.h"
+#include "lancet/base/random.h"
+#include "lancet/data/tokenizer.h"
+#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/initialize.h"
+#include "lancet/models/hugging_face.h"
+#include "lancet/run/checkpoint_tensors.h"
+#include "lancet/run/memory.h"
+#include "names.h"
+#include "values.h"
+
+namespace lancet::models {
+namespace {
+
+// Bytes of the whole model's parameters in f32.
+std::int64_t weight_bytes(const ir::Program& program) {
+  std::int64_t bytes = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter) bytes += ir::bytes(tensor.type);
+  return bytes;
+}
+
+// Of one rank, which holds all of each tensor.
+ir::Program whole_program(const config::Model& model) {
+  ir::Program program = model::build_forward(model, {.mode = model::Mode::generate});
+  for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
+  return program;
+}
+
+Status check_whole_memory(const ir::Program& program) {
+  std::int64_t largest = 0;
+  for (const ir::Tensor& tensor : program.tensors) {
+    if (tensor.kind != ir::TensorKind::parameter) continue;
+    const std::int64_t experts =
+        run::holds_experts(tensor.name) ? tensor.type.shape[0] : 1;  // files hold them one by one
+    largest = std::max(largest, ir::bytes(tensor.type) / experts);
+  }
+  constexpr std::int64_t copies = 3;  // of the tensor being read: as in the file, as f32, transposed
+  return run::check_memory(weight_bytes(program) + copies * largest, 1, "the whole model in fp32");
+}
+
+Result<runtime::TensorStore> make_store(const ir::Program& program) {
+  try {
+    runtime::TensorStore store;
+    store.add(program);
+    return store;
+  } catch (const std::bad_alloc&) {
+    return config_error(fmt::format("expected {} MB of memory for the whole model in fp32, found less",
+                                    weight_bytes(program) / 1'000'000));
+  }
+}
+
+struct Wanted {
+  Entry entry;
+  FoundTensor found;
+};
+
+class Import {
+ public:
+  Import(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
+      : folder_(folder), upcycle_(upcycle), watch_(watch) {}
+
+  Result<HuggingFaceModel> operator()() {
+    HuggingFaceModel model;
+    LANCET_ASSIGN(model.config, read_config(folder_ / "config.json"));
+    const config::Model dense = model.config.model;
+    LANCET_ASSIGN(const TensorFiles files, TensorFiles::open(folder_));
+    LANCET_TRY(match(dense, files));
+    LANCET_TRY(upcycle(model.config));
+    model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
+    const ir::Program program = whole_program(model.config.model);
+    for (const model::Parameter& p : model::parameters(model.config.model)) parameters_.emplace(p.name, p);
+    bytes_in_all_ = weight_bytes(program);
+    LANCET_TRY(check_whole_memory(program));
+    LANCET_TRY(watch_.begin(bytes_in_all_));
+    LANCET_ASSIGN(model.store, make_store(program));
+    for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
+    if (upcycle_) LANCET_TRY(draw_missing(model.store));
+    LANCET_TRY(check_head(files, model.config.model, model.store));
+    if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
+    model.tokenizer_hash = tokenizer_hash();
+    return model;
+  }
+
+ private:
+  Status match(const config::Model& model, const TensorFiles& files) {
+    LANCET_TRY(for_each_entry(model, [&](const Entry& entry) -> Status {
+      const auto at = files.tensors().find(entry.name);
+      if (at == files.tensors().end())
+        return data_error(fmt::format("{}: expected tensor {} [{}], found none of that name", files.origin().string(),
+                                      entry.name, to_string(entry.shape)));
+      const checkpoint::TensorInfo& info = *at->second.info;
+      if (info.shape != entry.shape || !is_weight_type(info.dtype))
+        return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
+                                      at->second.file->path().string(), info.name, to_string(entry.shape),
+                                      to_string(info)));
+      all_bf16_ = all_bf16_ && info.dtype == "BF16";
+      wanted_.push_back({entry, at->second});
+      return {};
+    }));
+    return check_rest(files);
+  }
+
+  Status check_rest(const TensorFiles& files) const {
+    std::set<std::string_view> known;
+    for (const Wanted& wanted : wanted_) known.insert(wanted.entry.name);
+    std::size_t unknown = 0;
+    const FoundTensor* first = nullptr;
+    for (const auto& [name, found] : files.tensors()) {
+      if (known.count(name) || is_buffer(name) || name == tied_head) continue;
+      if (unknown++ == 0) first = &found;
+    }
+    if (!first) return {};
+    return data_error(fmt::format("{}: expected the {} tensors of config.json's model, found {} more: {}{}",
+                                  first->file->path().string(), wanted_.size(), unknown, first->info->name,
+                                  unknown > 1 ? ", ..." : ""));
+  }
+
+  Status upcycle(config::Config& config) const {
+    if (!upcycle_) return {};
+    if (config.model.has_moe())
+      return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
+                                      folder_.string(), config.model.num_local_experts.value()));
+    config.model.moe_layer_freq = upcycle_->layer_freq;
+    config.model.num_local_experts = upcycle_->experts;
+    config.model.num_experts_per_tok = 1;
+    return config::check(config, 1);
+  }
+
+  // The file's tensor as f32, transposed if asked for; valid until the next call. Data error: a value is not finite.
+  Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
+    const checkpoint::TensorInfo& info = *found.info;
+    values_.resize(static_cast<std::size_t>(info.shape.elements()));
+    if (info.dtype == "F32") {
+      LANCET_TRY(found.file->read(info, 0, std::as_writable_bytes(std::span(values_))));
+    } else {
+      bytes_.resize(info.bytes());
+      LANCET_TRY(found.file->read(info, 0, bytes_));
+      to_floats(info.dtype, bytes_, values_);
+    }
+    if (const Status finite = checkpoint::check_finite(info, 0, std::as_bytes(std::span(values_))); !finite.ok())
+      return data_error(fmt::format("{}: {}", found.file->path().string(), finite.error().message));
+    if (!transposed) return std::span<const float>(values_);
+    turned_.resize(values_.size());
+    transpose(values_, info.shape[0], info.shape[1], turned_);
+    return std::span<const float>(turned_);
+  }
+
+  Status write(runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::size_t at,
+               std::span<const float> values) {
+    LANCET_TRY(store.write(tensor, at, std::as_bytes(values)));
+    written_ += std::int64_t(values.size_bytes());
+    watch_.progress(written_, bytes_in_all_);
+    return {};
+  }
+
+  Status read(const Wanted& wanted, runtime::TensorStore& store) {
+    LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
+    std::string name = wanted.entry.parameter;
+    const bool upcycled = !parameters_.contains(name);  // the store has experts in place of this block's dense FFN
+    if (upcycled) name.replace(name.find(".mlp."), 5, ".moe.experts.");
+    found_.insert(name);
+    return upcycled ? spread(name, values, store) : write(store, store[name], first_byte(wanted.entry), values);
+  }
+
+  Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) {
+    double squares = 0;
+    for (float x : values) squares += double(x) * double(x);
+    const double deviation = upcycle_->noise * std::sqrt(squares / double(values.size()));
+    const bool noisy = parameters_.at(name).deviation && deviation != 0;
+    std::vector<float> mine(noisy ? values.size() : 0);
+    for (std::int64_t e = 0; e < upcycle_->experts; ++e) {
+      if (noisy) {
+        Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", name, e))).normals(0, mine);
+        for (std::size_t i = 0; i < values.size(); ++i) mine[i] = values[i] + float(deviation * double(mine[i]));
+      }
+      LANCET_TRY(write(store, store[name], std::size_t(e) * values.size_bytes(),
+                       noisy ? std::span<const float>(mine) : values));
+    }
+    return {};
+  }
+
+  // Draws what a dense model has not: the gates.
+  Status draw_missing(runtime::TensorStore& store) {
+    std::vector<float> values;
+    for (const auto& [name, parameter] : parameters_) {
+      if (found_.contains(name)) continue;
+      values.resize(static_cast<std::size_t>(parameter.shape.elements()));
+      model::initialize(parameter, upcycle_->seed, ir::held_elements(parameter.shape, {}, {}, 0), values);
+      LANCET_TRY(write(store, store[name], 0, values));
+    }
+    return {};
+  }
+
+  // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
+  std::uint64_t tokenizer_hash() const {
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
+        !std::filesystem::exists(folder_ / "merges.txt", ignored))
+      return 0;
+    const auto tokenizer = data::Tokenizer::load(folder_);
+    if (tokenizer.ok()) return tokenizer->hash();
+    log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
+    return 0;
+  }
+
+  // Refuses a head that differs from the embedding, since it would be lost.
+  Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
+    const auto at = files.tensors().find(tied_head);
+    if (at == files.tensors().end()) return {};
+    const checkpoint::TensorInfo& info = *at->second.info;
+    const Shape shape{model.vocab_size, model.n_embd};
+    if (info.shape != shape || !is_weight_type(info.dtype))
+      return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
+                                    at->second.file->path().string(), info.name, to_string(shape), to_string(info)));
+    LANCET_ASSIGN(const std::span<const float> head, values_of(at->second, false));
+    std::vector<float> embedding(head.size());
+    LANCET_TRY(store.read(store["wte.weight"], 0, std::as_writable_bytes(std::span(embedding))));
+    if (!std::ranges::equal(head, embedding))
+      return data_error(fmt::format("{}: {}: expected the values of wte.weight (a tied head), found others",
+                                    at->second.file->path().string(), info.name));
+    return {};
+  }
+
+  const std::filesystem::path& folder_;
+  const std::optional<Upcycle>& upcycle_;
+  const ImportWatch& watch_;
+  std::int64_t written_ = 0, bytes_in_all_ = 0;
+  std::vector<Wanted> wanted_;
+  std::map<std::string, model::Parameter> parameters_;  // of the model that is made
+  std::set<std::string> found_;                         // those that the files hold
+  bool all_bf16_ = true;
+  std::vector<std::byte> bytes_;  // of the tensor being read
+  std::vector<float> values_, turned_;
+};
+
+}  // namespace
+
+Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
+  const ir::Program program = whole_program(model);
+  LANCET_TRY(check_whole_memory(program));
+  return make_store(program);
+}
+
+Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
+                                             const ImportWatch& watch) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
+    return data_error(
+        fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder", folder.string()));
+  return Import(folder, upcycle, watch)();
+}
+
+}  // namespace lancet::models

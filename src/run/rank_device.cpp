@@ -1,0 +1,119 @@
+// Each rank opens the GPU that its launcher's local rank selects; then the ranks compare the identities of their GPUs.
+// The comparison also catches launchers that show every rank only one GPU, numbered 0, when that GPU is the same for
+// two ranks. Errors pass through agree(), so that all ranks end with the same one.
+#include "lancet/run/rank_device.h"
+
+#include <fmt/format.h>
+
+#include "lancet/base/hash.h"
+#include "lancet/base/log.h"
+#include "lancet/comm/agree.h"
+
+namespace lancet::run {
+namespace {
+
+using config::Transport;
+
+// The number of this rank's GPU. A launcher may show each rank only its own GPU, which is then number 0.
+Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
+  if (found >= launch.local_size) return launch.local_rank;
+  if (found == 1 || shared) return launch.local_rank % found;  // check_one_each() compares the GPUs
+  return config_error(fmt::format("device: expected {} GPUs for the {} ranks of this host, found {}", launch.local_size,
+                                  launch.local_size, found));
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_own_gpu(const DeviceSource& source, bool shared) {
+  LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
+  LANCET_ASSIGN(const int found, module->count());
+  LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
+  return runtime::open_device(*module, number);
+}
+
+// Ranks may share a GPU only if their messages go through host memory.
+bool may_share(const config::Config& config) { return config.comm.transport == Transport::mpi; }
+
+// Config error: two ranks have the same GPU and may not share it. Collective.
+Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
+  const std::string mine = accelerator.device().identity();
+  LANCET_ASSIGN(const auto all, gather(world, static_cast<std::int64_t>(hash64(mine))));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (all[rank] != all[other]) continue;
+      if (shared) {
+        log::warn("ranks {} and {} share a GPU", other, rank);
+        return {};
+      }
+      LANCET_ASSIGN(const std::string which,
+                    broadcast_text(world, fmt::format("{} ({})", accelerator.device().name(), mine), int(rank)));
+      Error error = config_error(fmt::format(
+          "device: expected a GPU for each rank, found ranks {} and {} on the same {}", other, rank, which));
+      error.agreed = true;
+      return error;
+    }
+  return {};
+}
+
+}  // namespace
+
+Status check_transport(const config::Config& config, const comm::Communicator& world) {
+  if (config.comm.transport == Transport::mpi && world.transport() == "self")
+    return config_error(
+        "comm.transport: expected a start by mpirun or srun with several ranks for mpi, found one rank alone");
+  if (config.comm.transport == Transport::self && world.size() > 1)
+    return config_error(fmt::format("comm.transport: expected one rank for self, found {}", world.size()));
+  return {};
+}
+
+Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
+                                                               const DeviceSource& source) {
+  if (config.device != config::Device::cuda) return std::unique_ptr<runtime::Accelerator>();
+  auto mine = open_own_gpu(source, may_share(config));
+  LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
+  if (config.comm.transport != Transport::mirrored)  // whose ranks are all this one
+    LANCET_TRY(check_one_each(world, **mine, may_share(config)));
+  (*mine)->allow_tf32(config.train.tf32);
+  if (const std::string libraries = (*mine)->libraries(); !libraries.empty()) log::info("libraries  {}", libraries);
+  return mine;
+}
+
+Result<std::span<std::byte>> make_arena_window(const config::Config& config, comm::DeviceCommunicator* expert,
+                                               std::size_t bytes) {
+  if (!expert || config.comm.device_all_to_all == config::DeviceAllToAll::counted) return std::span<std::byte>();
+  const auto made = expert->make_window(bytes);
+  if (!made.ok() && !made.error().agreed) return made.error();
+  if (made.ok() && !made->empty()) return *made;
+  const std::string why = made.ok() ? std::string() : ": " + made.error().message;
+  if (config.comm.device_all_to_all == config::DeviceAllToAll::automatic) {
+    if (!why.empty()) log::info("all-to-alls  by counts that the host knows{}", why);
+    return std::span<std::byte>();
+  }
+  Error error = config_error(
+      fmt::format("comm.device_all_to_all: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
+                  "windows, found {} ranks by {} without{}; counted or auto need neither",
+                  expert->size(), expert->transport(), why));
+  error.agreed = true;  // a window is on all ranks or on none
+  return error;
+}
+
+std::string describe_all_to_alls(const config::Config& config) {
+  const bool automatic = config.comm.device_all_to_all == config::DeviceAllToAll::automatic;
+  return fmt::format("all-to-alls  through windows{}",
+                     automatic ? ": the ranks reach each other's memory" : "; comm.device_all_to_all=windows");
+}
+
+Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
+                                                                           runtime::Accelerator& accelerator,
+                                                                           comm::Communicator& host) {
+  const Transport transport = config.comm.transport;
+  if (host.size() == 1 && transport != Transport::mirrored) return std::unique_ptr<comm::DeviceCommunicator>();
+  const comm::DeviceStream wanted{
+      .device = &accelerator.device(),
+      .host = &host,
+      .max_ctas = static_cast<int>(config.comm.max_ctas),
+      .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
+  return transport == Transport::mpi        ? comm::make_staged(wanted)
+         : transport == Transport::mirrored ? comm::make_mirrored(wanted)
+                                            : accelerator.make_communicator(wanted);
+}
+
+}  // namespace lancet::run

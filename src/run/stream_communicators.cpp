@@ -1,0 +1,140 @@
+// Groups are split from their stream's communicator of all ranks, in the order of streams and axes, which is the same
+// on all ranks. A group of all ranks uses that communicator, and a group of one rank needs none.
+#include "lancet/run/stream_communicators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lancet/ir/groups.h"
+
+namespace lancet::run {
+namespace {
+
+// The attribute `shards` is the size of the instruction's group, on which the shapes of its tensors rest.
+Status check_shards(const ir::Mesh& mesh, const ir::Instruction& at) {
+  if (!at.attributes.has("shards")) return {};
+  const ir::Axes axes = ir::group_of(at, mesh);
+  const std::int64_t shards = at.attributes.integer("shards"), ranks = mesh.size(axes);
+  if (shards == ranks) return {};
+  return config_error(fmt::format("{} at {}: expected as many shards as ranks along {} of the mesh {}, {}, found {}",
+                                  at.op, at.label, to_string(axes), to_string(mesh), ranks, shards));
+}
+
+}  // namespace
+
+Result<Streams> Streams::make(const config::Config& config, comm::Communicator& world,
+                              runtime::Accelerator* accelerator, const std::string& purpose) {
+  Streams streams;
+  streams.config_ = config;
+  streams.purpose_ = purpose;
+  streams.accelerator_ = accelerator;
+  streams.timeout_ = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
+  world.set_timeout(streams.timeout_);
+  streams.groups_[static_cast<std::size_t>(ir::Stream::compute)][""].group = {world.rank(), world.size()};
+  for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce}) {
+    LANCET_ASSIGN(auto communicator, world.duplicate());
+    LANCET_ASSIGN(streams.groups_[static_cast<std::size_t>(stream)][""],
+                  streams.open(std::move(communicator), std::string(ir::name(stream))));
+  }
+  return streams;
+}
+
+Result<Streams::OpenGroup> Streams::open(std::unique_ptr<comm::Communicator> host, const std::string& name) const {
+  OpenGroup opened;
+  host->set_timeout(timeout_);
+  host->set_name(purpose_ + name);
+  if (accelerator_) {
+    LANCET_ASSIGN(opened.device, make_device_communicator(config_, *accelerator_, *host));
+  }
+  opened.host = std::move(host);
+  opened.group = {opened.host->rank(), opened.host->size(), opened.host.get(), opened.device.get()};
+  return opened;
+}
+
+Result<Streams::OpenGroup> Streams::open(const ir::Mesh& mesh, const std::string& key, ir::Stream stream) const {
+  const OpenGroup& all = groups_[static_cast<std::size_t>(stream)].find("")->second;
+  const std::vector<int> ranks = ir::ranks_of(key, mesh, all.group.place);
+  // Ranks outside of the named stages split, too, off a group of their own.
+  const bool alone = ranks.size() == 1 && key.find(':') == key.npos;
+  OpenGroup opened;
+  opened.group = all.group;
+  if (int(ranks.size()) == all.group.size) return opened;
+  opened.group = {int(std::ranges::lower_bound(ranks, all.group.place) - ranks.begin()), int(ranks.size())};
+  if (alone || !all.host) return opened;
+  LANCET_ASSIGN(auto communicator, all.host->split(ranks));
+  return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), key));
+}
+
+// Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two
+// pairs, so those that begin with an even stage are split off first, then those that begin with an odd one, then those
+// of the last stage and the first.
+Status Streams::open_links(const ir::Mesh& mesh) {
+  using ir::Stream;
+  const int stages = mesh[ir::Axis::stage];
+  if (stages == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};
+  const OpenGroup& all = groups_[static_cast<std::size_t>(Stream::reduce)].find("")->second;
+  const int rank = all.group.place, stage = mesh.coordinate(rank, ir::Axis::stage);
+  const auto turn_of = [&](int first) { return first == stages - 1 ? 2 : first % 2; };
+  for (const Stream of_first : {Stream::send_next, Stream::receive_next})
+    for (const int turn : {0, 1, 2}) {
+      const bool is_first = turn_of(stage) == turn, is_second = turn_of((stage + stages - 1) % stages) == turn;
+      std::vector<int> members{rank};
+      const Stream stream = is_first ? of_first : ir::opposite(of_first);
+      if (is_first || is_second) members.push_back(ir::neighbour(mesh, rank, stream).value());
+      std::ranges::sort(members);
+      LANCET_ASSIGN(auto communicator, all.host->split(members));
+      if (members.size() == 1) continue;
+      LANCET_ASSIGN(groups_[std::size_t(stream)][""], open(std::move(communicator), std::string(ir::name(stream))));
+    }
+  return {};
+}
+
+Status Streams::open_groups(const ir::Mesh& mesh, const ir::Program& program) {
+  return open_groups(mesh, std::vector{&program});
+}
+
+Status Streams::open_groups(const ir::Mesh& mesh, const std::vector<const ir::Program*>& programs) {
+  const int ranks = groups_[0].find("")->second.group.size;
+  if (mesh.ranks() != ranks)
+    return config_error(fmt::format("mesh: expected {} ranks, found {}", ranks, ir::to_string(mesh)));
+  std::array<std::set<std::string>, ir::stream_count> used;
+  for (const ir::Program* program : programs) {
+    for (const ir::Instruction& at : program->instructions) LANCET_TRY(check_shards(mesh, at));
+    const auto of_program = ir::used_keys(*program);
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      used[stream].insert(of_program[stream].begin(), of_program[stream].end());
+  }
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (const std::string& key : used[stream]) {
+      if (groups_[stream].contains(key)) continue;
+      LANCET_ASSIGN(groups_[stream][key], open(mesh, key, static_cast<ir::Stream>(stream)));
+    }
+  return open_links(mesh);
+}
+
+runtime::ExecutorOptions Streams::executor_options(int threads) const {
+  runtime::ExecutorOptions options{.threads = threads, .groups = {}};
+  options.accelerator = accelerator_;
+  options.timeout = timeout_;
+  for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+    for (const auto& [axes, opened] : groups_[stream]) options.groups[stream][axes] = opened.group;
+  return options;
+}
+
+comm::DeviceCommunicator* Streams::on_device(ir::Stream stream) const {
+  return groups_[static_cast<std::size_t>(stream)].find("")->second.device.get();
+}
+
+void Streams::abort(const std::string& why) {
+  std::vector<comm::DeviceCommunicator*> on_device;
+  for (const OpenGroups& groups : groups_)
+    for (const auto& [axes, opened] : groups) {
+      if (opened.host) opened.host->abort(why);
+      on_device.push_back(opened.device.get());
+    }
+  comm::abort_all(on_device, why);
+}
+
+}  // namespace lancet::run

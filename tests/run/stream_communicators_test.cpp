@@ -1,0 +1,117 @@
+// The groups of ranks that a plan names, on ranks that are threads.
+#include "lancet/run/stream_communicators.h"
+
+#include <catch2/catch.hpp>
+
+#include "lancet/ir/print.h"
+
+using namespace lancet;
+using ir::Axis;
+
+namespace {
+
+constexpr std::string_view two_groups = R"(program groups
+input @x : f32[4]
+%0 : f32[4] in @x = all_reduce(@x) {axes=data}  # reduce sync a
+%1 : f32[4] in %0 = all_reduce(%0) {axes=expert}  # reduce sync b
+%2 : f32[4] in %1 = all_reduce(%1) {axes="data,expert"}  # expert sync c
+%3 : f32[4] in %2 = all_reduce(%2) {axes=tensor}  # expert sync d
+%4 : f32[4] = one_summand(%3) {axes=data}  # compute sync e
+output y = %4
+)";
+
+ir::Program parsed(std::string_view text) {
+  auto program = ir::parse(text);
+  REQUIRE(program.ok());
+  return *program;
+}
+
+}  // namespace
+
+TEST_CASE("groups are opened by stream and axes, once; all ranks and single ranks need no new communicator") {
+  ir::Mesh mesh;
+  mesh[Axis::data] = 2, mesh[Axis::expert] = 3;
+  const ir::Program program = parsed(two_groups);
+  const Status status = comm::run_inproc(6, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(run::Streams streams, run::Streams::make({}, world, nullptr, "test."));
+    LANCET_TRY(streams.open_groups(mesh, program));
+    const runtime::ExecutorOptions options = streams.executor_options(1);
+    const auto &compute = options.groups[0], &expert = options.groups[1], &reduce = options.groups[2];
+    const int rank = world.rank(), data = rank / 3, place = rank % 3;
+    const auto is = [](const comm::Group& group, int at, int size, bool talks) {
+      const bool fits = !group.comm || (group.comm->rank() == at && group.comm->size() == size);
+      return group.place == at && group.size == size && (group.comm != nullptr) == talks && fits;
+    };
+    if (compute.size() != 2 || expert.size() != 3 || reduce.size() != 3) return internal_error("the number of groups");
+    if (!is(compute.at(""), rank, 6, false) || !is(compute.at("data"), data, 2, false))
+      return internal_error("the compute stream");
+    if (!is(expert.at(""), rank, 6, true) || expert.at("data,expert").comm != expert.at("").comm ||
+        !is(expert.at("data,expert"), rank, 6, true) || !is(expert.at("tensor"), 0, 1, false))
+      return internal_error("the expert stream");
+    if (!is(reduce.at("data"), data, 2, true) || !is(reduce.at("expert"), place, 3, true))
+      return internal_error("the reduce stream");
+    LANCET_TRY(streams.open_groups(mesh, program));
+    if (streams.executor_options(1).groups[2].at("data").comm != reduce.at("data").comm)
+      return internal_error("a group was opened twice");
+    std::vector<float> of_data(3, float(rank)), of_expert(3, float(rank));
+    LANCET_TRY(reduce.at("data").comm->all_reduce_sum(of_data));
+    LANCET_TRY(reduce.at("expert").comm->all_reduce_sum(of_expert));
+    if (of_data[0] != float(2 * place + 3) || of_expert[0] != float(9 * data + 3)) return internal_error("the sums");
+    reduce.at("data").comm->set_timeout(std::chrono::milliseconds(50));
+    if (rank != 0) return world.barrier();
+    const Status late = reduce.at("data").comm->barrier();
+    LANCET_TRY(world.barrier());
+    if (late.ok() || late.error().message !=
+                         "barrier #1 on \"test.reduce[data]\" (rank 0 of ranks 0, 3): timed out "
+                         "after 0.05 s, waiting for rank 3")
+      return late;
+    return {};
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("shards over all ranks fit every mesh of as many ranks") {
+  const ir::Program program = parsed(R"(program shards
+state @x : f32[8]
+%0 : f32[2] = take_shard(@x) {shards=4, axis=0}  # compute forward a
+output y = %0
+)");
+  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(run::Streams streams, run::Streams::make({}, world, nullptr));
+    return streams.open_groups({{1, 2, 2, 1}}, program);
+  });
+  if (!status.ok()) FAIL(status.error().message);
+}
+
+TEST_CASE("a plan for another mesh of as many ranks is a config error") {
+  const ir::Program program = parsed(R"(program shards
+input @x : f32[4]
+%0 : f32[2] = take_shard(@x) {axes=data, shards=2, axis=0}  # compute forward a
+output y = %0
+)");
+  const auto opened = [&](const ir::Mesh& mesh) {
+    return comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+      LANCET_ASSIGN(run::Streams streams, run::Streams::make({}, world, nullptr));
+      return streams.open_groups(mesh, program);
+    });
+  };
+  CHECK(opened({{1, 2, 1, 2}}).ok());
+  const Status status = opened({{1, 4, 1, 1}});
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(status.error().message ==
+        "take_shard at a: expected as many shards as ranks along data of the mesh data 4, 4, found 2");
+}
+
+TEST_CASE("a mesh of another number of ranks is a config error") {
+  const ir::Program program = parsed(two_groups);
+  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(run::Streams streams, run::Streams::make({}, world, nullptr));
+    ir::Mesh mesh;
+    mesh[Axis::expert] = 4;
+    return streams.open_groups(mesh, program);
+  });
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::config);
+  CHECK(status.error().message == "mesh: expected 2 ranks, found expert 4");
+}
