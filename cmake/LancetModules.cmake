@@ -180,7 +180,7 @@ function(lancet_kernel_build module)
   add_dependencies(lancet_${module} lancet_kernel_build)
 endfunction()
 
-# Adds the source of planning::simulator_build() to `module`: a hash of all that decides the numbers of a plan on a
+# Adds the source of run::simulator_build() to `module`: a hash of all that decides the numbers of a plan on a
 # declared machine. A recorded point is made again if one of these sources changed, and only then.
 function(lancet_simulator_build module)
   # config.h holds the defaults: ids contain only the fields that a config names.
@@ -193,7 +193,7 @@ function(lancet_simulator_build module)
     list(APPEND files ${found})
   endforeach()
   list(SORT files)
-  lancet_hash_sources(simulator_build ${CMAKE_SOURCE_DIR}/src/planner/simulator_build.cpp.in "${files}" "")
+  lancet_hash_sources(simulator_build ${CMAKE_SOURCE_DIR}/src/run/simulator_build.cpp.in "${files}" "")
   target_sources(lancet_${module} PRIVATE ${CMAKE_BINARY_DIR}/generated/simulator_build.cpp)
 endfunction()
 
