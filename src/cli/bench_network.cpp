@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "bench.h"
+#include "commands.h"
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/base/median.h"
+#include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
 #include "lancet/comm/network_check.h"
 #include "lancet/profiler/interference.h"

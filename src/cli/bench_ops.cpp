@@ -9,9 +9,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bench.h"
+#include "commands.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/json.h"
-#include "lancet/base/median.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/profiler/peak.h"
 #include "lancet/run/rank_device.h"

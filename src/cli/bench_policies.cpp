@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <map>
 
-#include "bench.h"
-#include "lancet/base/atomic_file.h"
+#include "commands.h"
+#include "lancet/base/clock.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
-#include "lancet/base/median.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
 #include "lancet/report/report.h"

@@ -1,5 +1,6 @@
 // Adds the commands to the parser. The chosen command stores the function to run in a Selection.
 #pragma once
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <functional>
@@ -37,5 +38,15 @@ int report(const Error& error);         // logs the error and returns its exit c
 Status print(const std::string& text);  // writes to standard output and flushes it; a data error if that fails
 // Runs the command and returns its status, or a data error if standard output failed.
 Status all_printed(const std::function<Status()>& command);
+
+// Declares the subcommands of `lancet bench`, which bench_*.cpp define.
+
+// The commit of the sources that the program's build tree links, with " and changes" if they differ from it; "unknown"
+// outside a build tree or without git.
+std::string commit();
+
+void add_bench_ops(CLI::App& bench, Selection& selection);
+void add_bench_network(CLI::App& bench, Selection& selection);
+void add_bench_policies(CLI::App& bench, Selection& selection);
 
 }  // namespace lancet::cli

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "commands.h"
-#include "from.h"
 #include "lancet/base/log.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/model_folder.h"
+#include "load_config.h"
 #include "numbers.h"
 #include "progress.h"
 

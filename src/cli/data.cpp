@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "commands.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
 #include "lancet/data/train_tokenizer.h"

@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "from.h"
 #include "lancet/base/json.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
+#include "load_config.h"
 #include "numbers.h"
 
 namespace lancet::cli {

@@ -1,27 +1,48 @@
 // lancet generate. Rank 0 reads and encodes the prompt, broadcasts its ids and prints the text; every rank runs the
 // model and draws the same tokens. All ranks agree on an error of any step before generation, so that none waits for
 // another.
+#include "lancet/models/generate.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <string>
+#include <string_view>
 
 #include "commands.h"
-#include "from.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/comm/agree.h"
-#include "lancet/models/generate.h"
-#include "lancet/run/turns.h"
+#include "lancet/comm/collect.h"
+#include "lancet/data/tokenizer.h"
+#include "lancet/run/stream_communicators.h"
+#include "load_config.h"
 #include "numbers.h"
-#include "text_stream.h"
 
 namespace lancet::cli {
+
+// Turns the bytes of tokens into text that a terminal can show at any time.
+
+// A character that spans tokens is held back until it is whole; bytes that are no character become U+FFFD.
+class TextStream {
+ public:
+  std::string push(std::string_view bytes) {
+    held_ += bytes;
+    const std::size_t complete = data::complete_utf8(held_);
+    const std::string text = data::replace_invalid_utf8(std::string_view(held_).substr(0, complete));
+    held_.erase(0, complete);
+    return text;
+  }
+  std::string finish() { return data::replace_invalid_utf8(std::exchange(held_, {})); }
+
+ private:
+  std::string held_;
+};
+
 namespace {
 
 using Ids = std::vector<std::int32_t>;

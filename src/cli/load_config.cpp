@@ -3,8 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/planner/planner.h"
+#include "numbers.h"
 
 namespace lancet::cli {
 
@@ -45,6 +46,31 @@ std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments) {
   const auto config = again ? load_config(arguments) : Result<config::Config>(config::Config());
   const double seconds = config.ok() ? config->comm.timeout_s : config::Config().comm.timeout_s;
   return std::chrono::milliseconds(std::int64_t(seconds * 1000));
+}
+
+CLI::Option* add_from_option(CLI::App& command, std::string& from) {
+  return command.add_option("--from", from, "A run folder (its newest complete checkpoint) or a checkpoint's folder")
+      ->required()
+      ->type_name("RUN");
+}
+
+std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
+  auto arguments = std::make_shared<FromArguments>();
+  add_from_option(command, arguments->from);
+  command.add_option("--dtype", arguments->dtype, "fp32 or bf16; default: as the model was trained")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command.add_option("--device", arguments->device, "cpu or cuda; default: as the model was trained")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command.add_option("--threads", arguments->threads, "Threads per rank; 0: its share of the cores")
+      ->check(whole_between(0, 1024));
+  return arguments;
+}
+
+models::LoadOptions FromArguments::options(int local_ranks) const {
+  models::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
+  if (!dtype.empty()) options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (!device.empty()) options.device = device == "cuda" ? config::Device::cuda : config::Device::cpu;
+  return options;
 }
 
 }  // namespace lancet::cli

@@ -1,5 +1,6 @@
 // The CONFIG argument and --set, shared by the commands that read a config.
 #pragma once
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/models/loaded_model.h"
 
 namespace lancet::cli {
 
@@ -28,5 +30,15 @@ std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments);
 // Returns the folder of the profile files that are used if overlap.profile is empty: lancet in $XDG_CACHE_HOME or else
 // ~/.cache (the XDG base directories). Empty if there is no home folder; costs are not kept then.
 std::string profile_folder();
+
+// --from, --dtype, --device and --threads, shared by the commands that load a trained model.
+
+struct FromArguments {
+  std::string from, dtype, device;
+  int threads = 0;
+  models::LoadOptions options(int local_ranks) const;
+};
+std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command);
+CLI::Option* add_from_option(CLI::App& command, std::string& from);
 
 }  // namespace lancet::cli

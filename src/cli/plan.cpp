@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "commands.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
-#include "lancet/base/shipped_files.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/stage_path.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"

@@ -4,7 +4,6 @@
 #include <set>
 #include <sstream>
 
-#include "lancet/ir/block.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/stream_times.h"
 #include "lancet/ops/catalogue.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/step_border.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/schedule_report.h"
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "lancet/base/clock.h"
-#include "lancet/base/duration.h"
+#include "lancet/base/shown.h"
 
 namespace lancet::cli {
 

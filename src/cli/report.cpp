@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "commands.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 
 namespace lancet::cli {

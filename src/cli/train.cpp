@@ -1,6 +1,6 @@
 #include "commands.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/train/trainer.h"
 #include "load_config.h"
 #include "signals.h"

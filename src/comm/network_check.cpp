@@ -3,7 +3,7 @@
 // alone exceeds a repetition's share of the budget, the pilot is the measurement. Every figure is the slowest rank's,
 // so all ranks take the same decisions and report the same values.
 #include "lancet/comm/network_check.h"
-#include "lancet/base/median.h"
+#include "lancet/base/clock.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -78,6 +77,21 @@ Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> rec
       return communication_error(fmt::format("send_receive: rank {} expects {} bytes from itself, it sends {}", rank,
                                              to ? to->bytes : 0, from ? from->bytes : 0));
     if (to->data != from->data) std::memmove(to->data, from->data, to->bytes);
+  }
+}
+
+void sum_in_rank_order(std::span<const float* const> parts, float* out, std::size_t count) {
+  // Sums of a block stay in L1, so that `out` may be any of the parts and each part is read once.
+  constexpr std::size_t block = 1024;
+  alignas(64) float sum[block];
+  for (std::size_t start = 0; start < count; start += block) {
+    const std::size_t n = std::min(block, count - start);
+    std::memcpy(sum, parts[0] + start, n * sizeof(float));
+    for (std::size_t p = 1; p < parts.size(); ++p) {
+      const float* part = parts[p] + start;
+      for (std::size_t i = 0; i < n; ++i) sum[i] += part[i];
+    }
+    std::memcpy(out + start, sum, n * sizeof(float));
   }
 }
 

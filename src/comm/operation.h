@@ -1,5 +1,7 @@
 // Helpers of all transports: names of operations and ranks in errors, checks of segments, copies to oneself.
 #pragma once
+
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,5 +30,11 @@ Status check_groups(const std::vector<std::vector<int>>& members_of);
 Status copy_to_self(std::span<const Segment> sends, std::span<const Segment> receives, int rank);
 // Returns the next non-empty segment of `peer` from index `at` on, or null; sets `at` to the index after it.
 const Segment* next_of_peer(std::span<const Segment> segments, int peer, std::size_t& at);
+
+// The summation that every transport uses for all-reduce, so that all give the same bits.
+
+// out[i] = (parts[0][i] + parts[1][i]) + ..., with one part per rank, in the order of the ranks. `out` may be one of
+// the parts; otherwise none overlap. At least one part.
+void sum_in_rank_order(std::span<const float* const> parts, float* out, std::size_t count);
 
 }  // namespace lancet::comm

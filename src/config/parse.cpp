@@ -8,8 +8,7 @@
 #include <set>
 
 #include "fields.h"
-#include "lancet/base/atomic_file.h"
-#include "lancet/base/edit_distance.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 

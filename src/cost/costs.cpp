@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "lancet/base/check.h"
+#include "lancet/base/hash.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 
 namespace lancet::cost {
 namespace {
@@ -182,6 +184,94 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
                     "and mesh with lancet profile",
                     first, missing.size() > 1 ? fmt::format(" and {} more", missing.size() - 1) : ""));
   return op_costs;
+}
+
+int hosts_of(int ranks, int local_ranks) { return (ranks + local_ranks - 1) / local_ranks; }
+
+int Layout::ranks_sharing_host(ir::Axes axes) const {
+  if (!even || hosts == 1) return 1;
+  if (axes.empty()) return on_host() < ranks && on_host() * hosts == ranks ? on_host() : 1;
+  LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
+  int of_all = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (mesh.place(rank, axes) != 0) continue;  // each group once
+    const Layout one = group(mesh.group(rank, axes));
+    if (!one.even || one.hosts == 1 || (of_all > 0 && one.on_host() != of_all)) return 1;
+    of_all = one.on_host();
+  }
+  return of_all;
+}
+
+std::pair<int, int> Layout::hosts_of_stage(int stage) const {
+  const int of_stage = ranks / mesh[ir::Axis::stage], first = stage * of_stage;
+  return {first / on_host(), (first + of_stage - 1) / on_host()};
+}
+
+Layout Layout::group(ir::Axes axes) const {
+  if (axes.empty()) return *this;
+  LANCET_CHECK(mesh.ranks() == ranks, "a layout of {} ranks has a mesh of {}", ranks, mesh.ranks());
+  return group(mesh.group(0, axes));
+}
+
+Layout Layout::group(std::span<const int> members) const {
+  std::map<int, int> by_host;  // the members on each host
+  for (const int rank : members) ++by_host[rank / on_host()];
+  Layout group{int(members.size()), int(by_host.size())};
+  group.even =
+      even && std::ranges::all_of(by_host, [&](const auto& on) { return on.second == by_host.begin()->second; });
+  group.beside = std::max(1, on_host() / group.on_host());
+  return group;
+}
+
+// The costs of a machine whose times were measured on evenly spread tokens, under another load. The rank of the fullest
+// experts decides: its rows are multiplied, and the others wait for the messages that it receives.
+namespace {
+
+class LoadedCosts final : public Costs {
+ public:
+  LoadedCosts(const Costs& even, const RankLoad& load) : even_(even), load_(load) {}
+
+  std::optional<double> compute_ms(std::string_view op_key) const override { return even_.compute_ms(op_key); }
+  std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override {
+    auto ms = even_.op_ms(program, instruction);
+    if (ms && ops::is_of_experts(instruction)) *ms *= load_.fullest;
+    return ms;
+  }
+  double all_to_all_ms(double bytes, ir::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
+  double all_reduce_ms(double bytes, ir::Axes group) const override { return even_.all_reduce_ms(bytes, group); }
+  std::int64_t ranks_on_host(ir::Axes group) const override { return even_.ranks_on_host(group); }
+  std::optional<std::int64_t> free_bytes() const override { return even_.free_bytes(); }
+  bool knows(ir::Axes group) const override { return even_.knows(group); }
+  std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override {
+    return even_.unknown_messages(instruction);
+  }
+  double message_ms(double bytes, const ir::Instruction& instruction) const override {
+    return even_.message_ms(bytes, instruction);
+  }
+  OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override {
+    if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)
+      return even_.all_to_all(program, instruction);
+    const double bytes = load_.fullest * bytes_sent(program, instruction);
+    const double ms = message_ms(bytes, instruction);
+    return {ms, std::min(ms, all_to_all_core().ms(bytes))};
+  }
+  CoreCost all_to_all_core() const override { return even_.all_to_all_core(); }
+  CoreCost all_reduce_core() const override { return even_.all_reduce_core(); }
+  double launch_ms() const override { return even_.launch_ms(); }
+  Interference interference() const override { return even_.interference(); }
+  std::string identity() const override {
+    return hex(hash64(fmt::format("{} {} {}", even_.identity(), load_.fullest, load_.kept)));
+  }
+
+ private:
+  const Costs& even_;
+  const RankLoad load_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Costs> Costs::under(const RankLoad& load) const {
+  return std::make_unique<LoadedCosts>(*this, load);
 }
 
 }  // namespace lancet::cost

@@ -12,10 +12,10 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
-#include "lancet/comm/rounds.h"
+#include "lancet/comm/mpi.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 
 namespace lancet::cost {
 namespace {

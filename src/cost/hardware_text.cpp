@@ -9,10 +9,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
-#include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
 #include "lancet/cost/hardware.h"
 

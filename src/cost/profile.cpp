@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
+#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/json.h"
 #include "lancet/ir/groups.h"

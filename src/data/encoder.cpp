@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <queue>
 
-#include "bytes_table.h"
 #include "lancet/data/tokenizer.h"
 #include "pretokens.h"
 #include "tokenizer_tables.h"

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <system_error>
 
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
+#include "lancet/base/files.h"
 #include "lancet/data/tokenizer.h"
 #include "utf8.h"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lancet/base/descriptor.h"
+#include "lancet/base/files.h"
 #include "lancet/base/result.h"
 
 namespace lancet::data {

@@ -4,13 +4,17 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
 
 #include "lancet/base/check.h"
-#include "lancet/base/descriptor.h"
+#include "lancet/base/files.h"
+#include "lancet/base/hash.h"
 #include "token_header.h"
 
 namespace lancet::data {
@@ -97,6 +101,115 @@ Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
   if (good == out.size()) return {};
   return data_error(fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit,
                                 static_cast<std::uint32_t>(out[good]), first + good));
+}
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+constexpr std::string_view kMagic = "LANCETTK";
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kHashAt = 56;
+constexpr std::size_t kLlmcHeaderBytes = 1024;
+
+template <class T>
+T load(std::span<const std::byte> bytes, std::size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+template <class T>
+void store(std::span<std::byte> bytes, std::size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof(T));
+}
+
+Status check_size(const TokenLayout& layout, std::size_t file_bytes) {
+  const std::uint64_t data_bytes = file_bytes - layout.data_offset;
+  const auto width = static_cast<std::uint64_t>(layout.bytes_per_token);
+  if (data_bytes % width == 0 && data_bytes / width == layout.tokens) return {};
+  return data_error(
+      fmt::format("expected {} tokens of {} bytes after the header, found {} bytes", layout.tokens, width, data_bytes));
+}
+
+Result<TokenLayout> read_own(std::span<const std::byte> file) {
+  if (file.size() < kHeaderBytes)
+    return data_error(fmt::format("expected a header of {} bytes, found {} bytes in all", kHeaderBytes, file.size()));
+  if (const auto version = load<std::uint32_t>(file, 8); version != kVersion)
+    return data_error(fmt::format("expected a token file of version {}, found version {}", kVersion, version));
+  const std::uint64_t hash = hash64(file.first(kHashAt)), stored = load<std::uint64_t>(file, kHashAt);
+  if (hash != stored)
+    return data_error(fmt::format("expected a header with hash {}, found {}: it is damaged", hex(stored), hex(hash)));
+  const auto width = load<std::uint32_t>(file, 12);
+  const auto vocabulary = load<std::uint64_t>(file, 24);
+  if (width != 2 && width != 4) return data_error(fmt::format("expected 2 or 4 bytes per token, found {}", width));
+  const std::uint64_t most = width == 2 ? 65536 : std::numeric_limits<std::int32_t>::max();
+  if (vocabulary == 0 || vocabulary > most)
+    return data_error(
+        fmt::format("expected a vocabulary of 1..{} for {} bytes per token, found {}", most, width, vocabulary));
+  TokenLayout layout;
+  layout.bytes_per_token = static_cast<int>(width);
+  layout.tokens = load<std::uint64_t>(file, 16);
+  layout.vocab_size = static_cast<int>(vocabulary);
+  layout.tokenizer_hash = load<std::uint64_t>(file, 32);
+  LANCET_TRY(check_size(layout, file.size()));
+  return layout;
+}
+
+struct LlmcFormat {
+  std::int32_t magic, version;
+  int vocab_size, bytes_per_token;
+};
+constexpr LlmcFormat kLlmcFormats[] = {{20240520, 1, 50257, 2}, {20240801, 7, 128256, 4}};
+
+Result<TokenLayout> read_llmc(std::span<const std::byte> file, const LlmcFormat& format) {
+  if (file.size() < kLlmcHeaderBytes)
+    return data_error(
+        fmt::format("expected llm.c's header of {} bytes, found {} bytes in all", kLlmcHeaderBytes, file.size()));
+  if (const auto version = load<std::int32_t>(file, 4); version != format.version)
+    return data_error(
+        fmt::format("expected llm.c's version {} after magic {}, found {}", format.version, format.magic, version));
+  TokenLayout layout;
+  layout.data_offset = kLlmcHeaderBytes;
+  layout.bytes_per_token = format.bytes_per_token;
+  layout.vocab_size = format.vocab_size;
+  layout.tokens = load<std::uint32_t>(file, 8);  // llm.c counts in int32
+  LANCET_TRY(check_size(layout, file.size()));
+  return layout;
+}
+
+// The bytes as text, with \xHH for those that are not printable ASCII.
+std::string printable(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    const char c = static_cast<char>(byte);
+    text += c >= 0x20 && c < 0x7F ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::array<std::byte, kHeaderBytes> make_header(const TokenLayout& layout) {
+  std::array<std::byte, kHeaderBytes> header{};
+  std::memcpy(header.data(), kMagic.data(), kMagic.size());
+  store(std::span(header), 8, kVersion);
+  store(std::span(header), 12, static_cast<std::uint32_t>(layout.bytes_per_token));
+  store(std::span(header), 16, layout.tokens);
+  store(std::span(header), 24, static_cast<std::uint64_t>(layout.vocab_size));
+  store(std::span(header), 32, layout.tokenizer_hash);
+  store(std::span(header), kHashAt, hash64(std::span<const std::byte>(header).first(kHashAt)));
+  return header;
+}
+
+Result<TokenLayout> read_header(std::span<const std::byte> file) {
+  const auto start = file.first(std::min(file.size(), kMagic.size()));
+  if (start.size() == kMagic.size() && std::memcmp(start.data(), kMagic.data(), kMagic.size()) == 0)
+    return read_own(file);
+  for (const LlmcFormat& format : kLlmcFormats)
+    if (start.size() == kMagic.size() && load<std::int32_t>(file, 0) == format.magic) return read_llmc(file, format);
+  return data_error(fmt::format("expected a token file that begins with {} (or one of llm.c's), found \"{}\"", kMagic,
+                                printable(start)));
 }
 
 }  // namespace lancet::data

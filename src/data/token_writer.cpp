@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "lancet/base/atomic_file.h"
 #include "lancet/base/check.h"
+#include "lancet/base/files.h"
 #include "lancet/data/token_file.h"
 #include "token_header.h"
 

@@ -5,12 +5,12 @@
 #include <system_error>
 #include <unordered_map>
 
-#include "byte_letters.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
 #include "tokenizer_tables.h"
+#include "utf8.h"
 
 namespace lancet::data {
 

@@ -12,11 +12,10 @@
 #include <string>
 #include <unordered_set>
 
-#include "byte_letters.h"
-#include "bytes_table.h"
 #include "pair_counts.h"
 #include "pretokens.h"
 #include "text_reader.h"
+#include "tokenizer_tables.h"
 #include "utf8.h"
 
 namespace lancet::data {

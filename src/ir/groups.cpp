@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 
 namespace lancet::ir {
 

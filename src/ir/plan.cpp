@@ -10,14 +10,11 @@
 #include "lancet/ir/plan.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
+#include "lancet/base/files.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/step_border.h"
-#include "lancet/ir/verify.h"
 #include "text.h"
 
 namespace lancet::ir {
@@ -267,6 +264,17 @@ Status verify(const Plan& plan) {
   const HappensBefore order(plan.program, plan.waits);
   LANCET_TRY(verify_order(plan, order));
   return verify_arena(plan, order);
+}
+
+std::filesystem::path stage_path(const std::filesystem::path& path, std::size_t stage) {
+  if (stage == 0) return path;
+  return path.parent_path() / fmt::format("{}.stage{}{}", path.stem().string(), stage, path.extension().string());
+}
+
+Status write_later_stages(const std::filesystem::path& path, std::span<const Plan> stages) {
+  for (std::size_t stage = 1; stage < stages.size(); ++stage)
+    LANCET_TRY(write_file(stage_path(path, stage), print(stages[stage])));
+  return {};
 }
 
 }  // namespace lancet::ir

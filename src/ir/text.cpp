@@ -5,14 +5,13 @@
 #include "text.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 
 #include "lancet/base/shown.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/step_border.h"
+#include "lancet/ir/plan.h"
 
 namespace lancet::ir {
 namespace {
@@ -489,6 +488,29 @@ Result<Program> parse(std::string_view text) {
     return {};
   }));
   return parser.take();
+}
+
+// A view is declared just before the first line that names it, after the view that it is a slice of.
+
+void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
+  if (!id.valid() || id.index() >= program_.tensors.size()) return;
+  if (program_[id].storage.valid()) need(program_[id].storage, list);
+  if (program_[id].kind != TensorKind::view || printed_[id.index()]) return;
+  printed_[id.index()] = true;
+  list.push_back(id);
+}
+
+std::vector<TensorId> ViewPrinter::before(const Instruction& instruction) {
+  std::vector<TensorId> list;
+  for (TensorId id : instruction.operands) need(id, list);
+  for (TensorId id : instruction.results) need(id, list);
+  return list;
+}
+
+std::vector<TensorId> ViewPrinter::before_outputs() {
+  std::vector<TensorId> list;
+  for (const Output& output : program_.outputs) need(output.tensor, list);
+  return list;
 }
 
 }  // namespace lancet::ir

@@ -5,7 +5,7 @@
 // made when its parts cover it; Filled records the byte ranges, or the parts of slots, that were made. A slice of
 // such a view can be read as soon as the parts inside it were made. Of a program that lists instructions of the step
 // before, the list of one whole step is walked, and then what crosses the border is checked.
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 
 #include <fmt/format.h>
 
@@ -15,10 +15,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/repeat.h"
-#include "lancet/ir/step_border.h"
+#include "lancet/ir/program.h"
 
 namespace lancet::ir {
 namespace {

@@ -1,5 +1,7 @@
 // What all layers of a model are built with: instructions of the forward Program, annotations, and parameters.
 #pragma once
+
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -7,7 +9,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/ir/program.h"
-#include "lancet/model/build_options.h"
+#include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::model {
@@ -75,5 +77,22 @@ class Builder {
   const config::Model& model_;
   const BuildOptions& options_;
 };
+
+// The mixture-of-experts layer: a gate routes each token to experts, which are FFNs.
+
+// Appends the layer of a block to the Program, of which "h.0" is the first one's name: [B,S,D] -> [B,S,D].
+TensorId moe_layer(Builder& builder, std::int64_t block, TensorId x);
+
+// The route of an MoE layer's tokens to experts: router, choice and gate, and the losses that keep the loads even.
+
+// What a gate decides about T tokens with K choices each.
+struct Route {
+  TensorId expert, weight, slot;  // [T,K]
+  TensorId filled;                // i32[E,2]
+};
+
+// Appends the router of a block to the Program. x: [B,S,D]. groups: of neighbouring sequences, in each of which an
+// expert keeps at most `capacity` choices.
+Route route(Builder& builder, std::int64_t block, TensorId x, std::int64_t groups, std::int64_t capacity);
 
 }  // namespace lancet::model

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "builder.h"
-#include "moe_layer.h"
 
 namespace lancet::model {
 namespace {

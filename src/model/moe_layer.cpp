@@ -1,4 +1,4 @@
-#include "moe_layer.h"
+#include "builder.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <string>
 
 #include "lancet/model/capacity.h"
-#include "route.h"
 
 namespace lancet::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "route.h"
+#include "builder.h"
 
 #include <fmt/format.h>
 

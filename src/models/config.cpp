@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 

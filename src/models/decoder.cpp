@@ -9,7 +9,7 @@
 #include <bit>
 
 #include "lancet/base/check.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/planner/from_config.h"
 
 namespace lancet::models {

@@ -7,8 +7,6 @@
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/model_folder.h"
-#include "names.h"
-#include "values.h"
 
 namespace lancet::models {
 namespace {

@@ -1,11 +1,10 @@
-#include "files.h"
+#include "config.h"
 
 #include <fmt/format.h>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
-#include "names.h"
 
 namespace lancet::models {
 namespace {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "config.h"
-#include "files.h"
 #include "lancet/base/log.h"
 #include "lancet/base/random.h"
 #include "lancet/data/tokenizer.h"
@@ -20,9 +19,7 @@
 #include "lancet/model/initialize.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
-#include "lancet/run/memory.h"
-#include "names.h"
-#include "values.h"
+#include "lancet/run/rank_device.h"
 
 namespace lancet::models {
 namespace {

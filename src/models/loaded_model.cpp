@@ -7,10 +7,9 @@
 #include <limits>
 #include <new>
 
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/data/batches.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/run/memory.h"
 #include "lancet/run/model_folder.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"

@@ -1,4 +1,4 @@
-#include "names.h"
+#include "config.h"
 
 #include <fmt/format.h>
 

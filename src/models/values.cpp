@@ -1,4 +1,4 @@
-#include "values.h"
+#include "config.h"
 
 #include <algorithm>
 #include <bit>

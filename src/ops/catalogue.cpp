@@ -8,9 +8,8 @@
 #include <set>
 
 #include "lancet/base/check.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/repeat.h"
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
+#include "lancet/ir/program.h"
 #include "tables.h"
 
 namespace lancet::ops {

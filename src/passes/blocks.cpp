@@ -4,7 +4,7 @@
 #include <map>
 #include <string_view>
 
-#include "lancet/ir/block.h"
+#include "lancet/ir/micro_batches.h"
 
 namespace lancet::passes {
 

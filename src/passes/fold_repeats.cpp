@@ -10,7 +10,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/ir/groups.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 

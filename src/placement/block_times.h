@@ -1,11 +1,13 @@
 // What each block of a model takes of each device, for the search of stages.
 #pragma once
+
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
-#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
 
 namespace lancet::placement {
 
@@ -28,5 +30,10 @@ Result<std::vector<BlockTimes>> block_times(const config::Config& config, const 
 // all devices at will, and the chain of a micro batch on the fastest devices, without messages. The ops are those of
 // the step without stages, since a cut parts ops that are fused and gives two stages what is shared.
 Result<double> least_of_splits_ms(const config::Config& config, const Cluster& cluster);
+
+// A device of a cluster as a host of an emulated one.
+
+// The hardware of a device whose one link has this rate and latency, alone on its host: a value of emulated.hardware.
+std::string with_link(const Cluster::Device& device, double gbit_per_s, double latency_ms);
 
 }  // namespace lancet::placement

@@ -1,4 +1,4 @@
-#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,9 +7,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
-#include "lancet/base/shipped_files.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::placement {

@@ -5,7 +5,7 @@
 // In a graph without groups an op with one reader is all that leads from it to the rest, so fusing makes no cycle. In
 // one with groups an op of a chain may have more readers in the unit of the next one; a chain that would then close a
 // cycle is released as well.
-#include "lancet/placement/coarsen.h"
+#include "lancet/placement/graph.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/placement/timetable.h"
-#include "together.h"
+#include "partial.h"
 
 namespace lancet::placement {
 namespace {

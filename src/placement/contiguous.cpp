@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linked.h"
+#include "partial.h"
 
 namespace lancet::placement {
 namespace {

@@ -10,7 +10,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/passes/passes.h"
 #include "lancet/planner/from_config.h"
-#include "together.h"
+#include "partial.h"
 
 namespace lancet::placement {
 namespace {

@@ -1,4 +1,4 @@
-#include "lancet/placement/linear_model.h"
+#include "lancet/placement/linear_solver.h"
 
 #include <algorithm>
 #include <cmath>

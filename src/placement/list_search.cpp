@@ -23,7 +23,7 @@
 #include "lancet/base/random.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
-#include "linked.h"
+#include "partial.h"
 
 namespace lancet::placement {
 namespace {

@@ -12,7 +12,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
-#include "linked.h"
+#include "partial.h"
 
 namespace lancet::placement {
 namespace {

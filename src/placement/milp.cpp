@@ -14,8 +14,8 @@
 #include "lancet/base/check.h"
 #include "lancet/base/clock.h"
 #include "lancet/placement/linear_solver.h"
+#include "lancet/placement/problem.h"
 #include "lancet/placement/solvers.h"
-#include "lancet/placement/violations.h"
 #include "milp_model.h"
 
 namespace lancet::placement {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "lancet/placement/linear_model.h"
+#include "lancet/placement/linear_solver.h"
 #include "lancet/placement/problem.h"
 #include "lancet/placement/timetable.h"
 

@@ -12,7 +12,6 @@
 #include <numeric>
 
 #include "block_times.h"
-#include "emulated_link.h"
 #include "lancet/base/clock.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"

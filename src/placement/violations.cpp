@@ -1,4 +1,4 @@
-#include "lancet/placement/violations.h"
+#include "lancet/placement/problem.h"
 
 #include <fmt/format.h>
 

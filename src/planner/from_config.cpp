@@ -6,10 +6,10 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
-#include "lancet/comm/agree.h"
-#include "lancet/passes/balanced_chunks.h"
+#include "lancet/comm/collect.h"
 #include "lancet/passes/passes.h"
 #include "lancet/passes/recompute.h"
+#include "lancet/passes/stages.h"
 #include "lancet/planner/planner.h"
 
 namespace lancet::planner {

@@ -4,7 +4,7 @@
 // it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step
 // before, and sums as many gradients; besides, it may make values of the forward pass again. Which tensors an
 // instruction reads is the editor's responsibility. With several ranks, all must read the same text.
-#include "lancet/planner/plan_file.h"
+#include "lancet/planner/from_config.h"
 
 #include <fmt/format.h>
 
@@ -13,16 +13,15 @@
 #include <set>
 #include <utility>
 
-#include "lancet/base/atomic_file.h"
-#include "lancet/comm/agree.h"
+#include "lancet/base/files.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/step_border.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/ring.h"
-#include "lancet/planner/from_config.h"
+#include "lancet/ops/peer_parts.h"
 #include "lancet/planner/planner.h"
-#include "lancet/schedule/across_steps.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/schedule_report.h"
 

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lancet/schedule/across_steps.h"
 #include "lancet/schedule/overlap.h"
 
 namespace lancet::planner {

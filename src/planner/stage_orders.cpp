@@ -8,7 +8,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/search_stages.h"
+#include "lancet/schedule/stage_graph.h"
 
 namespace lancet::planner {
 namespace {

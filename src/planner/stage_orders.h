@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lancet/planner/plan_request.h"
-#include "lancet/schedule/pipeline_order.h"
+#include "lancet/schedule/stage_graph.h"
 
 namespace lancet::planner {
 

@@ -1,17 +1,16 @@
 // The step is cut once its backward pass exists and each instruction is a rank's own. Sums of gradients and updates are
 // then added stage by stage, so that each has those of its own parameters. Stages are simulated, and checked, together.
-#include "lancet/planner/stage_plans.h"
+#include "lancet/planner/planner.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/verify_ranks.h"
+#include "lancet/ir/plan.h"
 #include "lancet/passes/stages.h"
-#include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/simulate_stages.h"
 #include "lancet/schedule/stage_graph.h"
 #include "policies.h"
 #include "stage_orders.h"

@@ -6,8 +6,8 @@
 #include "lancet/base/result.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/plan_request.h"
-#include "pipeline.h"
 #include "recompute_choices.h"
+#include "steps.h"
 
 namespace lancet::planner {
 

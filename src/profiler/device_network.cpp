@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "lancet/base/check.h"
-#include "lancet/base/median.h"
+#include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
 #include "lancet/runtime/watched_stream.h"
 #include "network_profile.h"

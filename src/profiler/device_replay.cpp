@@ -3,9 +3,9 @@
 #include <map>
 #include <vector>
 
-#include "lancet/backend/copy_list.h"
+#include "lancet/backend/device.h"
 #include "lancet/cost/costs.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "replay.h"
 #include "replay_plan.h"
 

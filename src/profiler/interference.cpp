@@ -18,7 +18,7 @@
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/base/median.h"
+#include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
 
 namespace lancet::profiler {

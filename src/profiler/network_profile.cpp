@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "lancet/backend/cpu/buffer.h"
-#include "lancet/base/median.h"
+#include "lancet/base/clock.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"

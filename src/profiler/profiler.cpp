@@ -14,7 +14,6 @@
 #include <sstream>
 
 #include "lancet/base/clock.h"
-#include "lancet/comm/agree.h"
 #include "lancet/comm/collect.h"
 #include "network_profile.h"
 #include "replay.h"

@@ -12,7 +12,7 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/cost/costs.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "replay_plan.h"
 
 namespace lancet::profiler {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "lancet/base/random.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::profiler {

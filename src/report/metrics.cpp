@@ -1,13 +1,14 @@
 #include "metrics.h"
-#include "lancet/base/json.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+
+#include "lancet/base/files.h"
+#include "lancet/base/json.h"
 
 namespace lancet::report {
 namespace {
@@ -212,6 +213,46 @@ Progress progress(const Metrics& metrics) {
     progress.tokens.push_back(tokens);
   }
   return tokens > 0 ? progress : Progress{};
+}
+
+Points thin(std::span<const double> values, std::size_t width, bool steady) {
+  constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+  Points points;
+  for (std::size_t at = 0; at < values.size(); at += width) {
+    double sum = 0, low = nothing, high = nothing;
+    std::size_t count = 0;
+    const auto neighbours = values.subspan(at, std::min(width, values.size() - at));
+    for (const double value : neighbours) {
+      if (!std::isfinite(value)) continue;
+      sum += value;
+      low = std::fmin(low, value);  // the number, where the other is NaN
+      high = std::fmax(high, value);
+      ++count;
+    }
+    const bool gap = count == 0 || (steady && count < neighbours.size());
+    points.mean.push_back(gap ? nothing : sum / double(count));
+    points.low.push_back(gap ? nothing : low);
+    points.high.push_back(gap ? nothing : high);
+  }
+  return points;
+}
+
+using nlohmann::json;
+
+Result<Memory> read_memory(const std::filesystem::path& path) {
+  LANCET_ASSIGN(const std::string text, read_file(path, "a run's memory plan"));
+  const json root = json_of(text);
+  if (!root.is_object()) return data_error(fmt::format("{}: expected a JSON object, found none", path.string()));
+  Memory memory;
+  for (std::size_t i = 0; i < memory_parts.size(); ++i) {
+    const auto value = root.find(memory_parts[i]);
+    if (value == root.end()) continue;
+    if (!value->is_number() || *value < 0)
+      return data_error(fmt::format("{}: expected \"{}\" to be a number of bytes, found another value", path.string(),
+                                    memory_parts[i]));
+    memory.bytes[i] = value->get<double>();
+  }
+  return memory;
 }
 
 }  // namespace lancet::report

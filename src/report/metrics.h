@@ -1,9 +1,11 @@
 // Reads metrics.jsonl into columns.
 #pragma once
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,5 +75,41 @@ struct Progress {
 };
 // Returns empty columns if no record has step_ms and tokens_per_s.
 Progress progress(const Metrics& metrics);
+
+// Shortens long columns to what a chart can show.
+
+inline constexpr std::size_t most_points = 1000;
+
+// The number of neighbouring records that share a point of a chart.
+inline std::size_t records_a_point(std::size_t records) { return (records + most_points - 1) / most_points; }
+
+// The mean, the least and the most of each `width` neighbours, over those that are finite. NaN, which is a gap in a
+// line, if none of them is finite; with `steady`, if any of them is not.
+struct Points {
+  std::vector<double> mean, low, high;
+};
+Points thin(std::span<const double> values, std::size_t width, bool steady = false);
+
+// Returns the last of each `width` neighbours.
+template <class T>
+std::vector<T> last_of_each(const std::vector<T>& values, std::size_t width) {
+  std::vector<T> last;
+  for (std::size_t at = 0; at < values.size(); at += width)
+    last.push_back(values[std::min(at + width, values.size()) - 1]);
+  return last;
+}
+
+// memory.json of a run folder: the memory that a rank was planned to take, as the run's banner lists it.
+
+// The fields of the file; their values are bytes.
+inline constexpr std::array<std::string_view, 6> memory_parts = {"parameters", "optimizer", "arena",
+                                                                 "workspace",  "process",   "saving"};
+
+struct Memory {
+  std::array<double, memory_parts.size()> bytes{};  // by part
+};
+
+// A part that the file does not name counts as 0. Data error: the file is no JSON object of such numbers.
+Result<Memory> read_memory(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -6,16 +6,13 @@
 #include <optional>
 
 #include "assets.h"
-#include "config_text.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
-#include "lancet/ir/stage_path.h"
+#include "lancet/ir/plan.h"
 #include "lancet/report/communication.h"
 #include "lancet/report/report.h"
-#include "memory.h"
 #include "metrics.h"
 #include "plan_summary.h"
-#include "series.h"
 #include "timeline.h"
 
 namespace lancet::report {

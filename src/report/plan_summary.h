@@ -1,7 +1,9 @@
 // Summarizes the memory and the time of a plan.ir.
 #pragma once
+
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,5 +31,11 @@ struct PlanSummary {
 
 // Data error, with file and line: the file is no plan.
 Result<PlanSummary> read_plan_summary(const std::filesystem::path& path);
+
+// Reads a config.json as text by field, so that a table can compare runs.
+
+// Returns for example "train.lr" -> "0.001". Any JSON object is read: a run of another version may have other fields.
+// Data error: the file holds no JSON object.
+Result<std::map<std::string, std::string>> read_config(const std::filesystem::path& path);
 
 }  // namespace lancet::report

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 
 namespace lancet::report {

@@ -2,7 +2,7 @@
 // (u32), all little-endian. The data is a protocol buffer `Event`; the few messages are encoded here by hand, each
 // beside its definition. The first record names the format's version. After a resume, the second one is a session start
 // with the next step, at which TensorBoard drops what earlier files hold for that step and later ones.
-#include "lancet/run/event_file.h"
+#include "lancet/run/metrics.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 #include <map>
 #include <new>
 
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/run/checkpoint_tensors.h"
 
 namespace lancet::run {

@@ -1,6 +1,6 @@
 // The host's free memory is MemAvailable of /proc/meminfo; control groups are read from /sys/fs/cgroup. The limit of a
 // group applies to all groups below it, so the search walks from the process's group up to the root.
-#include "lancet/run/memory.h"
+#include "lancet/run/rank_device.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

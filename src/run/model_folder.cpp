@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
-#include "lancet/checkpoint/input_file.h"
-#include "lancet/comm/agree.h"
+#include "lancet/checkpoint/file_system.h"
+#include "lancet/comm/collect.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
 

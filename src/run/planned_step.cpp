@@ -8,9 +8,8 @@
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/planner/plan_file.h"
 #include "lancet/profiler/profiler.h"
-#include "lancet/run/open_emulated_device.h"
+#include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"

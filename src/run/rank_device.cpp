@@ -4,10 +4,17 @@
 #include "lancet/run/rank_device.h"
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 
 namespace lancet::run {
 namespace {
@@ -114,6 +121,93 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const
   return transport == Transport::mpi        ? comm::make_staged(wanted)
          : transport == Transport::mirrored ? comm::make_mirrored(wanted)
                                             : accelerator.make_communicator(wanted);
+}
+
+namespace {
+
+// The hardware of all hosts, or of each: names with semicolons between them.
+Result<std::vector<cost::Hardware>> read_hosts(const std::string& names, const cost::Layout& layout) {
+  std::vector<cost::Hardware> hosts;
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ';');) {
+    LANCET_ASSIGN(const cost::Hardware node, cost::read_hardware(name));
+    if (layout.on_host() > node.node.devices)
+      return config_error(
+          fmt::format("emulated.hardware: expected at most {} ranks on a host, the devices of a node of {}, found {}",
+                      node.node.devices, node.name, layout.on_host()));
+    hosts.push_back(node.part_of_node(layout.on_host(), layout.hosts));
+  }
+  if (hosts.size() != 1 && std::ssize(hosts) != layout.hosts)
+    return config_error(fmt::format("emulated.hardware: expected one name, or one for each of {} hosts, found {}",
+                                    layout.hosts, hosts.size()));
+  return hosts;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
+                                                                      const cost::Layout& ranks_on_hosts, int rank) {
+  cost::Layout layout = ranks_on_hosts;
+  layout.mesh = config::mesh_of(config, layout.ranks);
+  LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
+  const config::Model& model = config.model;
+  std::vector<int> blocks;
+  for (std::int64_t block = 0; block < model.n_layer; ++block)
+    if (model.is_moe(block)) blocks.push_back(int(block));
+  const bool even = model.experts_choose();  // all slots are filled, whatever the scores
+  return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
+                                          .layout = layout,
+                                          .rank = rank,
+                                          .scale = config.emulated.scale,
+                                          .dilation = config.emulated.dilation,
+                                          .routing = even ? "even" : config.emulated.routing,
+                                          .seed = static_cast<std::uint64_t>(config.train.seed),
+                                          .blocks = std::move(blocks),
+                                          .experts = model.experts(layout.mesh[ir::Axis::expert]),
+                                          .choices = model.num_experts_per_tok,
+                                          .capacity = even ? 1 : model.kept_factor(),
+                                          .micro_batches = int(config.train.gradient_accumulation_steps)});
+}
+
+Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
+                                                                      comm::Communicator& world, int local_ranks) {
+  if (config.device != config::Device::emulated) return std::unique_ptr<runtime::EmulatedDevice>();
+  const cost::Layout layout{world.size(), cost::hosts_of(world.size(), local_ranks)};
+  auto device = make_emulated_device(config, layout, world.rank());
+  LANCET_TRY(agree(world, device.ok() ? Status() : Status(device.error())));
+  return device;
+}
+
+namespace {
+
+struct Rank {
+  std::uint64_t set = 0;  // hash of the kernel's boot and of the affinity
+  int threads = 0, cores = 0;
+};
+
+std::uint64_t set_of_cores() {
+  std::string text;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) == 0)
+    text.append(reinterpret_cast<const char*>(&cores), sizeof cores);
+  return hash64(text);
+}
+
+}  // namespace
+
+Result<SharedCores> shared_cores(comm::Communicator& world, int threads) {
+  LANCET_ASSIGN(const std::vector<Rank> ranks,
+                comm::collect(world, Rank{set_of_cores(), threads, backend::cpu::cores()}));
+  SharedCores fullest{0, 1};
+  for (const Rank& rank : ranks) {
+    SharedCores shared{0, rank.cores};
+    for (const Rank& other : ranks)
+      if (other.set == rank.set) shared.threads += other.threads;
+    if (shared.threads * fullest.cores > fullest.threads * shared.cores) fullest = shared;
+  }
+  return fullest;
 }
 
 }  // namespace lancet::run

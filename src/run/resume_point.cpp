@@ -16,7 +16,7 @@
 
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 
 namespace lancet::run {
 namespace {

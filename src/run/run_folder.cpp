@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/checkpoint/checkpoint.h"

@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/planner/plan_file.h"
 #include "lancet/run/planned_step.h"
 #include "lancet/run/step_costs.h"
-#include "lancet/run/turns.h"
+#include "lancet/run/stream_communicators.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate.h"
 

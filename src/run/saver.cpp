@@ -22,8 +22,8 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
-#include "lancet/run/turns.h"
+#include "lancet/comm/collect.h"
+#include "lancet/run/stream_communicators.h"
 
 namespace lancet::run {
 namespace {

@@ -10,14 +10,12 @@
 #include <optional>
 
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
 #include "lancet/comm/collect.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/profiler/profiler.h"
-#include "lancet/run/mirrored_world.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/stream_communicators.h"
 #include "lancet/schedule/plan_memory.h"

@@ -3,10 +3,15 @@
 #include "lancet/run/stream_communicators.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdint>
+#include <future>
 #include <set>
+#include <span>
 
+#include "lancet/comm/collect.h"
+#include "lancet/comm/mirrored.h"
+#include "lancet/cost/hardware.h"
 #include "lancet/ir/groups.h"
 
 namespace lancet::run {
@@ -135,6 +140,58 @@ void Streams::abort(const std::string& why) {
       on_device.push_back(opened.device.get());
     }
   comm::abort_all(on_device, why);
+}
+
+// The mirrored communicator (comm/mirrored.h) gets the duration of each call from two functions. Here they apply the
+// cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
+
+Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
+                                                           const comm::Communicator& world, DeclaredTimes* times) {
+  if (config.comm.transport != config::Transport::mirrored) return std::unique_ptr<comm::Communicator>();
+  if (world.size() > 1)
+    return config_error(fmt::format(
+        "comm.transport: expected one process for \"mirrored\", which stands for all ranks, found {}", world.size()));
+  const int ranks = static_cast<int>(config.comm.mirrored_ranks);
+  LANCET_TRY(config::check(config, std::max(ranks, 1)));  // requires mirrored_ranks and network
+  LANCET_ASSIGN(const cost::Hardware hardware, cost::read_hardware(config.comm.network));
+  const cost::Layout layout{ranks, hardware.nodes(ranks)};
+  const auto counted = [times](std::atomic<double> DeclaredTimes::*kind, double ms) {
+    if (times) (times->*kind).fetch_add(ms, std::memory_order_relaxed);
+    return ms;
+  };
+  return comm::make_mirrored_world(
+      ranks,
+      {.name = hardware.name,
+       .all_to_all_ms =
+           [=](std::span<const int> members, double bytes) {
+             return counted(&DeclaredTimes::all_to_alls, cost::all_to_all_ms(hardware, layout.group(members), bytes));
+           },
+       .all_reduce_ms =
+           [=](std::span<const int> members, double bytes) {
+             return counted(&DeclaredTimes::all_reduces, cost::all_reduce_ms(hardware, layout.group(members), bytes));
+           }});
+}
+
+// After each turn all ranks join a small collective, "is the work done on any rank?"; it keeps every wait shorter than
+// comm.timeout_s and fails if a rank has ended.
+
+std::chrono::milliseconds turn_of(const config::Config& config) {
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(std::int64_t(config.comm.timeout_s * 250), 1, 200));
+}
+
+Status run_on_rank0(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work) {
+  if (world.size() == 1) {
+    work();
+    return {};
+  }
+  std::future<void> working;
+  if (world.rank() == 0) working = std::async(std::launch::async, work);
+  for (bool done = false; !done;) {
+    const bool mine = working.valid() && working.wait_for(turn) == std::future_status::ready;
+    LANCET_ASSIGN(done, any(world, mine));
+  }
+  if (working.valid()) working.get();
+  return {};
 }
 
 }  // namespace lancet::run

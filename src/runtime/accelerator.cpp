@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "lancet/base/shipped_files.h"
+#include "lancet/base/files.h"
 #include "lancet/cost/costs.h"
-#include "stream_crossing.h"
+#include "stream_threads.h"
 
 namespace lancet::runtime {
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "lancet/backend/flag_wait.h"
+#include "lancet/backend/device.h"
 
 namespace lancet::runtime {
 

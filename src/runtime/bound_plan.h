@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lancet/ir/plan.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/runtime/tensor_store.h"

@@ -12,7 +12,7 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"
 #include "repeat.h"
-#include "stream_errors.h"
+#include "step_failure.h"
 #include "stream_threads.h"
 
 namespace lancet::runtime {

@@ -9,7 +9,6 @@
 
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
 #include "repeat.h"
 

@@ -8,14 +8,13 @@
 #include <span>
 #include <vector>
 
-#include "drawn_routing.h"
+#include "emulated_kernels.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
-#include "lancet/base/median.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 #include "lancet/runtime/emulated_device.h"
 
 namespace lancet::runtime {

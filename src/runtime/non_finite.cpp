@@ -10,7 +10,7 @@
 
 #include "bound_plan.h"
 #include "lancet/base/shown.h"
-#include "lancet/ir/step_border.h"
+#include "lancet/ir/dependencies.h"
 
 namespace lancet::runtime {
 namespace {

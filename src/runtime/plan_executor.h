@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "bound_plan.h"
+#include "device_times.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/step_border.h"
-#include "step_times.h"
 
 namespace lancet::runtime {
 

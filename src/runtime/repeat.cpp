@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "lancet/backend/cpu/parallel.h"
-#include "lancet/backend/flag_wait.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/backend/device.h"
+#include "lancet/ir/program.h"
 
 namespace lancet::runtime {
 namespace {

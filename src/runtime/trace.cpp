@@ -1,8 +1,8 @@
 // Writes the Chrome trace event format (JSON): metadata events ("M") name and order processes and threads, and each
 // instruction is a complete event ("X") with a start and a duration in microseconds.
-#include "lancet/runtime/trace.h"
 #include "lancet/base/json.h"
 #include "lancet/ir/micro_batches.h"
+#include "lancet/runtime/executor.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

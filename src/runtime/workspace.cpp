@@ -1,4 +1,4 @@
-#include "lancet/runtime/workspace.h"
+#include "lancet/runtime/executor.h"
 
 #include "bound_plan.h"
 #include "lancet/backend/cpu/parallel.h"

@@ -8,7 +8,7 @@
 // step uses before a number of times in it: gradients of the first layers are made last and needed first. For the best
 // few of these choices, list scheduling also orders the whole list again under a grid of settings, as in
 // order_search.cpp.
-#include "lancet/schedule/across_steps.h"
+#include "lancet/schedule/overlap.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,10 +20,8 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "reorder.h"
 #include "split_search.h"

@@ -28,10 +28,9 @@
 #include <map>
 
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "ring_shards/ring_rewrite.h"
-#include "ring_shards/ring_times.h"
+#include "ring_shards/rings.h"
 #include "split_search.h"
 
 namespace lancet::schedule {

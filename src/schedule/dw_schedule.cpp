@@ -7,10 +7,9 @@
 #include <limits>
 
 #include "assign_dw.h"
-#include "labels.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/dw_schedule.h"
+#include "lancet/schedule/overlap.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

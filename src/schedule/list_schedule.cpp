@@ -14,7 +14,7 @@
 namespace lancet::schedule {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
+constexpr double no_end = std::numeric_limits<double>::infinity();
 
 // The jobs that wait for each job.
 class Users {
@@ -178,7 +178,7 @@ class Scheduler {
  private:
   struct Running {
     std::int32_t job = -1;
-    double end = never;
+    double end = no_end;
   };
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
@@ -314,9 +314,9 @@ class Scheduler {
   }
 
   void advance() {
-    double next = never;
+    double next = no_end;
     for (const Running& running : running_) next = std::min(next, running.end);
-    if (next == never) return;  // at the end, or if all jobs that just started take no time
+    if (next == no_end) return;  // at the end, or if all jobs that just started take no time
     now_ = next;
     for (Running& running : running_)
       if (running.job >= 0 && running.end <= now_) {

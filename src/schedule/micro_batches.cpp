@@ -3,7 +3,7 @@
 // program. What the candidate's policy adds to the dependencies (turns, chunks that wait for all-to-alls) is copied as
 // well; the dependencies between micro batches, which go through the sums of gradients and through memory, are those of
 // the whole program.
-#include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/overlap.h"
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"

@@ -16,8 +16,6 @@
 
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/reduce_schedule.h"
-#include "lancet/schedule/turns.h"
 #include "layer_cuts.h"
 #include "orders.h"
 #include "split_search.h"
@@ -36,7 +34,7 @@ constexpr std::size_t chunk_choices = 3, all_choices = 10;
 // The number of splits to which cuts of single layers are added, for small steps and for others.
 constexpr std::size_t mixed_splits = 3, mixed_of_large = 1;
 // A gain below which such cuts are not kept.
-constexpr double least_gain = 1e-4;
+constexpr double least_shorter = 1e-4;
 
 // Steps of at most this many instructions are searched over all combinations of settings.
 constexpr std::size_t small_step = 600;
@@ -130,7 +128,7 @@ void OrderSearch::mix_cuts() {
   for (const auto& [_, i] : least) {
     const double ms = tried_[i].candidate.timeline.makespan;
     Tried found = mixed(tried_[i]);
-    if (found.candidate.timeline.makespan >= ms * (1 - least_gain)) continue;
+    if (found.candidate.timeline.makespan >= ms * (1 - least_shorter)) continue;
     tried_.push_back(found);  // it fits the memory
     const double before_ms = found.candidate.timeline.makespan;
     try_all_leads(found, Orders(found.chunked.program, found.chunked.op_costs));

@@ -3,7 +3,7 @@
 // order that ends, ends. What is left out of the passes, all-reduces and what closes the step, stays a list of its own
 // in the order of the program; after each instruction its head follows as soon as all that it depends on has been
 // listed. As all stages keep that order, stages that meet in two all-reduces meet in them in one order.
-#include "lancet/schedule/pipeline_order.h"
+#include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,7 +11,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/turns.h"
+#include "lancet/schedule/overlap.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

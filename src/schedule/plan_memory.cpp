@@ -10,10 +10,9 @@
 #include <numeric>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/step_border.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/turns.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

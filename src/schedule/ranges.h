@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lancet/schedule/step.h"
-#include "partition/choose_ranges.h"
+#include "partition/split_facts.h"
 
 namespace lancet::schedule {
 

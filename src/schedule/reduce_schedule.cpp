@@ -11,7 +11,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/overlap.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

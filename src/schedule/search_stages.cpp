@@ -15,7 +15,7 @@
 // from being occupied. It therefore needs the computation that has ended last when it starts. What is computed again
 // could run right after the forward pass, and free nothing. It needs what its backward pass computes before it, or the
 // gradient that this pass begins with, so that it may run beside an all-to-all.
-#include "lancet/schedule/search_stages.h"
+#include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
 #include <numeric>
@@ -28,7 +28,6 @@
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/stage_graph.h"
 #include "orders.h"
 #include "reorder.h"
 

@@ -3,10 +3,9 @@
 // layer have the same number of parts.
 #include <algorithm>
 
-#include "expert_ranges.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
+#include "layer_cuts.h"
 #include "orders.h"
 #include "pipelines.h"
 #include "split_search.h"

@@ -10,7 +10,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/schedule/candidate.h"
-#include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/partition/cut.h"
 #include "list_schedule.h"
 #include "ranges.h"
 

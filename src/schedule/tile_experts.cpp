@@ -12,10 +12,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "expert_ranges.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
+#include "layer_cuts.h"
 #include "split_search.h"
 
 namespace lancet::schedule {

@@ -6,8 +6,8 @@
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
-#include "rank_resources.h"
-#include "step_speed.h"
+#include "run_state.h"
+#include "step_tally.h"
 #include "trainer_memory.h"
 
 namespace lancet::train {

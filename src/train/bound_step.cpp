@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/step_border.h"
 
 namespace lancet::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lancet/runtime/executor.h"
-#include "layer_outputs.h"
+#include "run_records.h"
 
 namespace lancet::train {
 

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
+#include "lancet/base/clock.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/base/median.h"
-#include "lancet/comm/agree.h"
-#include "lancet/ir/print.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ir/plan.h"
 #include "lancet/run/run_folder.h"
 #include "lancet/train/trainer.h"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "lancet/comm/agree.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/micro_batches.h"
 

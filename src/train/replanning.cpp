@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 
 namespace lancet::train {
 namespace {

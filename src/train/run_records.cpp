@@ -3,11 +3,11 @@
 #include <cmath>
 #include <utility>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/comm/agree.h"
-#include "lancet/ir/stage_path.h"
+#include "lancet/comm/collect.h"
+#include "lancet/ir/plan.h"
 
 namespace lancet::train {
 

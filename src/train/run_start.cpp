@@ -7,7 +7,7 @@
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/checkpoint_tensors.h"
 

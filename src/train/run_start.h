@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "run_state.h"
-#include "stop_reason.h"
 
 namespace lancet::train {
 

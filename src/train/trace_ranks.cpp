@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lancet/runtime/trace.h"
+#include "lancet/runtime/executor.h"
 
 namespace lancet::train {
 namespace {

@@ -18,14 +18,14 @@
 #include <optional>
 
 #include "lancet/base/log.h"
-#include "lancet/comm/agree.h"
-#include "lancet/run/mirrored_world.h"
+#include "lancet/comm/collect.h"
 #include "lancet/run/resume_point.h"
+#include "lancet/run/stream_communicators.h"
 #include "lancet/train/trainer.h"
 #include "run_records.h"
 #include "run_saving.h"
 #include "run_start.h"
-#include "stop_reason.h"
+#include "run_state.h"
 
 namespace lancet::train {
 namespace {

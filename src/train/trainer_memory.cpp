@@ -7,10 +7,10 @@
 #include <new>
 
 #include "lancet/backend/cpu/matmul.h"
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/saver.h"
-#include "lancet/runtime/workspace.h"
+#include "lancet/runtime/executor.h"
 
 namespace lancet::train {
 namespace {

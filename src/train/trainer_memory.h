@@ -5,12 +5,11 @@
 
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
-#include "lancet/run/memory.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/run_plans.h"
 #include "lancet/runtime/block.h"
 #include "lancet/runtime/tensor_store.h"
-#include "rank_resources.h"
+#include "run_state.h"
 
 namespace lancet::train {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/copy_table.h"
-#include "lancet/backend/copy_list.h"
+#include "lancet/backend/device.h"
 
 namespace lancet::backend {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lancet/backend/paced_stream.h"
+#include "lancet/backend/device.h"
 
 namespace lancet::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <string>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "temporary_folder.h"
 
 namespace lancet {

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "lancet/base/dtype.h"
-#include "lancet/base/duration.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/random.h"
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
+#include "lancet/base/shown.h"
 
 namespace lancet {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <sstream>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/planner/planner.h"
 #include "program.h"
 #include "temporary_folder.h"

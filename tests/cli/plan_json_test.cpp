@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_hardware.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/ir/plan.h"
 #include "program.h"
 #include "text.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "cli/support.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/ir/plan.h"
 #include "program.h"
 #include "text.h"

@@ -3,10 +3,9 @@
 
 #include "cli/support.h"
 #include "declared_profile.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/ir/plan.h"
-#include "lancet/ir/print.h"
 #include "lancet/planner/planner.h"
 #include "lancet/report/communication.h"
 #include "program.h"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "cli/support.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
 #include "lancet/checkpoint/manifest.h"
 #include "lancet/data/tokenizer.h"

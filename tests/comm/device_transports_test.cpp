@@ -11,7 +11,7 @@
 
 #include "comm/device/mirror.h"
 #include "doubles/host_queue.h"
-#include "lancet/comm/device_transports.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/comm/mirrored.h"
 
 using namespace lancet;

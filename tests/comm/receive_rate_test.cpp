@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "comm/mpi/receive_rate.h"
+#include "comm/mpi/progress.h"
 
 namespace lancet::comm::mpi {
 

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "lancet/cost/costs.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
 using namespace lancet;

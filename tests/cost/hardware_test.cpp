@@ -1,13 +1,12 @@
 // A declared machine: the required content of its file, and the results of its formulas, computed by hand.
 #include "lancet/cost/hardware.h"
-#include "lancet/base/shipped_files.h"
+#include "lancet/base/files.h"
 
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
-#include "lancet/base/atomic_file.h"
 #include "lancet/cost/slowest_costs.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "temporary_folder.h"
 #include "text.h"
 

@@ -1,5 +1,5 @@
 // How many ranks of a group share a host.
-#include "lancet/cost/layout.h"
+#include "lancet/cost/costs.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/cost/profile.h"
 #include "program.h"
 #include "text.h"

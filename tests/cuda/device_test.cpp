@@ -3,10 +3,10 @@
 #include <chrono>
 #include <future>
 
-#include "lancet/backend/paced_stream.h"
+#include "lancet/backend/device.h"
 #include "module.h"
 #include "runtime/backlog.h"
-#include "runtime/stream_crossing.h"
+#include "runtime/stream_threads.h"
 
 namespace lancet {
 namespace {

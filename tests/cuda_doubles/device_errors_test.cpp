@@ -7,8 +7,7 @@
 #include "fake_runtime.h"
 #include "lancet/backend/cuda/device.h"
 #include "lancet/backend/cuda/kernel_list.h"
-#include "lancet/backend/flag_wait.h"
-#include "lancet/backend/paced_stream.h"
+#include "lancet/backend/device.h"
 #include "log_capture.h"
 
 using namespace lancet;

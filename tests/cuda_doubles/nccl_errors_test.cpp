@@ -6,7 +6,7 @@
 #include "doubles/host_queue.h"
 #include "fake_nccl.h"
 #include "fake_runtime.h"
-#include "lancet/comm/device_transports.h"
+#include "lancet/comm/device_communicator.h"
 
 using namespace lancet;
 using test::fake_nccl;

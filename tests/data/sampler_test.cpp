@@ -1,4 +1,4 @@
-#include "lancet/data/sampler.h"
+#include "lancet/data/batches.h"
 
 #include <algorithm>
 #include <numeric>

@@ -15,8 +15,8 @@
 
 #include "declared_costs.h"
 #include "lancet/ir/groups.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/plan.h"
+#include "lancet/ir/program.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/runtime/executor.h"
 #include "ops/device/emulated_kernels.h"

@@ -17,7 +17,7 @@
 
 #include "doubles/device_traits.h"
 #include "lancet/backend/cpu/buffer.h"
-#include "lancet/backend/paced_stream.h"
+#include "lancet/backend/device.h"
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
 

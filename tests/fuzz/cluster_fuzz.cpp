@@ -3,7 +3,7 @@
 
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
-#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
 
 using namespace lancet;
 

@@ -5,8 +5,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"
-#include "models/files.h"
-#include "models/names.h"
+#include "models/config.h"
 
 using namespace lancet;
 

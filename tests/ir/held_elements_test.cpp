@@ -1,5 +1,5 @@
 // The elements that ranks hold, against an oracle that asks for each element of a tensor.
-#include "lancet/ir/held_elements.h"
+#include "lancet/ir/sharding.h"
 
 #include <algorithm>
 #include <numeric>

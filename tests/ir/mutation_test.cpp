@@ -2,7 +2,7 @@
 // exception.
 #include <random>
 
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 #include "support.h"
 
 using namespace lancet;

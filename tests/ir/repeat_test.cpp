@@ -1,10 +1,8 @@
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/plan.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/verify.h"
 
 namespace lancet {
 namespace {

@@ -1,10 +1,8 @@
 // Programs that list instructions of the step before: text, what verify() refuses, and the lives of their memory.
-#include "lancet/ir/step_border.h"
-
 #include "lancet/ir/dependencies.h"
+
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/plan.h"
-#include "lancet/ir/verify.h"
 #include "support.h"
 
 using namespace lancet;

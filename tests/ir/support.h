@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "lancet/ir/plan.h"
-#include "lancet/ir/print.h"
 
 namespace lancet::test {
 

@@ -1,6 +1,6 @@
 // Plans of several ranks run together: what ends, what deadlocks, what does not match.
-#include "lancet/ir/verify_ranks.h"
 #include "ir/support.h"
+#include "lancet/ir/plan.h"
 
 using namespace lancet;
 using Catch::Matchers::Equals;

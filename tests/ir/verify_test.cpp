@@ -1,5 +1,5 @@
 // Tests of verify() with planted faults: each text is sound except for one fault.
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 
 #include "lancet/ir/groups.h"
 #include "support.h"

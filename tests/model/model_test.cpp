@@ -2,7 +2,7 @@
 #include <map>
 
 #include "golden/golden.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/model/capacity.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"

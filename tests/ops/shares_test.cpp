@@ -1,7 +1,7 @@
 // What a partition row makes of an instruction's attributes and types.
 #include <catch2/catch.hpp>
 
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
 using namespace lancet;

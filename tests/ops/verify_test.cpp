@@ -1,7 +1,7 @@
 // ops::verify checks each instruction against its op: types, the stream, in-place updates.
 #include <catch2/catch.hpp>
 
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet {

@@ -1,5 +1,5 @@
 // The cut of the model into chunks, held against all cuts there are.
-#include "lancet/passes/balanced_chunks.h"
+#include "lancet/passes/stages.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
 using namespace lancet;

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "lancet/base/check.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 

@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "lancet/ir/block.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/micro_batches.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
 using namespace lancet;

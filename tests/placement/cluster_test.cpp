@@ -1,4 +1,4 @@
-#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "lancet/placement/coarsen.h"
+#include "lancet/placement/graph.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,6 @@
 #include <iterator>
 
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/placement/coarsen.h"
 #include "lancet/placement/linear_solver.h"
 #include "lancet/placement/milp.h"
 #include "lancet/placement/solvers.h"

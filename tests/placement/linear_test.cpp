@@ -3,7 +3,6 @@
 #include <cmath>
 #include <random>
 
-#include "lancet/placement/linear_model.h"
 #include "lancet/placement/linear_solver.h"
 
 namespace lancet::placement::test {

@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "lancet/placement/linear_solver.h"
+#include "lancet/placement/problem.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
-#include "lancet/placement/violations.h"
 #include "placement/brute_force.h"
 #include "placement/milp_model.h"
 #include "placement/milp_windows.h"

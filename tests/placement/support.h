@@ -7,7 +7,6 @@
 
 #include "lancet/placement/problem.h"
 #include "lancet/placement/timetable.h"
-#include "lancet/placement/violations.h"
 
 namespace lancet::placement::test {
 

@@ -1,5 +1,5 @@
 // Each rule of a placement broken, one by one.
-#include "lancet/placement/violations.h"
+#include "lancet/placement/problem.h"
 
 #include <functional>
 

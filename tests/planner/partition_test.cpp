@@ -11,7 +11,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "schedule/list_schedule.h"
-#include "schedule/partition/choose_ranges.h"
+#include "schedule/partition/split_facts.h"
 #include "schedule/ranges.h"
 #include "steps/models.h"
 

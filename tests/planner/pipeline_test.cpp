@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/print.h"
-#include "planner/pipeline.h"
+#include "lancet/ir/plan.h"
+#include "planner/steps.h"
 
 using namespace lancet;
 

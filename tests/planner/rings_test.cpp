@@ -9,15 +9,14 @@
 #include "declared_costs.h"
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/verify.h"
-#include "lancet/ir/verify_ranks.h"
+#include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "passes/against_logical.h"
 #include "planner/planned_ranks.h"
 #include "schedule/ring_shards/ring_rewrite.h"
-#include "schedule/ring_shards/ring_times.h"
+#include "schedule/ring_shards/rings.h"
 #include "small_model.h"
 
 using namespace lancet;

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "declared_costs.h"
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"

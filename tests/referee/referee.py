@@ -81,7 +81,7 @@ def loss_cases():
     return {
         "one rank": (1, ["overlap.policy=sequential"]),
         "lancet": (2, ["overlap.policy=lancet"]),
-        "lancet, bf16": (2, ["overlap.policy=lancet", "train.dtype=bf16"]),
+        "flowmoe, bf16": (2, ["overlap.policy=flowmoe", "train.dtype=bf16"]),
         "flowmoe, top-2, no drops": (2, ["overlap.policy=flowmoe", two, "model.router=top_k",
                                          "model.capacity_factor=null"]),
         "tutel, gshard": (2, ["overlap.policy=tutel", two, "model.router=gshard"]),

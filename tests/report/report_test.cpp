@@ -10,12 +10,9 @@
 
 #include "lancet/base/json.h"
 #include "log_capture.h"
-#include "report/config_text.h"
-#include "report/memory.h"
 #include "report/metrics.h"
 #include "report/pages.h"
 #include "report/plan_summary.h"
-#include "report/series.h"
 #include "report/timeline.h"
 #include "temporary_folder.h"
 #include "text.h"

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "lancet/base/random.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/run/saver.h"
 #include "temporary_folder.h"
 

@@ -1,5 +1,5 @@
 // TensorBoard event files on a full disk, and their checksum. tests/run/event_file_test.py decodes them.
-#include "lancet/run/event_file.h"
+#include "lancet/run/metrics.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "declared_profile.h"
-#include "lancet/ir/verify.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ir/plan.h"
+#include "lancet/ops/peer_parts.h"
 #include "lancet/planner/planner.h"
 #include "lancet/run/planned_step.h"
 #include "small_model.h"

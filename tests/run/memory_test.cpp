@@ -1,5 +1,5 @@
 // Free memory: the minimum of the limits of the host and the control groups.
-#include "lancet/run/memory.h"
+#include "lancet/run/rank_device.h"
 
 #include <catch2/catch.hpp>
 

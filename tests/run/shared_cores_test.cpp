@@ -1,4 +1,4 @@
-#include "lancet/run/shared_cores.h"
+#include "lancet/run/rank_device.h"
 
 #include <catch2/catch.hpp>
 

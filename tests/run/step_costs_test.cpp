@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/run_plans.h"
 #include "log_capture.h"

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 
 using namespace lancet;
 using ir::Axis;

@@ -5,7 +5,7 @@
 #include "declared_hardware.h"
 #include "host_accelerator.h"
 #include "lancet/ir/groups.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "support.h"
 
 using namespace lancet;

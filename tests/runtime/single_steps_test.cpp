@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "runtime/bound_plan.h"
-#include "runtime/stream_watch.h"
+#include "runtime/step_failure.h"
 
 namespace lancet::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // Busy, exposed and hidden time of spans made by hand.
-#include "runtime/step_times.h"
+#include "runtime/device_times.h"
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // The trace of a plan and spans that are made by hand.
-#include "lancet/runtime/trace.h"
+#include "lancet/runtime/executor.h"
 #include "text.h"
 
 #include <catch2/catch.hpp>

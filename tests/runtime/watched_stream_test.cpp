@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "doubles/host_queue.h"
-#include "lancet/backend/flag_wait.h"
+#include "lancet/backend/device.h"
 
 using namespace std::chrono_literals;
 

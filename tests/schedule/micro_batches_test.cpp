@@ -1,11 +1,10 @@
 // The schedule of several micro batches from that of one: text in, text out.
-#include "lancet/schedule/micro_batches.h"
+#include "lancet/schedule/overlap.h"
 
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 #include "lancet/schedule/plan_memory.h"
 
 using namespace lancet;

@@ -1,15 +1,13 @@
 // Orders of pipeline stages, and their bubbles against the formulas of the papers.
-#include "lancet/schedule/pipeline_order.h"
+#include "lancet/schedule/stage_graph.h"
 
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/verify_ranks.h"
-#include "lancet/schedule/micro_batches.h"
+#include "lancet/ir/plan.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/simulate_stages.h"
 
 using namespace lancet;
 

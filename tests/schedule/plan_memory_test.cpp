@@ -4,8 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 
 using namespace lancet;
 

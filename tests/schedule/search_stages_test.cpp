@@ -1,5 +1,5 @@
 // List schedules of all stages, and the bound that no order goes below, against an enumeration of all orders.
-#include "lancet/schedule/search_stages.h"
+#include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,11 +7,9 @@
 #include <numeric>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/print.h"
-#include "lancet/ir/verify_ranks.h"
-#include "lancet/schedule/micro_batches.h"
+#include "lancet/ir/plan.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/stage_graph.h"
 
 using namespace lancet;
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lancet/ir/dependencies.h"
-#include "lancet/ir/verify.h"
+#include "lancet/ir/plan.h"
 #include "schedule/orders.h"
 #include "steps/support.h"
 

@@ -1,8 +1,8 @@
 // Chunks of reduce-scatters: every element of a rank's shards is summed once, for any chunks, and the plan is sound.
 #include "lancet/base/flat_shard.h"
 #include "lancet/ir/dependencies.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/reduce_schedule.h"
 #include "schedule/reorder.h"
 #include "steps/fake_costs.h"
 #include "steps/models.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 

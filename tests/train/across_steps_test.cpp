@@ -7,10 +7,10 @@
 
 #include "declared_costs.h"
 #include "host_accelerator.h"
-#include "lancet/base/atomic_file.h"
-#include "lancet/ir/step_border.h"
-#include "lancet/ir/verify.h"
-#include "lancet/planner/plan_file.h"
+#include "lancet/base/files.h"
+#include "lancet/ir/dependencies.h"
+#include "lancet/ir/plan.h"
+#include "lancet/planner/from_config.h"
 #include "log_capture.h"
 #include "train/runs.h"
 

@@ -5,9 +5,8 @@
 
 #include "costs_of_rings.h"
 #include "in_memory.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/planner/plan_file.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
 

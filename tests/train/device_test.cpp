@@ -5,7 +5,7 @@
 
 #include "declared_costs.h"
 #include "host_accelerator.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/step_costs.h"

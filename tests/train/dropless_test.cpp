@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "declared_costs.h"
-#include "lancet/ir/repeat.h"
+#include "lancet/ir/program.h"
 #include "lancet/planner/planner.h"
 #include "routers.h"
 #include "temporary_folder.h"

@@ -23,7 +23,7 @@
 #include "lancet/models/loaded_model.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/model_folder.h"
-#include "models/values.h"
+#include "models/config.h"
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/hugging_face_files.h"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
-#include "lancet/ir/verify_ranks.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
 #include "train/meshes.h"

@@ -7,7 +7,7 @@
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/ir/plan.h"
 #include "lancet/models/loaded_model.h"
-#include "lancet/planner/plan_file.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/run/planned_step.h"
 #include "lancet/run/step_costs.h"
 #include "temporary_folder.h"

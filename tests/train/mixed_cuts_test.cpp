@@ -7,9 +7,8 @@
 
 #include "declared_costs.h"
 #include "lancet/cost/costs.h"
-#include "lancet/ir/print.h"
+#include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/planner/plan_file.h"
 #include "lancet/schedule/candidate.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"

@@ -1,5 +1,5 @@
 // Plan files: round trips, and refusal of plans that do not fit or that an edit broke.
-#include "lancet/planner/plan_file.h"
+#include "lancet/planner/from_config.h"
 #include "lancet/run/planned_step.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "declared_profile.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "temporary_folder.h"

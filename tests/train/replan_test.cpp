@@ -6,7 +6,7 @@
 
 #include "declared_costs.h"
 #include "declared_hardware.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/cost/hardware.h"
 #include "text.h"
 #include "train/runs.h"

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "lancet/comm/agree.h"
+#include "lancet/comm/collect.h"
 #include "lancet/run/metrics.h"
 #include "lancet/train/learning_rate.h"
 #include "text.h"

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/run/model_folder.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "faulty_file_system.h"
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 #include "lancet/data/tokenizer.h"
 #include "log_capture.h"
 #include "temporary_folder.h"

@@ -1,5 +1,5 @@
 // Work of one rank that takes longer than the timeout of the other ranks.
-#include "lancet/run/turns.h"
+#include "lancet/run/stream_communicators.h"
 
 #include <array>
 #include <atomic>

@@ -6,11 +6,15 @@
 // Threading: one thread at a time uses a stream; different streams are used from different threads at once.
 // Errors: a lost device, a refusal by the driver, a lack of memory; the message names the request.
 #pragma once
+
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -123,5 +127,48 @@ class Device {
  private:
   std::vector<std::unique_ptr<Stream>> shared_;
 };
+
+// The wait of a host thread for a flag that a device stream sets.
+
+// Blocks the stream's thread until the flag is set; an error of stream.watch() ends the wait and is returned. The
+// device may idle until the thread continues, so it first spins for as long as short work takes: a sleep lasts some
+// 70 us.
+inline Status wait_for_flag(Flag* flag, Stream& stream) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds spin(200), pause(20);
+  const auto start = Clock::now();
+  while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0) {
+    if (Clock::now() - start < spin) continue;
+    std::this_thread::sleep_for(pause);
+    LANCET_TRY(stream.watch());
+  }
+  return {};
+}
+
+// Interface of streams that emulate a network: a delay that counts from an earlier point of the stream, so that the
+// copies of an emulated message are part of its duration.
+
+class PacedStream {
+ public:
+  virtual ~PacedStream() = default;
+  virtual Status mark() = 0;  // records the time at which the stream reaches this point
+  // Keeps the stream busy until this time after the last mark; does nothing if it has passed already.
+  virtual Status delay_from_mark(double milliseconds) = 0;
+};
+
+// Lists of copies for Stream::copy_all().
+
+// Appends a copy. One whose source and target both begin where those of the last copy end lengthens that copy.
+inline void append_copy(std::vector<Copy>& copies, const Copy& next) {
+  if (next.bytes == 0) return;
+  if (!copies.empty()) {
+    Copy& last = copies.back();
+    if (last.to + last.bytes == next.to && last.from + last.bytes == next.from) {
+      last.bytes += next.bytes;
+      return;
+    }
+  }
+  copies.push_back(next);
+}
 
 }  // namespace lancet::backend

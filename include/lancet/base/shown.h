@@ -1,8 +1,11 @@
 // Formats texts, values from files, and numbers for one-line errors.
 #pragma once
+
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lancet {
 
@@ -32,5 +35,27 @@ std::string shown(const Json& value);
 
 // The value with a NaN's sign removed, so that it prints as "nan", never as "-nan".
 inline double unsigned_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }
+
+// Levenshtein distance, with which errors find the known word nearest to an unknown one.
+
+// The fewest insertions, deletions and replacements of a character that turn `a` into `b`.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+// Formats a duration for people.
+
+std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
 }  // namespace lancet

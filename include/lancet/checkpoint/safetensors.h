@@ -15,7 +15,6 @@
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
 #include "lancet/checkpoint/file_system.h"
-#include "lancet/checkpoint/input_file.h"
 
 namespace lancet::checkpoint {
 

@@ -3,8 +3,10 @@
 // Threading, order and broken communicators are as in communicator.h. A call may block its caller (not the stream's
 // earlier work), as the staged transport does; it never waits for work that is queued later.
 #pragma once
+
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -62,5 +64,23 @@ class DeviceCommunicator {
 // with code 5.
 void abort_all(std::span<DeviceCommunicator* const> communicators, const std::string& why,
                std::chrono::milliseconds most = std::chrono::seconds(20));
+
+// The transports of DeviceCommunicator. Each function makes the communicator of one stream from that stream's host
+// communicator; it is collective, and called in the same order on all ranks.
+
+struct DeviceStream {
+  backend::Device* device = nullptr;
+  Communicator* host = nullptr;  // over the same ranks; outlives the result
+  int max_ctas = 0;              // thread blocks that a collective may use; 0: the library chooses
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);
+};
+
+// "mpi": through page-locked host memory and the stream's host communicator.
+Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream);
+// "mirrored": calls last as long as on a declared network. Config error: stream.host is not of a mirrored world
+// (mirrored.h).
+Result<std::unique_ptr<DeviceCommunicator>> make_mirrored(const DeviceStream& stream);
+// "nccl": of the CUDA plugin. Config error: built without NCCL.
+Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream);
 
 }  // namespace lancet::comm

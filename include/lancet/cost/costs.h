@@ -1,12 +1,15 @@
 // The planner's interface to the costs of instructions and communication (Lancet, sections 3 and 5.1). The numbers come
 // from a measured profile (profile.h) or from a declared machine (hardware.h); the code contains no guesses.
 #pragma once
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -137,5 +140,29 @@ double share_of_all_reduce(const ir::Instruction& instruction);
 // copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. Error (ExitCode::config): the costs
 // lack an op; the message names the first such key and how many there are.
 Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program);
+
+// Which ranks share a host.
+
+// The hosts of `ranks` ranks that fill one host after the other, `local_ranks` each.
+int hosts_of(int ranks, int local_ranks);
+
+// Ranks on hosts, each with the same number of ranks (the last may have fewer).
+struct Layout {
+  int ranks = 1, hosts = 1;
+  ir::Mesh mesh = {};  // of these ranks, if Programs on them name its groups
+  int beside = 1;      // of a group of ranks: the groups that share a host's NICs, all of which send at once
+  bool even = true;    // false: hosts have unlike numbers of ranks, and on_host() is their mean, rounded up
+  int on_host() const { return (ranks + hosts - 1) / hosts; }
+  // The number of ranks of a group of these axes (of all ranks if there are none) on each host that it has ranks on, by
+  // which the parts of all-to-alls tell hosts apart. It is 1, and hosts are not told apart, if a group has all its
+  // ranks on one host, or if the hosts have unlike numbers of a group's ranks.
+  int ranks_sharing_host(ir::Axes axes = {}) const;
+  // The first and the last host on which the mesh's pipeline stage has ranks.
+  std::pair<int, int> hosts_of_stage(int stage) const;
+  // The group of these axes that rank 0 is in; all ranks if there are no axes.
+  Layout group(ir::Axes axes) const;
+  // A group of these ranks, beside which groups like it have the other ranks.
+  Layout group(std::span<const int> members) const;
+};
 
 }  // namespace lancet::cost

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lancet/cost/costs.h"
-#include "lancet/cost/layout.h"
 #include "lancet/cost/profile.h"
 
 namespace lancet::cost {

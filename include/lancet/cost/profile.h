@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lancet/cost/costs.h"
-#include "lancet/cost/layout.h"
 
 namespace lancet::cost {
 

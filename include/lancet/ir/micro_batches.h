@@ -8,14 +8,33 @@
 // Each micro batch has inputs, activations and outputs of its own. Parameters and states are the step's, and so are
 // the sums of gradients: each micro batch adds onto those of the micro batches before it.
 #pragma once
+
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "lancet/ir/micro_batch_name.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ir {
+
+// Names that say which micro batch of a step something is of: "tokens@2" is of the third, as the first one is 0 and
+// adds nothing to a name. "schedule@-1" is of the step before (step_border.h).
+
+// The number of what belongs to the end of the step before.
+inline constexpr std::int32_t step_before = -1;
+
+// "tokens", 2 -> "tokens@2"
+std::string of_micro_batch(std::string_view name, std::int32_t micro_batch);
+
+// The same read back: "tokens@2" -> {"tokens", 2}. A text that does not end in @ and -1 or a number from 1
+// on is all name.
+struct OfMicroBatch {
+  std::string_view name;
+  std::int32_t micro_batch = 0;
+};
+OfMicroBatch parse_micro_batch(std::string_view text);
 
 // The place of an instruction in the model, with its micro batch, for people: "h.1.attn.c_attn@1".
 inline std::string place_of(const Instruction& at) { return of_micro_batch(at.label, at.micro_batch); }
@@ -28,5 +47,10 @@ std::int32_t micro_batches(const Program& program);
 // Per instruction, true for what closes a step: updates, and the sums over the ranks that they read. It is done once a
 // step, after all micro batches, while the sums of what a micro batch reports belong to the micro batch.
 std::vector<bool> closes_step(const Program& program);
+
+// The block of the model that an instruction belongs to, as its label says: 3 of "h.3.attn.c_attn".
+
+// None for a label outside of the blocks, such as that of the embedding or of the head.
+std::optional<std::int32_t> block_of(std::string_view label);
 
 }  // namespace lancet::ir

@@ -1,11 +1,17 @@
 // The Plan: a Program that also has, for every instruction, the instructions of other streams that it waits for, the
 // arena offsets of its results, and its predicted start and end. The planner hands it to the runtime as text.
 #pragma once
+
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
 
 namespace lancet::ir {
@@ -34,5 +40,55 @@ Result<Plan> parse_plan(std::string_view text);
 // that share bytes although no such path orders all accesses to one before those to the other. Paths consist of stream
 // order and waits; program order does not count across streams.
 Status verify(const Plan& plan);
+
+// Programs as text: parse(print(p)) is p, and print(parse(t)) is t, except that print() omits views that nothing names.
+
+std::string print(const Program& program);
+std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
+std::string print(const Tensor& named);  // the line that declares an input, parameter or state, without the newline
+// Errors (exit code 2) name the line and what was expected there.
+Result<Program> parse(std::string_view text);
+
+// Checks that a Program is structurally sound, independent of its ops: every value is made once and before its use, a
+// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again,
+// shardings fit the shapes, outputs exist, and what the step before has left may run beside this one (step_border.h).
+// verify() of ops/catalogue.h checks types.
+
+// Errors (ExitCode::internal) name the tensor and the instruction.
+Status verify(const Program& program);
+
+// Checks that the plans of all ranks can run together: no rank waits for ever for another one, and ranks that meet in a
+// collective call the same one.
+
+// plans[r] is that of rank r of the mesh; ranks may share a plan. A stream runs its instructions in order, each after
+// the instructions that it waits for. An instruction of a communication stream is a collective of the ranks that its
+// attribute `axes` names, of all ranks without it: it ends once all of them are in it. An instruction of a stream
+// between stages is one end of a message to or from the neighbour's: it ends once both are in it. Errors
+// (ExitCode::internal), in one line: ranks of a group that meet in different instructions (op, or bytes of a result);
+// messages between stages whose ends differ in bytes, or that have no other end; ranks that wait for one another, with
+// the instruction in which each of them waits.
+Status verify_ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh);
+
+// An instruction of a rank, with the number of results that the instructions of all ranks before it have; those that
+// meet have the same number.
+struct PlacedInstruction {
+  InstructionId instruction;
+  std::int64_t place = 0;
+};
+
+// By rank, an order in which each can run its plan one instruction after the other, whatever the stream: none waits for
+// ever for another one. What an instruction needs, on whatever rank, has a smaller place. Errors: those of
+// verify_ranks().
+Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
+                                                                   const ir::Mesh& mesh);
+
+// Where the plans of pipeline stages are kept.
+
+// The file of a pipeline stage's plan beside that of the first stage: "plan.ir", 1 -> "plan.stage1.ir"; of stage 0 the
+// path itself.
+std::filesystem::path stage_path(const std::filesystem::path& path, std::size_t stage);
+
+// Writes the plans of the stages after the first one beside `path`. stages: all of them; none of a plan without stages.
+Status write_later_stages(const std::filesystem::path& path, std::span<const Plan> stages);
 
 }  // namespace lancet::ir

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lancet/ir/held_elements.h"
+#include "lancet/ir/sharding.h"
 #include "lancet/model/gpt2_moe.h"
 
 namespace lancet::model {

@@ -1,6 +1,8 @@
 // How the ranks of an all-to-all are divided among its parts, by which of them send to each other.
 #pragma once
+
 #include <cstdint>
+#include <string_view>
 
 #include "lancet/base/hd.h"
 #include "lancet/ir/program.h"
@@ -49,6 +51,18 @@ inline PeerParts peer_parts(const ir::Attributes& attributes) {
   const std::int64_t ranks = attributes.integer("ranks"), parts = attributes.integer("parts");
   if (attributes.has("host")) return {ranks, parts, attributes.integer("host"), true};
   return {ranks, parts, parts > 0 ? ranks / parts : 0, false};
+}
+
+// Steps of the rings that take the place of collectives (permute_shards in src/ops/collective): an instruction's
+// attribute of is the collective's op, shift is how many places on the rank is from which a tensor comes.
+
+inline constexpr std::string_view ring_of = "of", ring_shift = "shift";
+
+inline bool is_ring_step(const ir::Instruction& at) { return at.attributes.has(ring_shift); }
+
+// The op of the collective that the instruction is, or of whose ring it is a step.
+inline const std::string& collective_of(const ir::Instruction& at) {
+  return is_ring_step(at) ? at.attributes.text(ring_of) : at.op;
 }
 
 }  // namespace lancet::ops

@@ -9,7 +9,7 @@
 
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
-#include "lancet/placement/cluster.h"
+#include "lancet/placement/problem.h"
 
 namespace lancet::placement {
 

@@ -1,15 +1,17 @@
 // Turns a config into plans: of training steps, of forward passes and of decoding.
 #pragma once
+
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
-#include "lancet/planner/stage_plans.h"
 
 namespace lancet::planner {
 
@@ -74,5 +76,16 @@ Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& m
 // The same for the plans of `count` pipeline stages. Every rank gets all of them.
 Result<std::vector<ir::Plan>> share_plans(comm::Communicator& world, Result<std::vector<ir::Plan>> mine,
                                           std::size_t count);
+
+// Reads a plan file that a user names, in the format that `lancet plan --out` and runs write.
+
+// Returns a plan that is sound and is of this config's training step: it has the same model, optimizer, ranks, build,
+// parameters, states, inputs, outputs and instructions. Config errors name the file and the difference, or the unsound
+// instruction.
+Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks);
+
+// The same, collective: all ranks must bring the same file. An error of any rank is returned on all.
+Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
+                                comm::Communicator& world);
 
 }  // namespace lancet::planner

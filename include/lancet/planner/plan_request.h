@@ -1,5 +1,7 @@
 // What a plan is asked for, and what is said of the plan that was made.
 #pragma once
+
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,11 +10,19 @@
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
 #include "lancet/passes/passes.h"
-#include "lancet/planner/pass_run.h"
 #include "lancet/schedule/bounds.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::planner {
+
+// The record of one pass of the pipeline that made a plan.
+
+struct PassRun {
+  std::string name;
+  double ms = 0;                 // duration of the pass
+  std::size_t instructions = 0;  // of its result
+  std::string text;              // its result, printed; empty unless PlanRequest::keep_texts
+};
 
 struct PlanRequest {
   config::Overlap overlap = {};        // the policy and its settings

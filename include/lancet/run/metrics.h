@@ -1,15 +1,35 @@
 // The measurements of one step, the step line of the log, and metrics.jsonl, which holds a record for each step.
 #pragma once
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "lancet/base/files.h"
 #include "lancet/base/result.h"
-#include "lancet/run/append_file.h"
 
 namespace lancet::run {
+
+// AppendFile: a file of whole records. A record that a full disk cuts short is removed again.
+
+class AppendFile {
+ public:
+  // bytes: of the records that the file holds already.
+  AppendFile(std::filesystem::path path, Descriptor file, std::int64_t bytes = 0)
+      : path_(std::move(path)), file_(std::move(file)), bytes_(bytes) {}
+  // Data error on a full disk: "cannot write <what> to PATH: ...". unit: the word for a record, if even its removal
+  // fails.
+  Status append(std::string_view record, std::string_view what, std::string_view unit);
+
+ private:
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::int64_t bytes_;
+};
 
 struct StepRecord {
   std::int64_t step = 0;           // 1 is the first
@@ -95,6 +115,34 @@ class MetricsFile {
   Status append(const std::string& line, std::int64_t step);
   AppendFile file_;
   bool has_held_out_ = false;
+};
+
+// A TensorBoard event file, which holds the scalars of each step. The format is TensorFlow's: records framed by length
+// and CRC-32C (TFRecord), each a protocol buffer `Event`.
+
+struct Scalar {
+  std::string tag;  // "train/loss": TensorBoard groups tags by the text before the slash
+  double value = 0;
+};
+
+// The numbers of a record that are set, and those of the layers under "layers/...".
+std::vector<Scalar> scalars(const StepRecord& record, std::span<const LayerLoad> layers);
+
+// Castagnoli's CRC, which TFRecord uses, before masking.
+std::uint32_t crc32c(std::string_view bytes);
+
+class EventFile {
+ public:
+  // Creates events.out.tfevents.<second>.<host>.<process> in `folder`. resumed: the step after which the run resumes;
+  // TensorBoard then ignores later steps in earlier files. Data error: the file cannot be created.
+  static Result<EventFile> create(const std::filesystem::path& folder, std::optional<std::int64_t> resumed = {});
+  // Appends one event. Data error on a full disk.
+  Status write(std::int64_t step, std::span<const Scalar> scalars);
+
+ private:
+  explicit EventFile(AppendFile file) : file_(std::move(file)) {}
+  Status append(std::string_view event);
+  AppendFile file_;
 };
 
 }  // namespace lancet::run

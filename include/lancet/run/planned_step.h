@@ -10,7 +10,6 @@
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
-#include "lancet/planner/stage_plans.h"
 
 namespace lancet::run {
 

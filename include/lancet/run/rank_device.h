@@ -1,12 +1,19 @@
 // Opens the GPU that a rank trains on and makes its communicators.
 #pragma once
+
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string_view>
 
+#include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/comm/launch.h"
 #include "lancet/config/config.h"
 #include "lancet/runtime/accelerator.h"
+#include "lancet/runtime/emulated_device.h"
 
 namespace lancet::run {
 
@@ -40,5 +47,40 @@ std::string describe_all_to_alls(const config::Config& config);
 Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
                                                                            runtime::Accelerator& accelerator,
                                                                            comm::Communicator& host);
+
+// Opens the emulated device of a rank.
+
+// The device that a rank of config.device = emulated opens, without a world. Config errors: of the hardware file, of
+// the routing, more ranks on a host than a node of that hardware has devices.
+Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
+                                                                      const cost::Layout& ranks_on_hosts, int rank);
+
+// Null unless config.device is emulated. Collective. Config errors: those of make_emulated_device, the same on all
+// ranks.
+Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,
+                                                                      comm::Communicator& world, int local_ranks);
+
+// Finds ranks that compute on the same cores.
+
+struct SharedCores {
+  int threads = 0, cores = 0;
+  bool crowded() const { return threads > cores; }
+};
+
+// Collective: of the sets of cores that ranks may run on, the one with the most threads a core. threads: of this rank.
+// Ranks share a set if they run under the same kernel with the same affinity, whatever their hosts are called.
+Result<SharedCores> shared_cores(comm::Communicator& world, int threads);
+
+// Reports the memory that this process uses and the memory that is still available to it.
+
+std::int64_t resident_bytes();  // of this process, at present
+
+// Bytes that this process can still allocate: the host's free memory, or less if a control group (cgroup v1 or v2: a
+// container, a batch system's job) allows less. Empty if the system does not report it. root: for tests.
+std::optional<std::int64_t> available_bytes(const std::filesystem::path& root = "/");
+
+// Config error: a rank, one of local_ranks on this host, needs more bytes than its share of the available memory.
+// what: "the weights".
+Status check_memory(std::int64_t needed, int local_ranks, std::string_view what);
 
 }  // namespace lancet::run

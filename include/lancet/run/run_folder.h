@@ -8,12 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "lancet/base/descriptor.h"
+#include "lancet/base/files.h"
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/file_system.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
-#include "lancet/run/event_file.h"
 #include "lancet/run/metrics.h"
 
 namespace lancet::run {

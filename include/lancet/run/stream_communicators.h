@@ -1,8 +1,11 @@
 // Streams: owns the communicators of each communication stream, so that all-to-alls and all-reduces run independently:
 // one of all ranks, and one of each group of ranks that plans name.
 #pragma once
+
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -54,5 +57,28 @@ class Streams {
   std::chrono::milliseconds timeout_{};
   std::array<OpenGroups, ir::stream_count> groups_;
 };
+
+// Makes the world of a single process that trains as one rank of many (comm.transport = "mirrored").
+
+// Total declared time of the network's calls, in milliseconds. Each stream adds from its own thread.
+struct DeclaredTimes {
+  std::atomic<double> all_to_alls{0}, all_reduces{0};
+};
+
+// Returns the mirrored world with the links of comm.network, or null if the config requests another transport. Config
+// errors: several processes, undeclared hardware. times: every call adds to it; it outlives the world.
+Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
+                                                           const comm::Communicator& world,
+                                                           DeclaredTimes* times = nullptr);
+
+// Runs slow work on rank 0 (disk, planning, user input) while the ranks keep sending short messages, one per turn,
+// so that no rank runs into comm.timeout_s and a rank that has ended is noticed.
+
+// The length of a turn: a quarter of comm.timeout_s, within 1 to 200 ms.
+std::chrono::milliseconds turn_of(const config::Config& config);
+
+// Collective: runs `work` on rank 0 while the other ranks wait; with several ranks, it runs on a thread of its own. If
+// the ranks lose contact, rank 0 returns the communication error after the work has ended.
+Status run_on_rank0(comm::Communicator& world, std::chrono::milliseconds turn, const std::function<void()>& work);
 
 }  // namespace lancet::run

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lancet/backend/device.h"
-#include "lancet/comm/device_transports.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ops/kernel.h"
 
 namespace lancet::runtime {

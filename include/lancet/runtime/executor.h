@@ -6,6 +6,7 @@
 // the device streams; inputs and outputs have mirrors in host memory, which are copied at the start and the end of a
 // step. One thread at a time calls run().
 #pragma once
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -19,7 +20,6 @@
 #include "lancet/base/result.h"
 #include "lancet/comm/group.h"
 #include "lancet/ir/plan.h"
-#include "lancet/ir/verify_ranks.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/accelerator.h"
 #include "lancet/runtime/emulated_device.h"
@@ -115,5 +115,23 @@ class Executor {
 
 inline constexpr Executor::Run Executor::Run::last{};
 inline constexpr Executor::Run Executor::Run::earlier{.closing = false};
+
+// Prints a step's timeline as a Chrome trace for Perfetto (ui.perfetto.dev): the plan's prediction and the times
+// measured on each rank, one row per stream.
+
+// stages: the plan of each pipeline stage, or the one plan of all ranks. measured: by rank, the span of each
+// instruction of its stage's plan from the start of that rank's step; the ranks are as many for each stage, stage after
+// stage. Process (pid) r is rank r. A stage's prediction, if its plan has one, is listed before the stage's ranks; its
+// pid is the number of ranks plus that of the stage. tid: the stream. Each instruction is one event: its name is "op
+// label", its args are its number in the stage's plan file and the numbers of its waits. With several stages, the names
+// of processes hold their stage, and so does the arg `stage` beside the name.
+std::string trace_json(std::span<const ir::Plan> stages, std::span<const std::vector<Span>> measured);
+
+// Computes how much scratch memory a plan's kernels need, before the plan is bound to memory.
+
+// Bytes of scratch that an executor of the plan allocates for its kernels, summed over all streams, and of the memory
+// that kernels may allocate for themselves: on the accelerator or, if it is null, on the CPU with `threads` threads.
+// Error: an op has no kernel there.
+Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads);
 
 }  // namespace lancet::runtime

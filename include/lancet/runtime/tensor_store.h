@@ -13,9 +13,9 @@
 
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
-#include "lancet/ir/held_elements.h"
 #include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
+#include "lancet/ir/sharding.h"
 #include "lancet/runtime/block.h"
 
 namespace lancet::runtime {

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "lancet/backend/device.h"
-#include "lancet/backend/paced_stream.h"
 
 namespace lancet::runtime {
 

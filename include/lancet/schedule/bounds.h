@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lancet/schedule/reduce_schedule.h"
+#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/step.h"
 
 namespace lancet::schedule {

@@ -8,8 +8,16 @@
 // orders of search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places
 // them as fillers: they run where the compute stream would wait for the network (list_schedule.h, order_search.cpp).
 #pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "lancet/config/config.h"
+#include "lancet/cost/costs.h"
+#include "lancet/ir/program.h"
 #include "lancet/schedule/candidate.h"
+#include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {
 
@@ -88,5 +96,113 @@ Candidate move_dw_greedily(const Step& step, const config::Overlap& overlap, Can
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // The same from the step with the rings of collective_matmul, chosen for a list schedule of all instructions.
 Candidate search_orders_with_rings(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// The pass that lets the end of a step run beside the forward pass of the next one (ir/step_border.h).
+
+// Per instruction, true if the next step may execute it and the values stay the same: it closes the step and, where
+// updates wait for the norm of the gradients (train.clip_grad, train.on_non_finite=skip), gathers updated weights
+// (ZeRO-1). The norm then belongs to its own step.
+std::vector<bool> may_cross_steps(const ir::Program& program);
+
+// Per instruction, the earliest predicted time in the next step at which a tensor is used that it, or what depends on
+// it, updates; infinite if there is none. Negative if it cannot be left to the next step: it may not
+// (may_cross_steps), or an output of this step other than the norm of the gradients needs it.
+std::vector<double> first_uses(const Candidate& candidate);
+
+// The schedule in which a run begins with what `left` (per instruction) says of the step before; with an instruction,
+// all that depend on it are left. All others keep their order, and what the candidate adds to their dependencies. Sums
+// of gradients wait for an idle network, the most urgent first; updates run in gaps of the compute stream, at the
+// latest before the first instruction that uses what they update, or before the backward pass. first_uses: of the
+// candidate. Simulated: its makespan is the time from one run's start to the next one's.
+Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, const std::vector<bool>& left,
+                                const std::vector<double>& first_uses);
+
+// Leaves to the next step as much of the step's end as makes the period shortest: what would start late in the step and
+// is used late in the next one. The arena stays within overlap.memory_factor, or grows no further. The candidate is the
+// schedule of all micro batches; if nothing gains 0.2% of it, it stays as it is, but for why_not_across_steps.
+Candidate across_steps(const Step& step, const config::Overlap& overlap, Candidate candidate);
+
+// Moves weight gradients under the backward all-to-alls (Lancet, section 4), in steps without parts.
+
+// The instructions that dw_schedule moved under an all-to-all, numbered as in the Program that it returned. The slack
+// is the computation that the all-to-all can hide: its time beside computation, less the core time of its bytes.
+struct DwCover {
+  ir::InstructionId all_to_all;
+  double slack_ms = 0, covered_ms = 0;
+  std::vector<ir::InstructionId> under;
+};
+struct DwReport {
+  std::vector<DwCover> covers = {};     // in launch order; empty if nothing was moved
+  double slack_ms = 0, covered_ms = 0;  // sums over all all-to-alls
+  double before_ms = 0, after_ms = 0;   // simulated makespans
+  int movable = 0;                      // instructions that could have been moved
+};
+// Moves computation under all-to-alls that it is independent of (Lancet, section 4): dense and expert dWs, updates that
+// wait for no all-reduce, and other computation beside an MoE layer. The instructions assigned to an all-to-all
+// (assign_dw.h) follow it in the program; all-reduces move to where their gradients are now complete. Returns the
+// Program unchanged if the simulation finds no shorter step. op_costs: per instruction.
+ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
+                        const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
+
+// Algorithm 1 of the paper: each all-to-all, in launch order, gets the instruction whose time is closest to what is
+// left of its own, until nothing is left of it or no instruction can be moved there. Always applied. The text labels
+// whatever no path joins to an all-to-all; an instruction that another one waits for keeps its place before it. The
+// report's slack is the time of the all-to-alls; it has no makespans.
+ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report);
+
+// Cuts the all-reduces of gradients into chunks, and schedules chunks that fit between the all-to-alls.
+
+struct Chunked {
+  ir::Program program;
+  std::vector<cost::OpCost> op_costs;
+};
+
+// Replaces sync's buckets by all-reduces of about chunk_bytes, each after the instruction that completes it; large
+// gradients are reduced in slices. op_costs: per instruction; those of new all-reduces are taken from `costs`.
+Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
+                        std::int64_t chunk_bytes);
+
+// At most `most` chunk sizes worth trying, in descending order: smaller than the largest bucket, and not so small that
+// start-up times dominate, on the network or on the cores.
+std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most);
+
+struct ReduceReport {
+  std::int64_t chunk_bytes = 0;        // 0: the buckets of sync are unchanged
+  bool all_to_all_first = false;       // chunks wait for all-to-alls that are under way
+  double before_ms = 0, after_ms = 0;  // simulated makespans
+};
+// A Program and, per instruction, earlier ones that it waits for besides its dependencies.
+struct Ordered {
+  ir::Program program;
+  std::vector<std::vector<ir::InstructionId>> extra;
+};
+// Re-chunks gradient all-reduces (sync's buckets), so that an all-to-all waits for one chunk at most, or shares the
+// network with small ones. A chunk may wait for the all-to-all that is under way when the chunk is ready; updates at
+// the end of the step run in the order in which their gradients become ready. Tries several chunk sizes, with such
+// waits and without, and returns the shortest simulated step; the Program is unchanged if none is shorter.
+Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
+                        ReduceReport* report = nullptr);
+
+// The pass that makes the schedule of a step of several micro batches from that of one.
+
+// The program of `count` micro batches, one after the other, each in the order of the candidate's program, which is
+// that of the last: the others leave out what closes the step (ir::closes_step). Its gradients add up in states, in the
+// order of the micro batches. The streams do not wait at a micro batch's end: an instruction of the next one waits for
+// its dependencies alone, and within a micro batch all that the candidate adds holds. Without times, which the caller
+// simulates. count 1: the candidate's program itself.
+Candidate in_micro_batches(const Candidate& one, int count);
+
+// Dependencies that keep streams from overlapping.
+
+// Adds dependencies such that compute and all-to-all do not overlap: each instruction waits for the last one of the
+// other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
+// other.
+Dependencies turns(const ir::Program& program, Dependencies dependencies);
+// The same where `overlaps`, per instruction, says in place of the attribute which of them overlap each other.
+Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps);
+
+// Adds dependencies such that the communication streams never share the network: each message waits for the last one of
+// the other stream before it in program order.
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
 
 }  // namespace lancet::schedule

@@ -6,8 +6,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
-#include "lancet/cost/layout.h"
-#include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/partition/cut.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {

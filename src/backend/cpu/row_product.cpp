@@ -1,4 +1,4 @@
-#include "lancet/backend/cpu/row_product.h"
+#include "lancet/backend/cpu/matmul.h"
 
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/check.h"

@@ -7,8 +7,7 @@
 #include "check.h"
 #include "copy.h"
 #include "delay.h"
-#include "driver_call.h"
-#include "lancet/backend/paced_stream.h"
+#include "lancet/backend/device.h"
 
 namespace lancet::backend::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cudaTypedefs.h>
 #include <fmt/format.h>
 
-#include "driver_call.h"
+#include "check.h"
 
 namespace lancet::backend::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../operation.h"
-#include "lancet/backend/copy_list.h"
+#include "lancet/backend/device.h"
 #include "lancet/comm/communicator.h"
 
 namespace lancet::comm {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "lancet/backend/paced_stream.h"
-#include "lancet/comm/device_transports.h"
+#include "lancet/backend/device.h"
+#include "lancet/comm/device_communicator.h"
 #include "mirror.h"
 
 namespace lancet::comm {

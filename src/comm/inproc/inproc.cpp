@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "../reduce.h"
+#include "../operation.h"
 #include "lancet/base/check.h"
 #include "rendezvous.h"
 

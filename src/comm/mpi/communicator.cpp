@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "../reduce.h"
-#include "lancet/comm/rounds.h"
+#include "../operation.h"
+#include "lancet/comm/mpi.h"
 
 namespace lancet::comm::mpi {
 namespace {

@@ -9,12 +9,14 @@
 // message and not by a timeout, and before it does damage (Open MPI 4.1 writes a long message that does not fit beyond
 // the end of its buffer). And MPI gets no buffer for a message that may never arrive.
 #pragma once
-#include <mpi.h>
 
+#include <fmt/format.h>
+#include <mpi.h>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -25,11 +27,47 @@
 
 #include "../operation.h"
 #include "lancet/comm/communicator.h"
-#include "neighbour_watch.h"
 #include "neighbours.h"
-#include "receive_rate.h"
 
 namespace lancet::comm::mpi {
+
+// Estimates how much data is still to arrive and how fast it arrives; the progress thread derives its pauses from it.
+
+using Clock = std::chrono::steady_clock;
+
+class ReceiveRate {
+ public:
+  std::size_t expected() const { return expected_; }  // bytes that open requests still have to receive
+  void expect(std::size_t bytes) { expected_ += bytes; }
+  void drop(std::size_t bytes) { expected_ -= bytes; }
+  void arrived(std::size_t bytes) {
+    expected_ -= bytes;
+    arrived_ += bytes;
+  }
+  // Called after each test of all messages: those found together arrived in the time since the previous ones.
+  void sample(Clock::time_point now) {
+    if (arrived_ > 0 && flowing_) {
+      // Small messages measure a round trip, not the rate of data.
+      if (arrived_ < smallest_sample && expected_ > 0) return;
+      const double ns_per_byte = static_cast<double>((now - since_).count()) / static_cast<double>(arrived_);
+      if (arrived_ >= smallest_sample) ns_per_byte_ += (ns_per_byte - ns_per_byte_) / 4;
+    }
+    if (arrived_ > 0) since_ = now;
+    // Data flows from the first message on; the time before it may be a late sender's.
+    flowing_ = expected_ > 0 && (flowing_ || arrived_ > 0);
+    arrived_ = 0;
+  }
+  std::chrono::nanoseconds time_of(double bytes) const {
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(ns_per_byte_ * bytes));
+  }
+
+ private:
+  static constexpr std::size_t smallest_sample = 32 << 10;
+  std::size_t expected_ = 0, arrived_ = 0;
+  bool flowing_ = false;
+  Clock::time_point since_;
+  double ns_per_byte_ = 0;
+};
 
 // The longest message that is sent without a handshake. (The receiver buffers it until it is expected.)
 inline constexpr std::size_t direct_bytes = 128 << 10;
@@ -198,5 +236,14 @@ class Progress {
 
 std::string describe(const Request& request);
 std::string describe_locked(const Request& request);  // the caller holds the channel's mutex
+
+// What MPI says about one of its error codes.
+
+inline std::string error_text(int mpi_code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(mpi_code, text, &length) != MPI_SUCCESS) return fmt::format("MPI error {}", mpi_code);
+  return std::string(text, static_cast<std::size_t>(length));
+}
 
 }  // namespace lancet::comm::mpi

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "communicator.h"
-#include "error_text.h"
 #include "lancet/base/log.h"
 #include "lancet/comm/mpi.h"
 #include "progress.h"

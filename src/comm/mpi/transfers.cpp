@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "error_text.h"
 #include "progress.h"
 
 namespace lancet::comm::mpi {

@@ -19,9 +19,9 @@
 #include <thread>
 #include <vector>
 
-#include "lancet/backend/copy_list.h"
+#include "lancet/backend/device.h"
 #include "lancet/comm/collect.h"
-#include "lancet/comm/device_transports.h"
+#include "lancet/comm/device_communicator.h"
 #include "window.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 20, 0));

@@ -11,8 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "lancet/backend/copy_list.h"
-#include "lancet/backend/flag_wait.h"
+#include "lancet/backend/device.h"
 #include "ops/device/launch.h"
 #include "push_rows.h"
 #include "segments.h"

@@ -3,8 +3,189 @@
 #include <memory>
 
 #include "lancet/backend/cuda/attention.h"
+#include "lancet/base/dtype.h"
+#include "lancet/base/math.h"
+#include "ops/device/launch.h"
 #include "ops/device/pack.h"
-#include "plain_attention.h"
+
+namespace lancet::ops::device {
+
+// Causal attention on plain arithmetic, simple and slow, for f32 and for heads that cuDNN's engines do not support.
+//
+// Forward has a block per query i: the threads share the keys j <= i and find lse, the logarithm of the sum of e^score.
+// The output is the sum of share * value over chunks of keys, where share = e^(score - lse); a chunk's shares go
+// through shared memory, and each thread adds one column. Backward recomputes the shares from lse and needs no stored
+// matrix. With row_sum = dout . out of a query, the gradient of a score is share * (dout . v - row_sum) (as in
+// FlashAttention). A block per query computes row_sum and dq; then a block per key computes dk and dv. No sum crosses
+// blocks, so no atomics.
+
+// qkv and dqkv [batch, sequence, 3, heads, head_dim], out and dout [batch, sequence, heads, head_dim], lse and
+// row_sums f32 [batch, heads, sequence].
+template <class T>
+struct PlainAttention {
+  const T *qkv, *dout;
+  T *out, *dqkv;
+  float *lse, *row_sums;
+  std::int64_t sequence, heads, head_dim;
+  float scale;
+};
+
+inline constexpr int attention_threads = 64;
+
+// A position i in head h of sequence b.
+struct AttentionPosition {
+  std::int64_t b, h, i;
+};
+template <class T>
+LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, std::int64_t block) {
+  return {block / p.sequence / p.heads, block / p.sequence % p.heads, block % p.sequence};
+}
+// Offsets: of q (part 0), k (1) or v (2) of position i in qkv; of position i in out; of position i in lse and row_sums.
+template <class T>
+LANCET_DEVICE std::int64_t attention_part(const PlainAttention<T>& p, const AttentionPosition& at, int part,
+                                          std::int64_t i) {
+  return (((at.b * p.sequence + i) * 3 + part) * p.heads + at.h) * p.head_dim;
+}
+template <class T>
+LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
+  return ((at.b * p.sequence + i) * p.heads + at.h) * p.head_dim;
+}
+template <class T>
+LANCET_DEVICE std::int64_t attention_row(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
+  return (at.b * p.heads + at.h) * p.sequence + i;
+}
+
+template <class T>
+LANCET_DEVICE float attention_dot(const T* x, const T* y, std::int64_t n) {
+  float sum = 0.f;
+  for (std::int64_t d = 0; d < n; ++d) sum += to_f32(x[d]) * to_f32(y[d]);
+  return sum;
+}
+
+// A block per query: its out and lse.
+template <class T>
+struct AttentionForward {
+  static constexpr int threads = attention_threads;
+  struct Shared {
+    float shares[threads];  // the shares of a chunk of keys
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPosition at = attention_position(p, block.index());
+    const T* q = p.qkv + attention_part(p, at, 0, at.i);
+    auto score = [&](std::int64_t j) {
+      return p.scale * attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim);
+    };
+    float most = -__builtin_huge_valf(), sum = 0.f;
+    for (std::int64_t j = block.thread(); j <= at.i; j += threads) most = Larger{}(most, score(j));
+    most = block.max(most);
+    for (std::int64_t j = block.thread(); j <= at.i; j += threads) sum += exp_f32(score(j) - most);
+    const float lse = most + log_f32(block.sum(sum));
+    if (block.thread() == 0) p.lse[attention_row(p, at, at.i)] = lse;
+
+    float* shares = block.template shared<Shared>().shares;
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
+      float result = 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += threads) {
+        const std::int64_t j = chunk + block.thread();
+        shares[block.thread()] = j <= at.i ? exp_f32(score(j) - lse) : 0.f;
+        block.sync();
+        for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
+          result += shares[t] * to_f32(p.qkv[attention_part(p, at, 2, chunk + t) + d]);
+        block.sync();
+      }
+      if (d < p.head_dim) p.out[attention_out(p, at, at.i) + d] = from_f32<T>(result);
+    }
+  }
+};
+
+// Query i and key j: the share of the key, and the gradient of q . k (that of the score times the scale).
+struct AttentionPair {
+  float share, dscore;
+};
+template <class T>
+LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i,
+                                           std::int64_t j, float row_sum) {
+  const T *q = p.qkv + attention_part(p, at, 0, i), *k = p.qkv + attention_part(p, at, 1, j);
+  const T *v = p.qkv + attention_part(p, at, 2, j), *dout = p.dout + attention_out(p, at, i);
+  const float share = exp_f32(p.scale * attention_dot(q, k, p.head_dim) - p.lse[attention_row(p, at, i)]);
+  return {share, share * (attention_dot(dout, v, p.head_dim) - row_sum) * p.scale};
+}
+
+// A block per query: its row_sums and dq.
+template <class T>
+struct AttentionQueryGradient {
+  static constexpr int threads = attention_threads;
+  struct Shared {
+    float dscores[threads];
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPosition at = attention_position(p, block.index());
+    const std::int64_t out = attention_out(p, at, at.i);
+    float row_sum = 0.f;
+    for (std::int64_t d = block.thread(); d < p.head_dim; d += threads)
+      row_sum += to_f32(p.dout[out + d]) * to_f32(p.out[out + d]);
+    row_sum = block.sum(row_sum);
+    if (block.thread() == 0) p.row_sums[attention_row(p, at, at.i)] = row_sum;
+    float* dscores = block.template shared<Shared>().dscores;
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
+      float result = 0.f;
+      for (std::int64_t chunk = 0; chunk <= at.i; chunk += threads) {
+        const std::int64_t j = chunk + block.thread();
+        dscores[block.thread()] = j <= at.i ? attention_pair(p, at, at.i, j, row_sum).dscore : 0.f;
+        block.sync();
+        for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
+          result += dscores[t] * to_f32(p.qkv[attention_part(p, at, 1, chunk + t) + d]);
+        block.sync();
+      }
+      if (d < p.head_dim) p.dqkv[attention_part(p, at, 0, at.i) + d] = from_f32<T>(result);
+    }
+  }
+};
+
+// A block per key: its dk and dv. Reads the row_sums of all queries.
+template <class T>
+struct AttentionKeyGradient {
+  static constexpr int threads = attention_threads;
+  struct Shared {
+    AttentionPair pairs[threads];
+  };
+  PlainAttention<T> p;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const AttentionPosition at = attention_position(p, block.index());
+    AttentionPair* pairs = block.template shared<Shared>().pairs;
+    for (std::int64_t first = 0; first < p.head_dim; first += threads) {
+      const std::int64_t d = first + block.thread();
+      float dk = 0.f, dv = 0.f;
+      for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
+        const std::int64_t i = chunk + block.thread();
+        pairs[block.thread()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
+                                               : AttentionPair{0.f, 0.f};
+        block.sync();
+        for (std::int64_t t = 0; t < threads && chunk + t < p.sequence && d < p.head_dim; ++t) {
+          dk += pairs[t].dscore * to_f32(p.qkv[attention_part(p, at, 0, chunk + t) + d]);
+          dv += pairs[t].share * to_f32(p.dout[attention_out(p, at, chunk + t) + d]);
+        }
+        block.sync();
+      }
+      if (d < p.head_dim) {
+        p.dqkv[attention_part(p, at, 1, at.i) + d] = from_f32<T>(dk);
+        p.dqkv[attention_part(p, at, 2, at.i) + d] = from_f32<T>(dv);
+      }
+    }
+  }
+};
+
+}  // namespace lancet::ops::device
 
 namespace lancet::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lancet/backend/copy_list.h"
+#include "lancet/backend/device.h"
 #include "messages.h"
 #include "ops/device/copy_shards.h"
 

@@ -10,7 +10,7 @@
 #include "lancet/base/check.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/ops/kernel.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 #include "ops/shards.h"
 
 namespace lancet::ops {

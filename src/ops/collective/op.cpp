@@ -16,7 +16,7 @@
 // its backward pass.
 #include <algorithm>
 
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 #include "ops/describe.h"
 #include "ops/shards.h"
 

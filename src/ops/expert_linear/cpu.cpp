@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "lancet/backend/cpu/matmul.h"
-#include "lancet/backend/cpu/row_product.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {

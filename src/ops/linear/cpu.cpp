@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "lancet/backend/cpu/matmul.h"
-#include "lancet/backend/cpu/row_product.h"
 #include "ops/cpu.h"
 
 namespace lancet::ops {

@@ -5,12 +5,19 @@
 //   no_share() {dtype, shape}: zeros, what a stage adds to a sum over all stages of which it has no summand
 // They need no gradient rules, since they enter a program after its backward pass. A rank alone sends to no one, and
 // receives zeros.
+#include "lancet/ops/op.h"
+
 #include <charconv>
+#include <optional>
 
 #include "ops/describe.h"
-#include "stage_type.h"
 
 namespace lancet::ops {
+
+// The type that an op without operands gives its result, as attributes.
+
+// The type that the attributes dtype="f32" and shape="8,128" say; none if they do not say one.
+std::optional<TensorType> type_of_stage_value(const Attributes& attributes);
 
 std::optional<TensorType> type_of_stage_value(const Attributes& attributes) {
   if (!attributes.has("dtype") || !attributes.has("shape")) return std::nullopt;

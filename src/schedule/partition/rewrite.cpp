@@ -11,7 +11,7 @@
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
-#include "lancet/schedule/partition/rewrite.h"
+#include "lancet/schedule/partition/cut.h"
 
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/ops/ring.h"
+#include "lancet/ops/peer_parts.h"
 
 namespace lancet::schedule {
 namespace {

@@ -1,5 +1,8 @@
 // The all-gathers and reduce-scatters beside products that can be rings of windows (schedule/collective_matmul.cpp).
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -34,5 +37,19 @@ const ops::PartitionRow* window_row(const ir::Program& program, const ir::Instru
                                     std::int64_t shards);
 // The row by which its results are sums over the windows of its operands.
 const ops::PartitionRow* sum_row(const ir::Program& program, const ir::Instruction& at, int axis, std::int64_t shards);
+
+// XLA's cost rule of a windowed einsum, on the times of a step's ring.
+
+// Milliseconds of a ring, and of what it takes the place of.
+struct RingTimes {
+  double compute = 0, messages = 0;  // in windows; compute: with copies, and with what messages take of it
+  double whole_compute = 0, whole_message = 0;
+
+  // True if the ring is shorter than product and collective one after the other. One window's computation is before or
+  // after all messages.
+  bool pays(std::int64_t windows) const {
+    return std::max(compute, messages + compute / double(windows)) < whole_compute + whole_message;
+  }
+};
 
 }  // namespace lancet::schedule

@@ -12,14 +12,27 @@
 // gives the bits of the batch. oneDNN does not promise that; its products of fixed extents, made for one thread each,
 // were observed to keep the bits of rows for every cut of m (2.6, AVX512_BF16).
 #pragma once
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
-#include "lancet/backend/cpu/matmul_desc.h"
+#include "lancet/base/dtype.h"
 
 namespace lancet::backend::cpu {
+
+// The description of a matrix product on the CPU (matmul.h).
+
+struct MatmulDesc {
+  std::int64_t m = 0, n = 0, k = 0;        // C is [m, n], the sum runs over k
+  bool trans_a = false, trans_b = false;   // A is stored [k, m], B is stored [n, k]
+  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements between rows as stored; 0: dense
+  DType a = DType::f32, b = DType::f32, c = DType::f32;
+  std::optional<DType> bias = {};  // [n], f32 or bf16, added to every row
+  bool accumulate = false;         // add to C's old value
+};
 
 // automatic: oneDNN for bf16 where the CPU has a matrix unit (AMX), else own. A build without oneDNN has only own.
 enum class MatmulKernel { automatic, own, onednn };
@@ -69,5 +82,13 @@ class GroupedMatmul {
 
 std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc,
                                                    MatmulKernel kernel = MatmulKernel::automatic);
+
+// Products of one or a few rows with a large matrix, as in text generation; reading the matrix bounds their speed.
+
+// c[i, j] = bias[j] + sum over k of a[i, k] * b[j, k], i < m, j < n; all dense. a, b, c are f32, or all bf16; bias is
+// f32 or null. b is read once, front to back. Sums are f32 and run along k in vectors: in another order than Matmul's,
+// so the bits differ from those of the same row in a larger product. They do not depend on the number of threads.
+void row_product(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype, const void* a, const void* b,
+                 const float* bias, void* c);
 
 }  // namespace lancet::backend::cpu

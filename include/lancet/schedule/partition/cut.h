@@ -1,6 +1,7 @@
 // The cuts: along which axis a communication and the computation beside it are split in parts. Each is one constant in
 // a folder of src/schedule/cuts; CMake collects them.
 #pragma once
+
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -64,5 +65,41 @@ struct PassCut {
 };
 std::span<const PassCut> pass_cuts();
 const Cut& cut_named(std::string_view name);  // InternalError if unknown
+
+// Which instructions of a program are split, along which axes and in how many parts.
+
+// By tensor of the program: true for what is said of each token's choices, that is the slots in the experts' buffers,
+// and what the instructions that read these say of the same choices (experts, weights and gradients of these).
+std::vector<bool> per_token_tensors(const ir::Program& program);
+
+struct Split {
+  AxisRows rows;
+  std::vector<int> parts;        // per instruction; 1: whole. Greater than 1 only where `rows` has a row
+  std::vector<const Cut*> cuts;  // per instruction: of which cut its row is
+  TokenRanks among = {};         // of cuts by ranks
+  bool all_helpers = false;  // also makes helpers (joins, split slots, copies) that nothing reads, to find their costs
+  // Of a cut along the batch, per instruction: the number of its pipeline. If given, the parts of a pipeline have
+  // memory of their own: copies split what they read from outside of it, and copies join what is read there (Lancet,
+  // Fig. 8a). If empty, the parts of a tensor that something reads whole are slices of it, and nothing is copied.
+  std::vector<int> pipeline = {};
+  // Of a program that is a range of a step's instructions: per_token_tensors of the step. Empty: of the program.
+  std::vector<bool> per_token = {};
+};
+
+// Both splits at once: where `b` splits an instruction, it decides.
+Split joined(Split a, const Split& b);
+
+// Splits instructions into parts (Lancet, section 5; rules 1 and 2 of the design: parts are slices of the full
+// buffers, slots are global).
+
+struct Rewritten {
+  ir::Program program;
+  std::vector<int> origin;  // per instruction: the source instruction that it is (a part of); -1: a helper of the parts
+};
+
+// Replaces each split instruction by its parts, one after another; each carries the attributes part and parts. An
+// instruction that stays whole reads the whole memory and so waits for all parts. A layer's backward all-to-alls are
+// split in as many parts as its forward ones or not at all.
+Rewritten rewrite(const ir::Program& program, const Split& split);
 
 }  // namespace lancet::schedule

@@ -1,16 +1,38 @@
-// A file that appears at its path only when it is complete. Where the file system can, it is written without a name (a
-// killed process then leaves nothing behind), else under a temporary name beside the path; commit() renames it.
+// Descriptor: owns a file descriptor and closes it at its end.
 #pragma once
+
+#include <unistd.h>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "lancet/base/descriptor.h"
 #include "lancet/base/result.h"
 
 namespace lancet {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  int close() { return is_open() ? ::close(std::exchange(fd_, -1)) : 0; }  // 0, or -1 with errno
+
+ private:
+  int fd_;
+};
+
+// A file that appears at its path only when it is complete. Where the file system can, it is written without a name (a
+// killed process then leaves nothing behind), else under a temporary name beside the path; commit() renames it.
 
 class AtomicFile {
  public:
@@ -53,5 +75,28 @@ bool is_open_stream(const std::filesystem::path& path);
 // what: the noun that errors use, such as "a vocabulary".
 Result<std::string> read_file(const std::filesystem::path& path, std::string_view what,
                               std::uint64_t most = 1'000'000'000);
+
+// Finds the files that come with the program (configs/..., scripts/...), whichever folder it is started in.
+
+// The path of this program's executable, links resolved; empty if the system does not give it.
+std::filesystem::path program_path();
+
+// The paths to try, in order, for `name`, a path relative to the source tree: below the current folder, so that a
+// clone's own files come first; in share/lancet beside the program, where a build tree links its sources; in
+// share/lancet beside the program's folder (PREFIX/share/lancet for PREFIX/bin/lancet). An absolute name is the only
+// path to try.
+std::vector<std::filesystem::path> shipped_places(const std::filesystem::path& name);
+
+// The first of these paths that exists; empty if none does.
+std::filesystem::path first_there(const std::vector<std::filesystem::path>& places);
+// first_there(shipped_places(name)).
+std::filesystem::path find_shipped(const std::filesystem::path& name);
+
+// " or one of a, b", the names without extension of the JSON files in a folder of the source tree, for errors; empty if
+// there are none.
+std::string or_shipped_json(const std::filesystem::path& folder);
+
+// "a, b or c", for errors.
+std::string either_of(const std::vector<std::filesystem::path>& places);
 
 }  // namespace lancet

@@ -3,16 +3,17 @@
 // existing file), and renames that to the path, which replaces an old file in one step; then it syncs the folder. Where
 // O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor unlinks it unless
 // it was committed. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
-#include "lancet/base/atomic_file.h"
+#include "lancet/base/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
-
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <utility>
 
 namespace lancet {
@@ -153,6 +154,47 @@ Result<std::string> read_file(const fs::path& path, std::string_view what, std::
   if (error || !in.read(content.data(), static_cast<std::streamsize>(content.size())))
     return data_error(fmt::format("{}: expected {}, found a file that cannot be read", path.string(), what));
   return content;
+}
+
+namespace fs = std::filesystem;
+
+fs::path program_path() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : program;
+}
+
+std::vector<fs::path> shipped_places(const fs::path& name) {
+  if (name.is_absolute()) return {name};
+  std::vector<fs::path> places{name};
+  if (const fs::path folder = program_path().parent_path(); !folder.empty())
+    for (const fs::path& beside : {folder, folder.parent_path()}) places.push_back(beside / "share/lancet" / name);
+  return places;
+}
+
+fs::path first_there(const std::vector<fs::path>& places) {
+  std::error_code unknown;
+  for (const fs::path& place : places)
+    if (fs::exists(place, unknown)) return place;
+  return {};
+}
+
+fs::path find_shipped(const fs::path& name) { return first_there(shipped_places(name)); }
+
+std::string or_shipped_json(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const fs::path& place : shipped_places(folder))
+    for (const auto& entry : fs::directory_iterator(place, error))
+      if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
+  return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
+}
+
+std::string either_of(const std::vector<fs::path>& places) {
+  std::string text;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == places.size() ? " or " : ", ") + places[i].string();
+  return text;
 }
 
 }  // namespace lancet

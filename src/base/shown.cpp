@@ -1,7 +1,6 @@
-#include "lancet/base/duration.h"
+#include "lancet/base/shown.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
