@@ -74,23 +74,6 @@ function(lancet_op_tables module)
   endif()
 endfunction()
 
-# One folder, one cut: src/schedule/cuts/<folder>/cut.cpp defines `<folder>_cut()`. This function collects them into the
-# table that lancet/schedule/partition/cut.h declares.
-function(lancet_cut_table module)
-  file(GLOB cut_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/schedule/cuts/*/cut.cpp)
-  set(cut_declarations "")
-  set(cut_rows "")
-  foreach(file IN LISTS cut_files)
-    get_filename_component(folder ${file} DIRECTORY)
-    get_filename_component(cut ${folder} NAME)
-    string(APPEND cut_declarations "const Cut& ${cut}_cut();\n")
-    string(APPEND cut_rows "      &${cut}_cut(),\n")
-  endforeach()
-  configure_file(${CMAKE_SOURCE_DIR}/src/schedule/cuts/tables.cpp.in ${CMAKE_BINARY_DIR}/generated/cut_table.cpp @ONLY)
-  target_sources(lancet_${module} PRIVATE ${CMAKE_BINARY_DIR}/generated/cut_table.cpp)
-  target_include_directories(lancet_${module} PRIVATE ${CMAKE_SOURCE_DIR}/src)
-endfunction()
-
 # Options of a test program, and of a library of test code: the same for all, since they share precompiled headers.
 function(lancet_test_code target)
   target_compile_definitions(${target} PRIVATE LANCET_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LANCET_BINARY="$<TARGET_FILE:lancet>")

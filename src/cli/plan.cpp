@@ -33,7 +33,7 @@ struct PlanArguments {
   std::string out, profile, hardware, given, dump, trace;
   std::vector<std::string> skip;
   double imbalance = 1;
-  bool explain = false, passes = false, bounds = false, json = false, alone = false, padded = false;
+  bool passes = false, bounds = false, json = false, alone = false, padded = false;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -169,15 +169,14 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   std::string memory = memory_text(planned);
   if (!memory.empty()) memory += "\n";
-  if (!planned.stages.empty())
+  if (!planned.stages.empty()) {
     fmt::print("\n{}", stage_table(planned));
-  else
+    for (std::size_t stage = 0; stage < planned.stages.size(); ++stage)
+      fmt::print("\nstage {}\n{}", stage, cover_table(report::communications(planned.stages[stage])));
+  } else {
     fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
                cover_table(communications), timeline_chart(planned.plan));
-  const ir::Mesh mesh = config::mesh_of(config, arguments.ranks);
-  if (arguments.explain)
-    fmt::print("\n{}", planned.stages.empty() ? explanation(planned) + communication_table(planned.plan, mesh)
-                                              : stage_explanation(planned, mesh));
+  }
   if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
 }
@@ -207,7 +206,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
 
 void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
-      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2 --explain");
+      "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2");
   auto config_arguments = add_config_arguments(*command);
   std::string policies = "Policies (overlap.policy):\n";
   for (const planner::PolicyInfo& policy : planner::policies())
@@ -242,7 +241,6 @@ void add_plan(CLI::App& app, Selection& selection) {
   CLI::Option* json = command->add_flag(
       "--json", arguments->json,
       "Print one JSON object, also of a step that the device has no memory for (docs/experiments.md)");
-  command->add_flag("--explain", arguments->explain, "Say in words what the policies do and why this one runs");
   command->add_flag("--bounds", arguments->bounds,
                     "List what each known way to overlap would bring with ideal dependencies");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
@@ -266,9 +264,8 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "Say of each communication also what hid it in this trace.json of a run of the same plan (--plan)")
       ->type_name("FILE")
       ->needs(given);
-  for (const char* of_planning : {"--explain", "--bounds", "--passes", "--dump", "--skip"})
-    given->excludes(of_planning);
-  for (const char* of_text : {"--explain", "--bounds", "--passes", "--trace"}) json->excludes(of_text);
+  for (const char* of_planning : {"--bounds", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
+  for (const char* of_text : {"--bounds", "--passes", "--trace"}) json->excludes(of_text);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

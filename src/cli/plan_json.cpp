@@ -41,6 +41,18 @@ ordered_json memory_of(const planner::MemoryReport& memory) {
           {"activations_bytes", memory.all_activations}};
 }
 
+ordered_json communications_of(const ir::Plan& plan) {
+  ordered_json rows = ordered_json::array();
+  for (const report::Communication& row : report::communications(plan))
+    if (row.predicted)
+      rows.push_back({{"what", row.site},
+                      {"pass", row.pass},
+                      {"parts", row.parts},
+                      {"ms", row.predicted->ms},
+                      {"hidden_ms", row.predicted->hidden_ms}});
+  return rows;
+}
+
 // The time of what is computed again in the backward pass, in all and beside communication.
 std::pair<double, double> recomputed_ms(const ir::Plan& plan) {
   double ms = 0, beside_ms = 0;
@@ -93,6 +105,7 @@ std::string plan_json(const run::PlannedStep& planned) {
     out["forward_ms"] = forward, out["experts_ms"] = experts;
     const auto [recomputed, beside] = recomputed_ms(planned.plan);
     out["recomputed_ms"] = recomputed, out["recomputed_beside_ms"] = beside;
+    out["communications"] = communications_of(planned.plan);
     if (report.memory) out["memory"] = memory_of(*report.memory);
   }
   return json_text(out, {.indent = 1}) + "\n";

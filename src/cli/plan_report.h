@@ -19,13 +19,7 @@ std::string memory_text(const run::PlannedStep& planned);
 std::string cover_table(const std::vector<report::Communication>& communications);
 std::string timeline_chart(const ir::Plan& plan);          // the predicted step, a row for each stream
 std::string stage_table(const run::PlannedStep& planned);  // a row for each pipeline stage, and the time of each
-std::string explanation(const run::PlannedStep& planned);  // in words, for a first reader
-// The same of pipeline stages, with what hides each communication of a stage and communication_table() of each.
-std::string stage_explanation(const run::PlannedStep& planned, const ir::Mesh& mesh);
 // All of the above that a script needs, as one JSON object.
 std::string plan_json(const run::PlannedStep& planned);
-// A row for each communication of the plan, those of different layers together: over which ranks, how much, how long,
-// why. Empty on one rank.
-std::string communication_table(const ir::Plan& plan, const ir::Mesh& mesh);
 
 }  // namespace lancet::cli

@@ -7,7 +7,7 @@
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/profiler/interference.h"
-#include "lancet/profiler/profiler.h"
+#include "lancet/profiler/options.h"
 
 namespace lancet::profiler {
 

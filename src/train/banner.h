@@ -6,7 +6,7 @@
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
-#include "run_state.h"
+#include "rank_resources.h"
 #include "step_tally.h"
 #include "trainer_memory.h"
 

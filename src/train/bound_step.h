@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lancet/runtime/executor.h"
-#include "run_records.h"
+#include "layer_outputs.h"
 
 namespace lancet::train {
 

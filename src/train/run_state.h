@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "lancet/base/clock.h"
@@ -13,8 +12,6 @@
 #include "lancet/data/batches.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/resume_point.h"
-#include "lancet/runtime/accelerator.h"
-#include "lancet/runtime/emulated_device.h"
 #include "lancet/train/trainer.h"
 
 namespace lancet::train {
@@ -64,45 +61,6 @@ class StopReason {
  private:
   const RunState& state_;
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
-};
-
-// RankResources: a rank's share of a host, and where it computes.
-
-struct RankResources {
-  int threads = 1;                              // of the compute stream
-  int local_ranks = 1;                          // ranks on this host
-  runtime::Accelerator* accelerator = nullptr;  // null: the CPU
-  runtime::EmulatedDevice* emulated = nullptr;  // null: the ranks compute
-};
-
-// TrainingData: the data that a rank trains on and is evaluated on.
-
-class TrainingData {
- public:
-  // replacement: takes the place of what the config names; may be null.
-  explicit TrainingData(data::Batches* replacement) : replacement_(replacement) {}
-  // sample_offset: data::SamplerOptions.
-  Status open(const config::Config& config, int rank, int ranks, std::int64_t sample_offset) {
-    if (replacement_) return {};
-    LANCET_TRY(config::check_data(config));
-    LANCET_ASSIGN(tokenizer_, data::load_tokenizer(config));
-    data::TokenizerId expected;
-    if (tokenizer_) expected = {tokenizer_->hash(), config.data.tokenizer};
-    LANCET_ASSIGN(batches_, data::training_batches(config, expected, rank, ranks, sample_offset));
-    LANCET_ASSIGN(expected, data::tokenizer_of_training(config));
-    LANCET_ASSIGN(evaluation_, data::evaluation_batches(config, expected, rank, ranks));
-    return {};
-  }
-
-  data::Batches& batches() { return replacement_ ? *replacement_ : *batches_; }
-  const std::optional<data::Tokenizer>& tokenizer() const { return tokenizer_; }  // empty: the config names none
-  const std::optional<data::Evaluation>& evaluation() const { return evaluation_; }
-
- private:
-  data::Batches* const replacement_;
-  std::optional<data::Tokenizer> tokenizer_;
-  std::unique_ptr<data::Batches> batches_;
-  std::optional<data::Evaluation> evaluation_;
 };
 
 }  // namespace lancet::train

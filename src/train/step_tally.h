@@ -12,8 +12,8 @@
 #include "lancet/run/metrics.h"
 #include "lancet/run/run_plans.h"
 #include "lancet/runtime/executor.h"
-#include "run_records.h"
-#include "run_state.h"
+#include "layer_outputs.h"
+#include "rank_resources.h"
 
 namespace lancet::train {
 

@@ -34,10 +34,10 @@
 #include "lancet/train/learning_rate.h"
 #include "non_finite_cause.h"
 #include "replanning.h"
-#include "run_state.h"
 #include "step_tally.h"
 #include "trace_ranks.h"
 #include "trainer_memory.h"
+#include "training_data.h"
 #include "weights.h"
 
 namespace lancet::train {

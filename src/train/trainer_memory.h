@@ -9,7 +9,7 @@
 #include "lancet/run/run_plans.h"
 #include "lancet/runtime/block.h"
 #include "lancet/runtime/tensor_store.h"
-#include "run_state.h"
+#include "rank_resources.h"
 
 namespace lancet::train {
 

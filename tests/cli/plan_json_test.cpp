@@ -166,7 +166,7 @@ TEST_CASE("the build of plan --json covers the sources that decide its numbers")
   const auto list = std::filesystem::path(LANCET_BINARY).parent_path() / "generated/simulator_build.txt";
   const std::string files = *read_file(list, "the list of sources");
   for (const char* file :
-       {"/include/lancet/config/config.h\n", "/src/cli/plan_json.cpp\n", "/src/planning/planned_step.cpp\n",
+       {"/include/lancet/config/config.h\n", "/src/cli/plan_json.cpp\n", "/src/run/planned_step.cpp\n",
         "/src/cost/hardware.cpp\n", "/src/cost/profile.cpp\n", "/src/planner/planner.cpp\n"}) {
     INFO(file);
     CHECK(files.find(file) != files.npos);

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "comm/mpi/progress.h"
+#include "comm/mpi/receive_rate.h"
 
 namespace lancet::comm::mpi {
 

@@ -113,7 +113,6 @@ TEST_CASE("every policy trains like sequential") {
     const std::string_view policy = policies[i].name;
     if (policy == "sequential" || ((router + i) % 2 == 0) != drops) continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 5, costs);
     INFO(policy << " with router " << router);
     check_own_plan(found, policy);
@@ -133,7 +132,6 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 5, costs);
     INFO(policy);
     check_own_plan(found, policy);
@@ -152,7 +150,6 @@ TEST_CASE("every policy trains micro batches like sequential") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    config.overlap.parts = parts_of(policy);
     const Run found = train_run(config, 2, 4, costs);
     INFO(policy);
     check_own_plan(found, policy);

@@ -108,19 +108,6 @@ TEST_CASE("stages: meshes with data, expert and tensor axes train as one rank") 
   }
 }
 
-TEST_CASE("stages: sequences whose tokens the ranks along tensor do not divide train as on one rank") {
-  config::Config config = staged(2, 4);
-  config.train.seq_len = 13;
-  config.train.sequence_parallel = true;
-  config.mesh.tensor = 2;
-  const Records expected = steps_of(alone(config), 1, 20);
-  for (const PipelineSchedule schedule : schedules) {
-    INFO(config::name(schedule));
-    config.train.pipeline_schedule = schedule;
-    check_losses(steps_of(config, 4, 20), expected);
-  }
-}
-
 TEST_CASE("stages: interleaved runs of blocks train as one rank") {
   const auto interleaved = [](const ir::Mesh& mesh, int micro_batches) {
     config::Config config = staged(mesh[Axis::stage], micro_batches, PipelineSchedule::interleaved);

@@ -18,41 +18,16 @@
 // different positions of the step truly differ, and the planner adds them up, so a key's time is the mean over its
 // instructions. Ranks measure at the same time, since they share the memory's bandwidth, and take the mean over ranks.
 #pragma once
-
-#include <array>
-#include <chrono>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/group.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
-#include "lancet/ir/program.h"
-#include "lancet/runtime/accelerator.h"
+#include "lancet/profiler/options.h"
 
 namespace lancet::profiler {
-
-// What the profiler measures with.
-
-struct ProfilerOptions {
-  int threads = 1;                              // of a rank's compute stream
-  runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
-  // By stream: all ranks and the groups that the plans name, with communicators on expert and reduce unless there is
-  // one rank. `world` synchronises the ranks' measurements.
-  comm::Communicator* world = nullptr;
-  std::array<comm::Groups, ir::stream_count> streams{};
-  std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
-  // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
-  double seconds = 2;
-  // Asked before each measurement, on every rank: true on any rank ends the profiler. Set on all ranks or on none.
-  std::function<bool()> interrupted = {};
-};
-
-// Collective: an agreed error with ExitCode::saved, on all ranks, if any rank is interrupted.
-Status check_interrupted(const ProfilerOptions& options);
 
 // This machine, as seen by a rank of `threads` threads that shares it with local_ranks - 1 others.
 cost::Device this_device(int threads, int local_ranks);

@@ -1,0 +1,302 @@
+// The cuts: the ways to split a step in parts, one constant each.
+#include "lancet/schedule/partition/cut.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "lancet/base/check.h"
+#include "lancet/ops/catalogue.h"
+
+namespace lancet::schedule {
+namespace {
+
+std::vector<ir::InstructionId> members(const ir::Program& program,
+                                       const std::function<bool(const ir::Instruction&)>& is) {
+  std::vector<ir::InstructionId> result;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    if (is(program.instructions[i])) result.push_back(ir::id_of(i));
+  return result;
+}
+
+// True for an instruction of the layers' two passes, without weight gradients.
+bool in_layers(const ir::Instruction& at) { return at.role == ir::Role::forward || at.role == ir::Role::dx; }
+
+// True for the experts and the all-to-alls around them. Counts stay one message a layer: both sides of it are split
+// where they are needed, by Cut::filled and Cut::received.
+bool is_expert_core(const ir::Instruction& at) {
+  return ops::kind(at) == ops::Kind::all_to_all || ops::is_over_expert_rows(at);
+}
+
+// Where experts' results leave: products that can make tiles of columns, each read by an all-to-all back and by nothing
+// else. In the backward pass these are the gradients of the tokens that the experts got.
+struct ColumnPair {
+  std::size_t product, all_to_all;  // instructions
+};
+std::vector<ColumnPair> column_pairs(const ir::Program& program) {
+  std::vector<std::size_t> maker(program.tensors.size(), program.instructions.size());
+  std::vector<int> readers(program.tensors.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    for (ir::TensorId id : program.instructions[i].operands) ++readers[id.index()];
+    for (ir::TensorId id : program.instructions[i].results) maker[id.index()] = i;
+  }
+  for (const ir::Output& output : program.outputs) ++readers[output.tensor.index()];
+  std::vector<ColumnPair> pairs;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    const ops::OpDef& op = ops::op(at.op);
+    if (op.kind != ops::Kind::all_to_all || op.to_experts || !in_layers(at)) continue;
+    const ir::TensorId sent = at.operands[0];
+    const std::size_t from = maker[sent.index()];
+    if (from < i && readers[sent.index()] == 1 && ops::op(program.instructions[from].op).column_tiles &&
+        !program[at.results[0]].storage.valid())
+      pairs.push_back({from, i});
+  }
+  return pairs;
+}
+
+// The rows of the experts and their all-to-alls.
+AxisRows expert_rows(const ir::Program& program) {
+  return infer_axes(program,
+                    members(program, [](const ir::Instruction& at) { return in_layers(at) && is_expert_core(at); }));
+}
+
+// The part count of a cut that takes any.
+std::vector<int> any_count(const ir::Program&, const AxisRows&, const TokenRanks&, std::span<const int> wanted) {
+  return {wanted.begin(), wanted.end()};
+}
+
+// Weight gradients stay whole, so that their bits are the same as without parts, unless the operands that they keep
+// alive until all parts are made are a large share of all values (the logits).
+bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
+  constexpr std::int64_t share = 32;
+  if (at.role != ir::Role::dw || at.stream != ir::Stream::compute ||
+      std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time))
+    return false;
+  return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
+}
+
+AxisRows batch_rows(const ir::Program& program) {
+  std::int64_t all = 0;
+  for (const ir::Tensor& tensor : program.tensors)
+    if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
+  return infer_axes(program, members(program, [&](const ir::Instruction& at) {
+                      return in_layers(at) || keeps_much_alive(program, at, all);
+                    }));
+}
+
+// True if every instruction that has a row can be split in `parts` equal parts along the batch.
+bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i]) continue;
+    const ir::Instruction& at = program.instructions[i];
+    for (std::size_t o = 0; o < at.operands.size(); ++o)
+      if (rows[i]->operands[o] == 0 && program.type(at.operands[o]).shape[0] % parts != 0) return false;
+  }
+  return true;
+}
+
+std::vector<int> that_divide_sequences(const ir::Program& program, const AxisRows& rows, const TokenRanks&,
+                                       std::span<const int> wanted) {
+  std::vector<int> counts(wanted.begin(), wanted.end());
+  std::erase_if(counts, [&](int parts) { return !divides(program, rows, parts); });
+  return counts;
+}
+
+const Cut& batch_cut() {
+  static const Cut cut{
+      .name = "batch",
+      .words = {.parts = "parts",
+                .splits = "sequences of the batch; tokens of a part fill the slots after those of the part before",
+                .pairs = "everything between all-to-alls, gate and attention included; backward as forward, or whole",
+                .rewrites = "rows of the ops' tables; split_filled splits what a gate over the whole batch filled",
+                .memory = "what several parts keep alive at once; none more where parts run one after another",
+                .launches = "one of each op and message a part; with copies, two more at a pipeline's borders",
+                .source = "Lancet (Jiang et al., MLSys 2024), section 5; FlowMoE (Gao et al., NeurIPS 2025)"},
+      .rows = batch_rows,
+      .part_counts = that_divide_sequences,
+      .filled = {.op = "split_filled", .by_choices = true},
+      .has_pipelines = true};
+  return cut;
+}
+
+const Cut& capacity_cut() {
+  static const Cut cut{
+      .name = "capacity",
+      .words = {.parts = "parts",
+                .splits = "the filled slots of each expert's buffer, in equal shares",
+                .pairs = "all-to-all, experts, all-to-all back; both passes",
+                .rewrites = "irregular rows of the ops' tables; split_capacity and capacity_rows split slots and rows",
+                .memory = "none: parts fill one buffer of full size",
+                .launches = "one of each op and message a part",
+                .source = "Tutel (Hwang et al., MLSys 2023), adaptive pipelining"},
+      .rows = expert_rows,
+      .part_counts = any_count,
+      .filled = {.op = "split_capacity"},
+      .received = {.op = "capacity_rows", .attribute = "ranks"}};
+  return cut;
+}
+
+// The product whose result is sent back makes it in tiles of columns, over all its experts' rows: each a dense tensor
+// of its own. The product reads the columns of its weights where they are (OpDef::column_tiles). A tile is sent as soon
+// as it is made and arrives as a dense tensor, which place_columns copies into the whole.
+using ops::last, ops::none;
+
+const ops::PartitionRow product_row{{none, none, none, none}, {last}, ops::SplitIn::time};
+const ops::PartitionRow all_to_all_row{{last, none, none}, {last}, ops::SplitIn::time};
+
+AxisRows column_rows(const ir::Program& program) {
+  AxisRows rows(program.instructions.size());
+  for (const ColumnPair& pair : column_pairs(program)) {
+    rows[pair.product] = &product_row;
+    rows[pair.all_to_all] = &all_to_all_row;
+  }
+  return rows;
+}
+
+std::vector<int> that_divide_features(const ir::Program& program, const AxisRows& rows, const TokenRanks&,
+                                      std::span<const int> wanted) {
+  std::vector<int> counts(wanted.begin(), wanted.end());
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i])
+      std::erase_if(counts, [&](int parts) {
+        return program.type(program.instructions[i].results[0]).shape.back() % parts != 0;
+      });
+  return counts;
+}
+
+const Cut& columns_cut() {
+  static const Cut cut{
+      .name = "columns",
+      .words = {.parts = "tiles of columns",
+                .splits = "features that the experts' last product makes, in equal tiles over all their rows",
+                .pairs = "the product whose result is sent back, and that all-to-all; both passes",
+                .rewrites = "the product's attribute columns; place_columns puts tiles that arrived in their place",
+                .memory = "the tiles that arrived and are not yet in their place; at most the whole once more",
+                .launches = "one product, message and copy a tile",
+                .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 1"},
+      .rows = column_rows,
+      .part_counts = that_divide_features};
+  return cut;
+}
+
+ops::PeerParts groups(const TokenRanks& among, int parts) {
+  return {.ranks = among.ranks, .parts = parts, .host = among.ranks / parts, .own_first = false};
+}
+
+std::vector<int> that_divide_ranks(const ir::Program&, const AxisRows&, const TokenRanks& among,
+                                   std::span<const int> wanted) {
+  std::vector<int> counts(wanted.begin(), wanted.end());
+  std::erase_if(counts, [&](int parts) { return among.ranks % parts != 0; });
+  return counts;
+}
+
+const Cut& peers_cut() {
+  static const Cut cut{
+      .name = "peers",
+      .words = {.parts = "groups of peers",
+                .splits = "ranks, in equal groups of neighbours; part p sends to the p-th group from the own one on",
+                .pairs = "all-to-all, experts, all-to-all back; both passes",
+                .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
+                .memory = "none: parts fill one buffer of full size",
+                .launches = "one of each op and message a part; as many messages between ranks as without parts",
+                .source = "FasterMoE (He et al., PPoPP 2022), smart scheduling"},
+      .rows = expert_rows,
+      .part_counts = that_divide_ranks,
+      .filled = {.op = "split_peers", .attribute = "ranks"},
+      .received = {.op = "peer_rows", .attribute = "ranks"},
+      .peers = groups};
+  return cut;
+}
+
+// A rank's received rows are cut into tiles by the ranks that they come from: its own, for which there is no message,
+// then the rest of its host, then tiles of the other ranks (ops/peer_parts.h). A tile is multiplied as soon as it is
+// there; what follows row by row runs tile by tile as well, up to the product whose result goes back.
+//
+// Comet's public code also orders the tiles of a product's kernel greedily, by the fewest ranks that are missing, since
+// a tile of the kernel may span rows of several ranks. Here a part has all rows of its ranks and no others, so that the
+// order of the parts is that order.
+// All-to-alls to the experts, and the experts up to the product whose columns are sent back.
+AxisRows source_rows(const ir::Program& program) {
+  std::vector<bool> sent_back(program.instructions.size());
+  for (const ColumnPair& pair : column_pairs(program)) sent_back[pair.product] = true;
+  std::vector<ir::InstructionId> chosen;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    const ops::OpDef& op = ops::op(at.op);
+    const bool leaves = op.kind == ops::Kind::all_to_all && !op.to_experts;
+    if (in_layers(at) && is_expert_core(at) && !leaves && !sent_back[i]) chosen.push_back(ir::id_of(i));
+  }
+  return infer_axes(program, chosen);
+}
+
+ops::PeerParts tiles(const TokenRanks& among, int parts) {
+  return {.ranks = among.ranks, .parts = parts, .host = among.on_host, .own_first = true};
+}
+
+// The numbers of parts with tiles of all other ranks, half as many and so on.
+std::vector<int> tile_counts(const ir::Program&, const AxisRows&, const TokenRanks& among,
+                             std::span<const int> wanted) {
+  std::vector<int> counts;
+  const std::int64_t others = among.ranks - among.on_host, near = tiles(among, 1).near();
+  for (std::int64_t tile = others; tile >= 1; tile /= 2) {
+    const int parts = int(near + (others + tile - 1) / tile);
+    if (parts >= wanted.front() && parts <= wanted.back() && tiles(among, parts).fit()) counts.push_back(parts);
+  }
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
+}
+
+const Cut& source_rows_cut() {
+  static const Cut cut{
+      .name = "source_rows",
+      .words = {.parts = "tiles of source ranks",
+                .splits = "received rows, by the ranks they come from: the own rank, its host, tiles of other ranks",
+                .pairs = "all-to-all to the experts, then their products but for the last; both passes",
+                .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
+                .memory = "none: parts fill one buffer of full size",
+                .launches = "one of each op and message a tile; none for the own rank",
+                .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 0"},
+      .rows = source_rows,
+      .part_counts = tile_counts,
+      .filled = {.op = "split_peers", .attribute = "ranks"},
+      .received = {.op = "peer_rows", .attribute = "ranks"},
+      .peers = tiles};
+  return cut;
+}
+
+}  // namespace
+
+std::span<const PassCut> pass_cuts() {
+  static const PassCut cuts[] = {
+      {"micro_batches",
+       {.parts = "micro batches",
+        .splits = "the step's micro batches (train.gradient_accumulation_steps)",
+        .pairs = "the backward pass of each and the forward pass of the next",
+        .rewrites = "nothing: the instructions of two passes are ordered together",
+        .memory = "the activations of two micro batches, as far as overlap.memory_factor allows",
+        .launches = "none",
+        .source = "Megatron-LM, overlap across micro batches; DualPipe (DeepSeek-V3, 2024), section 3.2.1"}},
+      {"ring_shards",
+       {.parts = "windows",
+        .splits = "an all-gathered or reduce-scattered tensor, in a window for each rank of the group",
+        .pairs = "an all-gather and the products that read it; a product and the reduce-scatter of its result",
+        .rewrites = "permutes of windows, a product each; a copy that joins windows where a reader needs the whole",
+        .memory = "windows on their way; two sums of a reduce-scatter's ring",
+        .launches = "one product and message a window; half as many messages a direction where both are used",
+        .source = "collective matmul (Wang et al., ASPLOS 2023); XLA's windowed einsum"}}};
+  return cuts;
+}
+
+const Cut& cut_named(std::string_view name) {
+  const auto cuts = all_cuts();
+  const auto found = std::ranges::find_if(cuts, [&](const Cut* known) { return known->name == name; });
+  LANCET_CHECK(found != cuts.end(), "no cut is named {}", name);
+  return **found;
+}
+
+std::span<const Cut* const> all_cuts() {
+  static const Cut* const table[] = {&batch_cut(), &capacity_cut(), &columns_cut(), &peers_cut(), &source_rows_cut()};
+  return table;
+}
+
+}  // namespace lancet::schedule
