@@ -9,7 +9,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
-#include "lancet/data/tokenizer.h"
+#include "lancet/data/token.h"
 
 namespace lancet::data {
 

@@ -11,7 +11,6 @@
 #include <algorithm>
 
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/plan.h"
 
 namespace lancet::ir {
 namespace {

@@ -1,5 +1,5 @@
 // Prints, parses and verifies plans. A plan is sound if
-// - its program is (verify.h), and each wait is for an earlier instruction, which rules out cycles;
+// - its program is, and each wait is for an earlier instruction, which rules out cycles;
 // - every dependency (dependencies.h) is implied by stream order and waits;
 // - exactly the used values and views that own memory have an arena offset, and all of them end within the arena;
 // - two blocks that share bytes are never live together: when the first access to one starts, all accesses to the other

@@ -11,7 +11,6 @@
 #include "lancet/base/shown.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/ir/plan.h"
 
 namespace lancet::ir {
 namespace {

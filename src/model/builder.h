@@ -9,7 +9,7 @@
 
 #include "lancet/config/config.h"
 #include "lancet/ir/program.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/build_options.h"
 #include "lancet/ops/catalogue.h"
 
 namespace lancet::model {

@@ -20,6 +20,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/passes/recompute.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "policies.h"

@@ -7,7 +7,7 @@
 
 #include "lancet/base/files.h"
 #include "lancet/cost/costs.h"
-#include "stream_threads.h"
+#include "stream_crossing.h"
 
 namespace lancet::runtime {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "emulated_kernels.h"
+#include "drawn_routing.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/comm/collect.h"

@@ -1,16 +1,13 @@
 // StreamThreads: walks the streams of a plan at the same time, the compute stream on the caller's thread, every other
 // stream on a thread of its own, which lives as long as this object.
 #pragma once
-
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "bound_plan.h"
-#include "lancet/backend/device.h"
 
 namespace lancet::runtime {
 
@@ -34,12 +31,5 @@ class StreamThreads {
   std::atomic<bool> stopping_{false};
   std::vector<std::jthread> threads_;  // the last member: the threads use all others and must end first
 };
-
-// A trial of what a step relies on: that device streams wait for each other without blocking each other.
-
-// Lets each two of the device's shared streams wait for each other, with copies in both directions before and after the
-// waits. The shared streams must be empty. Config error: they have not ended within `most`, or what they copied is
-// wrong.
-Status cross_streams(backend::Device& device, std::chrono::milliseconds most = std::chrono::seconds(5));
 
 }  // namespace lancet::runtime

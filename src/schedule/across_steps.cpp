@@ -9,6 +9,7 @@
 // few of these choices, list scheduling also orders the whole list again under a grid of settings, as in
 // order_search.cpp.
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

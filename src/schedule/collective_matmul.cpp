@@ -28,6 +28,7 @@
 #include <map>
 
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "orders.h"
 #include "ring_shards/ring_rewrite.h"
 #include "ring_shards/rings.h"

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "layer_cuts.h"
 #include "orders.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/schedule/plan_memory.h"
 
 namespace lancet::schedule {
 namespace {

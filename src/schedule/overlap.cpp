@@ -1,4 +1,5 @@
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 
 #include <fmt/format.h>
 #include <algorithm>

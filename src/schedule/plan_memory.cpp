@@ -11,7 +11,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "reorder.h"
 

@@ -4,16 +4,12 @@
 #include "lancet/schedule/step.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/candidate.h"
-#include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "reorder.h"
 #include "ring_shards/ring_rewrite.h"
 
 namespace lancet::schedule {
@@ -184,78 +180,6 @@ cost::OpCost Step::helper_cost(const ir::Program& program, std::size_t instructi
   LANCET_CHECK(it != helpers_.end(), "no variant of the step has {}",
                cost::op_key(program, program.instructions[instruction]));
   return it->second;
-}
-
-Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
-                   Dependencies dependencies) {
-  Candidate result{std::move(how), std::move(program), std::move(dependencies), std::move(op_costs), {}};
-  result.timeline =
-      simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
-  return result;
-}
-
-bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
-  return double(arena_bytes(candidate.program, candidate.needed)) <= overlap.memory_factor * double(step.arena_bytes());
-}
-
-bool is_shorter(const Candidate& a, const Candidate& b) {
-  return a.timeline.makespan < b.timeline.makespan * (1 - 1e-9);
-}
-
-bool is_better(const Step& step, const config::Overlap& overlap, const Candidate& a, const Candidate& best) {
-  return is_shorter(a, best) && fits_memory(step, overlap, a);
-}
-
-int most_parts(const ir::Program& program) {
-  int most = 1;
-  for (const ir::Instruction& instruction : program.instructions)
-    most = std::max(most, int(instruction.attributes.integer("parts", 1)));
-  return most;
-}
-
-namespace {
-
-using ir::id_of;
-using ir::InstructionId;
-using ir::Stream;
-
-}  // namespace
-
-Dependencies turns(const ir::Program& program, Dependencies dependencies) {
-  std::vector<bool> is_part;
-  for (const ir::Instruction& at : program.instructions) is_part.push_back(at.attributes.has("parts"));
-  return turns(program, std::move(dependencies), is_part);
-}
-
-Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps) {
-  Dependencies extra(dependencies.size());
-  std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const ir::Instruction& at = program.instructions[i];
-    if (at.stream == Stream::reduce || ir::between_stages(at.stream)) continue;
-    const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
-    const InstructionId other = overlaps[i] ? last_whole[1 - mine] : last[1 - mine];
-    if (other.valid()) extra[i].push_back(other);
-    last[mine] = id_of(i);
-    if (!overlaps[i]) last_whole[mine] = id_of(i);
-  }
-  join(dependencies, extra);
-  return dependencies;
-}
-
-Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies) {
-  Dependencies extra(dependencies.size());
-  std::array<InstructionId, ir::stream_count> last{};
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Stream stream = program.instructions[i].stream;
-    if (stream == Stream::compute) continue;
-    const InstructionId other =
-        last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
-    if (other.valid()) extra[i].push_back(other);
-    last[static_cast<std::size_t>(stream)] = id_of(i);
-  }
-  join(dependencies, extra);
-  return dependencies;
 }
 
 }  // namespace lancet::schedule

@@ -14,6 +14,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "layer_cuts.h"
 #include "split_search.h"
 

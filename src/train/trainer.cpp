@@ -2,9 +2,9 @@
 // streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. The plans
 // of the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
 // can fail on one rank alone ends in comm::agree(), so that all ranks return the same error. step() runs the plan,
-// which has all micro batches of the step or, if these are many, several (planning/from_config.h); then it runs several
+// which has all micro batches of the step or, if these are many, several (planner/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
-// (ir/step_border.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
+// (ir/dependencies.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
 // where the load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same
 // weights. If the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first
 // tensor with such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.

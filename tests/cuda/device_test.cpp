@@ -6,7 +6,7 @@
 #include "lancet/backend/device.h"
 #include "module.h"
 #include "runtime/backlog.h"
-#include "runtime/stream_threads.h"
+#include "runtime/stream_crossing.h"
 
 namespace lancet {
 namespace {

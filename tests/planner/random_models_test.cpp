@@ -7,6 +7,7 @@
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
 #include "schedule/ranges.h"

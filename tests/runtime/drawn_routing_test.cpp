@@ -1,5 +1,5 @@
 // The experts that tokens of an emulated device choose.
-#include "runtime/emulated_kernels.h"
+#include "runtime/drawn_routing.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

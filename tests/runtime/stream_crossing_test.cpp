@@ -1,5 +1,5 @@
 // Streams that wait for each other, tried when a device is opened.
-#include "runtime/stream_threads.h"
+#include "runtime/stream_crossing.h"
 
 #include <catch2/catch.hpp>
 

@@ -8,6 +8,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/overlap.h"
+#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate.h"
 #include "schedule/reorder.h"

@@ -2,7 +2,6 @@
 // merged by rank; the ids are those of the original tokenizer for every valid UTF-8 text. (Letters and numbers are
 // those of PCRE2's Unicode version; only code points assigned after it could be cut differently.)
 #pragma once
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,18 +11,9 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/data/token.h"
 
 namespace lancet::data {
-
-// Tokens and their merges, as a tokenizer numbers them.
-
-using TokenId = std::int32_t;  // the element type of the model's input tensor
-
-// The merge of two neighbouring tokens; its rank is its index in the list of merges.
-struct Merge {
-  TokenId left = -1, right = -1;
-  friend bool operator==(const Merge&, const Merge&) = default;
-};
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 

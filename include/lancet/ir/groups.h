@@ -40,7 +40,7 @@ std::string key_of(const Instruction& instruction);
 std::vector<int> ranks_of(std::string_view key, const ir::Mesh& mesh, int rank);
 
 // By stream: the axes that the program's instructions name, and the keys of their groups. The program is sound
-// (verify.h).
+// (program.h).
 std::array<std::set<ir::Axes>, stream_count> used_axes(const Program& program);
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
 

@@ -36,26 +36,10 @@ std::string print(const Plan& plan);
 Result<Plan> parse_plan(std::string_view text);
 
 // Success for a sound plan. The errors (ExitCode::internal) name the instruction or tensor: an unsound program
-// (verify.h); a wait for an instruction that is not earlier; a dependency without a happens-before path; two tensors
+// (program.h); a wait for an instruction that is not earlier; a dependency without a happens-before path; two tensors
 // that share bytes although no such path orders all accesses to one before those to the other. Paths consist of stream
 // order and waits; program order does not count across streams.
 Status verify(const Plan& plan);
-
-// Programs as text: parse(print(p)) is p, and print(parse(t)) is t, except that print() omits views that nothing names.
-
-std::string print(const Program& program);
-std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
-std::string print(const Tensor& named);  // the line that declares an input, parameter or state, without the newline
-// Errors (exit code 2) name the line and what was expected there.
-Result<Program> parse(std::string_view text);
-
-// Checks that a Program is structurally sound, independent of its ops: every value is made once and before its use, a
-// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again,
-// shardings fit the shapes, outputs exist, and what the step before has left may run beside this one (step_border.h).
-// verify() of ops/catalogue.h checks types.
-
-// Errors (ExitCode::internal) name the tensor and the instruction.
-Status verify(const Program& program);
 
 // Checks that the plans of all ranks can run together: no rank waits for ever for another one, and ranks that meet in a
 // collective call the same one.

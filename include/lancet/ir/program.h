@@ -1,6 +1,6 @@
 // The Program: one rank's training step as a list of instructions over named tensors.
 //
-// Text form (print.h), one statement per line:
+// Text form (below), one statement per line:
 //     program gpt2-moe {ranks=2}
 //     parameter @wte.weight : bf16[8192,256]
 //     parameter @h.0.moe.experts.c_fc.weight : bf16[2{expert},1024,256]      two of the experts, others on other ranks
@@ -250,5 +250,21 @@ Status for_each_kernel(const Program& program, F f) {
   }
   return {};
 }
+
+// Programs as text: parse(print(p)) is p, and print(parse(t)) is t, except that print() omits views that nothing names.
+
+std::string print(const Program& program);
+std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
+std::string print(const Tensor& named);  // the line that declares an input, parameter or state, without the newline
+// Errors (exit code 2) name the line and what was expected there.
+Result<Program> parse(std::string_view text);
+
+// Checks that a Program is structurally sound, independent of its ops: every value is made once and before its use, a
+// tensor fits into the tensor in whose memory it is stored, a value whose memory was overwritten is not read again,
+// shardings fit the shapes, outputs exist, and what the step before has left may run beside this one (dependencies.h).
+// verify() of ops/catalogue.h checks types.
+
+// Errors (ExitCode::internal) name the tensor and the instruction.
+Status verify(const Program& program);
 
 }  // namespace lancet::ir

@@ -76,7 +76,7 @@ class Executor {
                                                   const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // What a run executes: the instructions of the step before (ir/step_border.h), those of this step that do not close
+  // What a run executes: the instructions of the step before (ir/dependencies.h), those of this step that do not close
   // it (ir::closes_step), and those that do. The gradients of several runs add up before the last one closes the step.
   struct Run {
     bool before = true, body = true, closing = true;

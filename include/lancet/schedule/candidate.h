@@ -34,7 +34,4 @@ bool is_better(const Step& step, const config::Overlap& overlap, const Candidate
 // The largest number of parts of an instruction.
 int most_parts(const ir::Program& program);
 
-// Bytes of the arena's tensors that are alive at once when the instructions run one by one.
-std::int64_t peak_bytes(const ir::Program& program);
-
 }  // namespace lancet::schedule

@@ -17,7 +17,6 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/program.h"
 #include "lancet/schedule/candidate.h"
-#include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {
 
@@ -97,7 +96,7 @@ Candidate search_orders(const Step& step, const config::Overlap& overlap, Candid
 // The same from the step with the rings of collective_matmul, chosen for a list schedule of all instructions.
 Candidate search_orders_with_rings(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
-// The pass that lets the end of a step run beside the forward pass of the next one (ir/step_border.h).
+// The pass that lets the end of a step run beside the forward pass of the next one (ir/dependencies.h).
 
 // Per instruction, true if the next step may execute it and the values stay the same: it closes the step and, where
 // updates wait for the norm of the gradients (train.clip_grad, train.on_non_finite=skip), gathers updated weights
@@ -191,18 +190,5 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost
 // its dependencies alone, and within a micro batch all that the candidate adds holds. Without times, which the caller
 // simulates. count 1: the candidate's program itself.
 Candidate in_micro_batches(const Candidate& one, int count);
-
-// Dependencies that keep streams from overlapping.
-
-// Adds dependencies such that compute and all-to-all do not overlap: each instruction waits for the last one of the
-// other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
-// other.
-Dependencies turns(const ir::Program& program, Dependencies dependencies);
-// The same where `overlaps`, per instruction, says in place of the attribute which of them overlap each other.
-Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps);
-
-// Adds dependencies such that the communication streams never share the network: each message waits for the last one of
-// the other stream before it in program order.
-Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
 
 }  // namespace lancet::schedule

@@ -20,4 +20,7 @@ ir::Plan plan_memory_sequentially(const ir::Program& program);
 std::int64_t resident_bytes(const ir::Program& program);
 std::int64_t plan_bytes(const ir::Plan& plan);
 
+// Bytes of the arena's tensors that are alive at once when the instructions run one by one.
+std::int64_t peak_bytes(const ir::Program& program);
+
 }  // namespace lancet::schedule

@@ -51,7 +51,7 @@ class Trainer {
   // Runs one optimizer step on batch `step` (0 is the first). Numerical error: the loss or the norm is not finite; the
   // error names the first such tensor. The weights are then unchanged, unless train.clip_grad is 0, since updates do
   // not wait for the norm then. With overlap.replan, executor() may be another one afterwards (StepRecord::replan).
-  // border: open: what the plan leaves to the next step (ir/step_border.h) may be left, so the next call should be
+  // border: open: what the plan leaves to the next step (ir/dependencies.h) may be left, so the next call should be
   // step(step + 1); until that or settle(), the weights and the norm of the step are incomplete (is_open()). Numerical
   // error: also if the norm of the step before turns out not to be finite.
   enum class Border : std::uint8_t { closed, open };

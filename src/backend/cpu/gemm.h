@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lancet/backend/cpu/buffer.h"
-#include "lancet/backend/cpu/matmul.h"
+#include "lancet/backend/cpu/matmul_desc.h"
 
 namespace lancet::backend::cpu {
 

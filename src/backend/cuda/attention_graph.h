@@ -2,7 +2,7 @@
 // form has no causal mask before 9.21).
 #pragma once
 #include "cudnn_graph.h"
-#include "lancet/backend/cuda/attention.h"
+#include "lancet/backend/cuda/attention_desc.h"
 
 namespace lancet::backend::cuda {
 

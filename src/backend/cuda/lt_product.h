@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lancet/backend/cuda/matmul.h"
+#include "lancet/backend/cuda/matmul_desc.h"
 
 namespace lancet::backend::cuda {
 

@@ -4,6 +4,7 @@
 #include "lancet/backend/cuda/matmul.h"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -174,15 +175,6 @@ std::unique_ptr<Matmul> make_fused_matmul(const MatmulDesc& desc, const MatmulOp
 void set_matmul_settings(const MatmulSettings& settings) {
   allow_tf32 = settings.tf32;
   measure_products = settings.measure;
-}
-
-std::string to_string(const MatmulDesc& desc) {
-  constexpr const char* activations[] = {"", ", gelu", ", gelu gradient"};
-  return fmt::format("{}[{},{}] = {}{} {}{}{}{}{}", name(desc.result), desc.m, desc.n, name(desc.operands),
-                     fmt::format("[{},{}]{}", desc.m, desc.k, desc.trans_a ? "t" : ""),
-                     fmt::format("[{},{}]{}", desc.k, desc.n, desc.trans_b ? "t" : ""), desc.bias ? " + bias" : "",
-                     desc.accumulate ? " + c" : "", desc.row_sums ? " and row sums" : "",
-                     activations[std::size_t(desc.activation)]);
 }
 
 }  // namespace lancet::backend::cuda

@@ -17,8 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "error_text.h"
 #include "lancet/base/hash.h"
-#include "progress.h"
 
 namespace lancet::comm::mpi {
 namespace {

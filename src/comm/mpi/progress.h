@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "../operation.h"
+#include "error_text.h"
 #include "lancet/comm/communicator.h"
 #include "neighbours.h"
 #include "receive_rate.h"
@@ -199,14 +200,5 @@ class Progress {
 
 std::string describe(const Request& request);
 std::string describe_locked(const Request& request);  // the caller holds the channel's mutex
-
-// What MPI says about one of its error codes.
-
-inline std::string error_text(int mpi_code) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  if (MPI_Error_string(mpi_code, text, &length) != MPI_SUCCESS) return fmt::format("MPI error {}", mpi_code);
-  return std::string(text, static_cast<std::size_t>(length));
-}
 
 }  // namespace lancet::comm::mpi

@@ -8,25 +8,15 @@
 // Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for the shape (with the reason), or
 // the build has no cuDNN.
 #pragma once
-
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "lancet/backend/cuda/attention_desc.h"
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
 
 namespace lancet::backend::cuda {
-
-// The description of an attention on a GPU (attention.h).
-
-struct AttentionDesc {
-  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
-  bool backward = false;
-  bool deterministic = true;  // false: the backward pass may sum dq in any order
-  friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
-};
 
 // The forward pass writes out and lse; the backward pass reads them. dout and dqkv (shaped like out and qkv) are for
 // the backward pass only.

@@ -1,0 +1,15 @@
+// The description of an attention on a GPU (attention.h).
+#pragma once
+#include <compare>
+#include <cstdint>
+
+namespace lancet::backend::cuda {
+
+struct AttentionDesc {
+  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
+  bool backward = false;
+  bool deterministic = true;  // false: the backward pass may sum dq in any order
+  friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
+};
+
+}  // namespace lancet::backend::cuda
