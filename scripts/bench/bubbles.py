@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 
 from bench import run
-from bench.bounds import Case, Plans
-from bench.plans import OP, PLACE, TIMES
-from bench.table import markdown, number, percent, rounded, write_csv
+from bench.bounds import Case, Plans, ops_in
+from bench.table import markdown, number, percent, write_page
 
 SCHEDULES = ("1f1b", "zero_bubble", "interleaved", "searched")
 MODEL = "configs/gpt2-s-moe.json"
@@ -54,17 +53,11 @@ def is_equal(name):
 def passes_of(plan):
     """Returns the milliseconds of the roles in a stage's plan, and of the weight gradients beside all-to-alls."""
     sums, weights, all_to_alls = {}, [], []
-    for line in plan.splitlines():
-        times, place = TIMES.search(line), PLACE.search(line)
-        if not times or not place or not OP.match(line):
-            continue
-        (begin, end), (stream, role, _) = map(float, times.groups()), place.groups()
+    for stream, role, _, begin, end in ops_in(plan):
         if stream == "compute":
             sums[role] = sums.get(role, 0) + end - begin
-        if stream == "compute" and role == "dw":
-            weights.append((begin, end))
-        if stream == "expert":
-            all_to_alls.append((begin, end))
+        if stream == "expert" or role == "dw" and stream == "compute":
+            (all_to_alls if stream == "expert" else weights).append((begin, end))
     beside = sum(max(0, min(end, other_end) - max(begin, other_begin)) for begin, end in weights
                  for other_begin, other_end in all_to_alls)
     return sums, beside
@@ -99,23 +92,9 @@ def micro_batches_of(chosen):
     return int(next(setting.split("=")[1] for setting in chosen.settings if "gradient_accumulation" in setting))
 
 
-def schedules_table(rows):
-    return markdown(
-        ["case", "schedule", "step ms", "bubble", "W beside all-to-alls", "arena MB", "no order below ms", "gap"],
-        [[row["case"], row["found"], number(row["step_ms"]), percent(row["bubble"]),
-          percent(row["w_beside_ms"] / row["w_ms"]), number(row["arena_mb"], 0), number(row["least_ms"]),
-          percent(row["gap"])] for row in rows])
-
-
-def formulas_table(rows):
-    return markdown(["case", "schedule", "formula ms", "found ms", "found / formula"],
-                    [[row["case"], row["schedule"], number(row["formula_ms"], 2), number(row["bubble_ms"], 2),
-                      number(row["bubble_ms"] / row["formula_ms"], 2)] for row in rows if row["formula_ms"]])
-
-
 def page(rows, command):
     names = list(dict.fromkeys(row["case"] for row in rows))
-    return "\n".join([
+    return [
         "# Bubbles of pipeline stages", "",
         f"`{command}`, commit {run.program_commit()}. **Simulated**: plans on declared machines, no run.",
         "[What the schedules do](../stages.md#schedules).", "",
@@ -129,24 +108,25 @@ def page(rows, command):
         "that needs most. `no order below`: what no order of the same instructions on the same streams goes below;",
         "`gap`: how much longer the step is. An interleaved stage has two runs of blocks, so its instructions, messages",
         "and bound are others.", "",
-        *schedules_table(rows), "",
+        *markdown(["case", "schedule", "step ms", "bubble", "W beside all-to-alls", "arena MB", "no order below ms", "gap"],
+                  [[row["case"], row["found"], number(row["step_ms"]), percent(row["bubble"]),
+                    percent(row["w_beside_ms"] / row["w_ms"]), number(row["arena_mb"], 0), number(row["least_ms"]),
+                    percent(row["gap"])] for row in rows]), "",
         "## Beside the formulas", "",
         "Bubbles of the stage that waits least, and the formulas for the mean F, B and W of a stage and micro batch:",
         "(p - 1)(F + B) of `1f1b`, half of that with two chunks a stage, (p - 1)(F + B - W) of `zero_bubble` and",
         "`searched`.", "",
-        *formulas_table(rows), ""])
+        *markdown(["case", "schedule", "formula ms", "found ms", "found / formula"],
+                  [[row["case"], row["schedule"], number(row["formula_ms"], 2), number(row["bubble_ms"], 2),
+                    number(row["bubble_ms"] / row["formula_ms"], 2)] for row in rows if row["formula_ms"]])]
 
 
 def add_arguments(parser):
-    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
-    run.add_program(parser)
+    run.add_options(parser, "--cases", CASES)
 
 
 def main(options):
     names, rows = run.chosen("--cases", options.cases, CASES), []
-    command = "python3 scripts/bench bubbles" + ("" if names == list(CASES) else f" --cases {options.cases}")
-    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         plans = Plans(run.program(options), Path(folder))
         for name in names:
@@ -158,7 +138,5 @@ def main(options):
                 found["formula_ms"] = formula_of(found, micro_batches_of(chosen)) if is_equal(name) else None
                 found.pop("passes")
                 rows.append(found)
-                run.log(f"{name}, {schedule}: {found['step_ms']:.1f} ms, {100 * found['gap']:.1f}% above the bound")
-    (options.out / "bubbles.md").write_text(page(rows, command))
-    write_csv(options.out / "bubbles.csv", list(rows[0]), map(rounded, rows))
-    return 0
+                run.log(f"{name}, {schedule}: {found['step_ms']:.1f} ms, {percent(found['gap'])} above the bound")
+    write_page(options.out / "bubbles", page(rows, run.command("bubbles", options, cases=",".join(CASES))), rows)

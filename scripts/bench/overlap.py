@@ -1,37 +1,45 @@
-"""Runs the overlap policies on an emulated network, in turns, and writes overlap.md and overlap.csv.
+"""Runs the overlap policies on an emulated network (overlap) or on emulated devices (overlap_devices), in turns, and writes
+overlap.md or overlap_devices.md, with a CSV file beside it.
 
-It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all
-points. A point is a model, a number of hosts and a share of communication. At each, runs of the sequential step find
-the rate of the links that gives this share, `lancet profile` measures communication and new ops, then the policies run
-in turns, in several rounds: all published ones that have work there, and ours. Rounds that are in the folder are not
-run again, as long as the program's commit is the same, so the command may be interrupted. A rate is kept as long as the
-folder has rounds of a point with the same sequential step.
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all points. A
+point is a model, a number of hosts and a share of communication. At each, the policies run in turns, in several rounds:
+all published ones that have work there, and ours. Rounds that are in the folder are not run again, as long as the
+program's commit is the same, so the command may be interrupted.
+
+overlap: ranks compute. Runs of the sequential step find the rate of the links that gives the share, and `lancet profile`
+measures communication and new ops. A rate is kept as long as the folder has rounds of a point with the same sequential
+step.
+
+overlap_devices: the same points on 2 devices, and cases of `python3 scripts/bench bounds`: one MoE layer on 4 and 8
+devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts' computation, and products that are split over 4 and 8
+devices. The planner finds the rate of the network that gives the share; links and devices have it, divided by a scale
+of bytes and a dilation of time. Ops take declared times and messages are real.
 """
-import os
-
 from bench import overlap_page, policies, run
-from bench.bounds import CASES
-from bench.policies import Effort, Point, applying
+from bench.bounds import CASES, CPU, Case, Plans
+from bench.policies import CLUSTER, Point, applying
 
 FIRST_MBIT = 140  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
 MOST_TRIES = 4
 PARTS = {"tutel": [f"tutel:{parts}" for parts in (2, 4, 8)]}  # each number apart
 MOE = CASES["fp32"]
+SCALE = 16
+# By devices: more of them need more of this machine's time; so do the many messages of products split over ranks.
+DILATION = {"experts": {2: 2, 4: 3, 8: 6}, "products": {2: 3, 4: 6, 8: 16}}
 
 
-def policies_of(settings):
-    published = [each for policy in applying(settings) for each in PARTS.get(policy, [policy])]
-    return ["sequential", *published, *overlap_page.OURS]
+def policies_of(settings, parts=PARTS):
+    return ["sequential", *(each for policy in applying(settings) for each in parts.get(policy, [policy])),
+            *overlap_page.OURS]
 
 
 def moe(what, settings):
     return Point(what, MOE.config, settings, 2, policies_of(settings), MOE.share, overlap_page.expert_figures)
 
 
-def tensor(case):
-    return Point(f"{case.what}, fp32", case.config, case.settings, case.ranks, policies_of(case.settings), case.share,
-                 overlap_page.tensor_figures)
+def point_of(case, what, parts, figures):
+    return Point(what, case.config, case.settings, case.ranks, policies_of(case.settings, parts), case.share, figures)
 
 
 POINTS = {
@@ -41,8 +49,12 @@ POINTS = {
     "micro": moe("fp32, 2 micro batches, 1.3 times the memory",
                  ["train.gradient_accumulation_steps=2", "train.micro_batch_size=16", "overlap.memory_factor=1.3"]),
     "bf16": moe("bf16", CASES["bf16"].settings),
-    "tensor": tensor(CASES["tensor-2"]),
+    "tensor": point_of(CASES["tensor-2"], f"{CASES['tensor-2'].what}, fp32", PARTS, overlap_page.tensor_figures),
 }
+# The share at which Comet publishes its own comes first.
+LAYERS = [f"layer-{ranks}-{ratio}" for ratio in (0.6, 0.3, 1.0) for ranks in (4, 8)]
+DEVICE_POINTS = {**POINTS, **{name: point_of(CASES[name], CASES[name].what, {}, figures) for names, figures in (
+    (LAYERS, overlap_page.layer_figures), (("tensor-4", "tensor-8"), overlap_page.tensor_figures)) for name in names}}
 HEAD = [
     "# Overlap policies on an emulated network", "",
     f"`python3 scripts/bench overlap` on {run.cpu()}, hosts of one core each on one machine, links of network",
@@ -54,55 +66,31 @@ HEAD = [
     "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
     "ends of a figure are from rounds drawn again: the",
     f"least and the most, or 95% where there are {policies.FEWEST} rounds or more.", ""]
+DEVICE_HEAD = [
+    "# Overlap policies on emulated devices", "",
+    f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
+    "executor and transport are real, ops take the times that `ethernet-10g-cpu` declares, with the rate of the",
+    "network that gives a share of communication, without the time that messages take of a processor. Times are the",
+    "device's own, medians over rounds of medians over steps; each point names its scale and dilation.",
+    "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step",
+    "of each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
+    "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
+    "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
 
 
-def cluster(*arguments):
-    run.call([run.ROOT / "scripts/emulate-cluster.sh", *arguments])
+# On an emulated network
 
-
-class Network:
-    """The emulated network that is up."""
-
-    launcher = [run.ROOT / "scripts/emulate-cluster.sh", "run", "--"]
-
-    def __init__(self, lancet, folder):
-        self.lancet, self.folder = lancet, folder
-        self.hosts = 0
-
-    def set_up(self, hosts):
-        if hosts != self.hosts:
-            cluster("down")
-            cluster("up", "--hosts", hosts, "--rate", f"{FIRST_MBIT}mbit")
-            self.hosts = hosts
-
-    def share_at(self, point, mbit):
-        """Returns the share of the sequential step that is communication of activations."""
-        cluster("rate", f"{mbit}mbit")
-        out = self.folder / "rate"
-        settings = [f"overlap.profile={self.profile(point)}"]
-        policies.compare(self.lancet, self.launcher, point.config, ["sequential"], 2, out,
-                         [*point.settings, *settings])
-        return overlap_page.share_of(policies.read_round(out))
-
-    def rate_of(self, point):
-        """Returns the links' rate in Mbit/s, of those tried, at which the share is closest to the point's."""
-        mbit, share, tried = FIRST_MBIT, point.share, []
-        for _ in range(MOST_TRIES):
-            found = self.share_at(point, mbit)
-            run.log(f"{mbit} Mbit/s: {share.words()}, found {found:.3f}")
-            tried.append((abs(found / share.value - 1), mbit))
-            if tried[-1][0] < CLOSE:
-                break
-            mbit = round(mbit * share.over_rest(found) / share.over_rest(share.value))
-        return min(tried)[1]
-
-    def profile(self, point):
-        """The file of measured costs of all points with as many hosts."""
-        return self.folder / f"profile-{point.hosts}.json"
-
-    def measure_costs(self, point):
-        run.call([*self.launcher, self.lancet, "profile", point.config, "--out", self.profile(point), "--renew",
-                  "communication", *run.sets(point.settings)])
+def rate_of(share, share_at):
+    """Returns the links' rate in Mbit/s, of those tried, at which the share is closest. share_at: finds that of a rate."""
+    mbit, tried = FIRST_MBIT, []
+    for _ in range(MOST_TRIES):
+        found = share_at(mbit)
+        run.log(f"{mbit} Mbit/s: {share.words()}, found {found:.3f}")
+        tried.append((abs(found / share.value - 1), mbit))
+        if tried[-1][0] < CLOSE:
+            break
+        mbit = round(mbit * share.over_rest(found) / share.over_rest(share.value))
+    return min(tried)[1]
 
 
 def step_of(point):
@@ -117,34 +105,72 @@ def rate_known(results, point):
     return next((about["mbit"] for other, about, _ in results.all().values() if step_of(other) == step_of(point)), None)
 
 
-def measure(name, network, results, effort):
+def measure(name, about, lancet, results, effort):
+    point, profile = results.points[name], results.folder / f"profile-{results.points[name].hosts}.json"
+    settings = [f"overlap.profile={profile}"]
+    with policies.Cluster("bench", "--hosts", point.hosts, "--rate", f"{FIRST_MBIT}mbit") as launcher:
+        def share_at(mbit):
+            """Returns the share of the sequential step that is communication of activations."""
+            run.call([CLUSTER, "rate", f"{mbit}mbit"])
+            policies.compare(lancet, launcher, point.config, ["sequential"], 2, results.folder / "rate",
+                             [*point.settings, *settings])
+            return overlap_page.share_of(policies.read_round(results.folder / "rate"))
+
+        if "mbit" not in about:
+            about["mbit"] = rate_known(results, point) or rate_of(point.share, share_at)
+            about["rate"] = f"{about['mbit']}mbit"
+            results.note(name, about)
+        run.call([CLUSTER, "rate", about["rate"]])
+        run.call([*launcher, lancet, "profile", point.config, "--out", profile, "--renew", "communication",
+                  *run.sets(point.settings)])
+        policies.run_rounds(results, name, lancet, launcher, effort, settings)
+
+
+# On emulated devices
+
+def dilation_of(case):
+    return DILATION["products" if "model.moe_layer_freq=0" in case.settings else "experts"][case.ranks]
+
+
+def fields_of(case, hardware):
+    """Returns the fields of a declared machine that stands for the devices of a case."""
+    return policies.settings_of(policies.fields_of(hardware, SCALE, dilation_of(case)))
+
+
+class DevicePlans(Plans):
+    """Plans of emulated devices, on which messages go by MPI and take none of the computation's time: at the rates of
+    split products a processor would do nothing but move bytes."""
+    changes = {"overlap": {"core_ms_per_mb": 0}}
+
+    def target(self, case, hardware):
+        return ["--ranks", case.ranks, "--hosts", case.ranks, *run.sets(fields_of(case, hardware))]
+
+
+def measure_on_devices(name, about, lancet, results, effort):
     point = results.points[name]
-    _, about = results.begin(name, effort.steps, run.program_commit())
-    if len(results.rounds(name)) >= effort.rounds:
-        return
-    network.set_up(point.hosts)
-    if "mbit" not in about:
-        about["mbit"] = rate_known(results, point) or network.rate_of(point)
-        about["rate"] = f"{about['mbit']}mbit"
+    plans, case = DevicePlans(lancet, results.folder / name), Case(*point[:4], CPU, point.share)
+    if "gbit" not in about:
+        about["gbit"] = plans.rate_of(case)
+        about |= {"rate": f"{about['gbit']:.3g} Gbit/s", "device": f"scale {SCALE}, dilation {dilation_of(case)}"}
         results.note(name, about)
-    cluster("rate", about["rate"])
-    network.measure_costs(point)
-    policies.run_rounds(results, name, network.lancet, network.launcher, effort,
-                        [f"overlap.profile={network.profile(point)}"])
+    hardware = plans.hardware_at(case, about["gbit"])
+    with policies.Cluster("overlap", *policies.links(case.ranks, hardware, SCALE, dilation_of(case))) as launcher:
+        policies.run_rounds(results, name, lancet, launcher, effort, fields_of(case, hardware))
+
+
+KINDS = {"overlap": (POINTS, HEAD, measure), "overlap_devices": (DEVICE_POINTS, DEVICE_HEAD, measure_on_devices)}
 
 
 def add_arguments(parser):
-    overlap_page.add_arguments(parser, POINTS, "overlap", "overlap", rounds=3, steps=1)
+    command = parser.get_default("command")
+    run.add_options(parser, "--points", KINDS[command][0], folder=command.replace("_", "-"), rounds=3, steps=1)
 
 
 def main(options):
-    names, lancet = run.chosen("--points", options.points, POINTS), run.program(options)
-    os.environ["LANCET_CLUSTER"] = "bench"
-    options.folder.mkdir(parents=True, exist_ok=True)
-    results, network = policies.Results(options.folder, POINTS), Network(lancet, options.folder)
-    try:
-        for name in names:
-            measure(name, network, results, Effort(options.rounds, options.steps))
-            overlap_page.write(results, HEAD, options.out / "overlap")
-    finally:
-        cluster("down")
+    points, head, measure_point = KINDS[options.command]
+    names, lancet = run.chosen("--points", options.points, points), run.program(options)
+    results, effort = policies.Results(options.folder, points), policies.Effort(options.rounds, options.steps)
+    for name in names:
+        if about := results.start(name, effort):
+            measure_point(name, about, lancet, results, effort)
+        overlap_page.write(results, head, options.out / options.command)

@@ -1,11 +1,10 @@
 """Tables of points that were measured in turns (policies.py): figures of their medians, Markdown and CSV."""
 import functools
 import statistics
-from pathlib import Path
 
 from bench import run
 from bench.policies import OURS, intervals, medians
-from bench.table import markdown, number, percent, rounded, signed_percent, write_csv
+from bench.table import markdown, number, percent, signed_percent, write_page
 
 FIELDS = ["point", "what", "rate", "hosts", "policy", "parts", "ran", "step_ms", "least_ms", "most_ms", "compute_ms",
           "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_forward_pct", "hidden_backward_pct",
@@ -20,13 +19,16 @@ def ours_in(rows):
     return [name for name in OURS if name in rows]
 
 
-def common_figures(rows, ours):
-    """Returns the figures that every point has of one of our policies. rows: medians by policy."""
-    mine, sequential = rows[ours], next(iter(rows.values()))
-    return {f"sequential / {ours}, step": sequential["step_ms"] / mine["step_ms"],
-            f"{ours}, step / max(compute, communication)":
-                mine["step_ms"] / max(mine["compute_ms"], mine["communication_ms"]),
-            f"{ours} / sequential, arena": mine["arena_mb"] / sequential["arena_mb"]}
+def common_figures(rows, names):
+    """Returns the figures that every point has of each of our policies. rows: medians by policy."""
+    found, sequential = {}, next(iter(rows.values()))
+    for ours in names:
+        mine = rows[ours]
+        found |= {f"sequential / {ours}, step": sequential["step_ms"] / mine["step_ms"],
+                  f"{ours}, step / max(compute, communication)":
+                      mine["step_ms"] / max(mine["compute_ms"], mine["communication_ms"]),
+                  f"{ours} / sequential, arena": mine["arena_mb"] / sequential["arena_mb"]}
+    return found
 
 
 def share_of(rows):
@@ -41,7 +43,7 @@ def expert_figures(rows):
     for ours in ours_in(rows):
         found |= {f"{ours} / best tutel, exposed": rows[ours]["exposed_ms"] / best["exposed_ms"],
                   f"best tutel / {ours}, step": best["step_ms"] / rows[ours]["step_ms"],
-                  **common_figures(rows, ours)}
+                  **common_figures(rows, [ours])}
     return found
 
 
@@ -59,9 +61,7 @@ def tensor_figures(rows):
     for name in ("collective_matmul", *ours_in(rows)):
         found[f"best without rings / {name}, step"] = best["step_ms"] / rows[name]["step_ms"]
         found |= hidden_figures(rows, name, "gathers and scatters")
-    for ours in ours_in(rows):
-        found |= common_figures(rows, ours)
-    return found
+    return found | common_figures(rows, ours_in(rows))
 
 
 def layer_figures(rows):
@@ -69,9 +69,7 @@ def layer_figures(rows):
     found = {"all-to-all / step, sequential": share_of(rows)}
     for name in ("comet", *ours_in(rows)):
         found |= hidden_figures(rows, name, "all-to-alls")
-    for ours in ours_in(rows):
-        found |= common_figures(rows, ours)
-    return found
+    return found | common_figures(rows, ours_in(rows))
 
 
 def figures_of(point, rows):
@@ -121,16 +119,6 @@ def figures_table(point, rounds):
                      for name, value in values.items()])
 
 
-def late_line(rows):
-    late = [row["late_pct"] for row in rows.values() if row.get("late_pct") is not None]
-    return f", messages late by at most {max(late):.1f}% of a step" if late else ""
-
-
-def not_run_lines(point):
-    missing = point.not_run()
-    return [f"Published ways that did not run here: {', '.join(missing)}."] if missing else []
-
-
 def commits_lines(measured):
     """Returns a line for pages whose points were measured at several commits."""
     commits = {about["commit"] for _, about, _ in measured.values()}
@@ -139,40 +127,23 @@ def commits_lines(measured):
 
 
 def point_lines(name, point, about, rounds):
-    rows = medians(rounds)
+    rows, not_run = medians(rounds), point.not_run()
+    late = [row["late_pct"] for row in rows.values() if row.get("late_pct") is not None]
     return [f"## {name}: {point.what}", "",
             f"{point.hosts} hosts, {about['rate']}, chosen for {point.share.words()}. {len(rounds)} rounds of "
             f"{about['steps']} steps,",
-            f"{about['device'] + ', ' if 'device' in about else ''}commit {about['commit']}{late_line(rows)}.",
-            *not_run_lines(point), "", *policies_table(rows), "", *figures_table(point, rounds), ""]
+            f"{about['device'] + ', ' if 'device' in about else ''}commit {about['commit']}"
+            f"{f', messages late by at most {max(late):.1f}% of a step' if late else ''}.",
+            *([f"Published ways that did not run here: {', '.join(not_run)}."] if not_run else []), "", *policies_table(rows), "", *figures_table(point, rounds), ""]
 
 
-def page(head, measured, missing):
-    """Returns the text of a page. head: its first lines."""
-    rows = csv_rows(measured)
+def write(results, head, path):
+    """Writes path.md and path.csv of all points with rounds. head: the first lines."""
+    measured = results.all()
+    missing, rows = [name for name in results.points if name not in measured], csv_rows(measured)
     lines = [*head, *commits_lines(measured), *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
     for name, found in measured.items():
         lines += point_lines(name, *found)
     mean = statistics.mean(abs(error_of(row)) for row in rows)
-    return "\n".join([*lines, f"Mean error of the predicted step over all rows: {percent(mean)}."]) + "\n"
-
-
-def write(results, head, path):
-    """Writes path.md and path.csv of all points with rounds."""
-    measured = results.all()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in results.points if name not in measured]
-    path.with_suffix(".md").write_text(page(head, measured, missing))
-    write_csv(path.with_suffix(".csv"), FIELDS, map(rounded, csv_rows(measured)))
-    run.log(f"{path.with_suffix('.md')}: {len(measured)} points")
-
-
-def add_arguments(parser, points, folder, name, rounds, steps):
-    """Adds what the commands that measure points have in common."""
-    parser.add_argument("--points", default=",".join(points), help="points, separated by commas; default: %(default)s")
-    parser.add_argument("--rounds", type=run.at_least(1), default=rounds, help="default: %(default)s")
-    parser.add_argument("--steps", type=run.at_least(1), default=steps,
-                        help="measured steps of a policy in a round, after one; default: %(default)s")
-    parser.add_argument("--folder", default=run.ROOT / "runs" / folder, type=Path, help="of the rounds")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results", help=f"of {name}.md and {name}.csv")
-    run.add_program(parser)
+    write_page(path, [*lines, f"Mean error of the predicted step over all rows: {percent(mean)}."], rows, FIELDS)
+    run.log(f"{path}.md: {len(measured)} points")

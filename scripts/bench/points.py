@@ -27,8 +27,8 @@ STANDS_FOR = {UNBUCKETED: "RAF", SEQUENTIAL: "DeepSpeed"}  # whose schedule it i
 BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel", "FasterMoE", "FlowMoE"]
 PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
-# The steps from the paper's algorithm to ours.
 PAPER_BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel"]  # the schedules of the systems of the paper's comparison
+PANEL = ("hardware", "label", "model")  # what a panel of a figure is of
 BOUND = "bound"  # no schedule: what neither computation nor the network can go below
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
@@ -107,6 +107,17 @@ def best_of_families(points):
     return found
 
 
+def best_by(points, key):
+    """Returns the best of each family by a key's values, in their order."""
+    return {value: best_of_families(here) for (value,), here in group(points, key).items()}
+
+
+def best_baseline(points):
+    """Returns the fastest of the paper's baselines among the points of one group, or None."""
+    by = best_of_families(points)
+    return min((by[name] for name in PAPER_BASELINES if fits(by.get(name))), key=lambda point: point["step_ms"], default=None)
+
+
 def fits(point):
     """Returns True if the point exists and has times."""
     return point is not None and point["status"] == "ok"
@@ -145,8 +156,6 @@ def step_of(point, digits=1):
 
 
 def networks(points):
-    if not points:
-        return "emulated"  # earlier runs only
     return ", ".join(sorted({point["network"] for point in points}))
 
 
@@ -155,7 +164,5 @@ def sources(points):
     commits = sorted({point["commit"] for point in points})
     places = sorted({point["place"] for point in points if point.get("place")})
     routing = sorted({point["routing"] for point in points})
-    if not points:
-        return "Network: emulated. The runs are those of overlap*.csv (`python3 scripts/bench overlap`)."
     text = f"Network: {networks(points)}. Routing: {'; '.join(routing)}. Commit {', '.join(commits)}."
     return text + (f" Measured on {', '.join(places)}." if places else "")

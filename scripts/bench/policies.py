@@ -186,7 +186,13 @@ class Results:
             return folder, found
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        self.note(name, mine)
         return folder, mine
+
+    def start(self, name, effort):
+        """Returns what the point's rounds are of, or None if its folder has them all."""
+        _, about = self.begin(name, effort.steps, run.program_commit())
+        return about if len(self.rounds(name)) < effort.rounds else None
 
     def note(self, name, about):
         (self.folder / name / "point.json").write_text(json.dumps(about))
