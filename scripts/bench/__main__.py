@@ -14,7 +14,7 @@ PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/insta
 COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "sweep": ("the points of an experiment: simulated, or run here or on an emulated cluster", None),
     "emulated": ("every policy on emulated devices and links, run against predicted", None),
-    "imbalance": ("step time and gain by the imbalance of the routing, simulated and emulated", None),
+    "imbalance": ("step time and gain by the imbalance of the routing, simulated", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
     "overlap_devices": ("the policies on emulated devices: the same points, the hidden share of one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),

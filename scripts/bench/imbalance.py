@@ -6,17 +6,12 @@ plan that was made for even routing is predicted under it, too: the difference t
 overlap.replan can gain.
 
 The recorded runs are trained where there are none (2 ranks, the data of scripts/quickstart.sh), and again by --record.
---emulate runs some of the points on an emulated cluster, which needs root, and a run whose routing shifts halfway with
-overlap.replan and without; its results stay in runs/imbalance and are on the page of every later call. Those of the
-same settings, rounds and commit of the program are not run again.
 """
 import json
-import statistics
 
 from bench import policies, run
-from bench.emulated import is_late, rows_of
-from bench.policies import CONFIG, MOST_LATE
-from bench.table import markdown, number, percent, signed_percent, write_page
+from bench.policies import CONFIG
+from bench.table import markdown, number, percent, write_page
 
 EXPERTS = 16
 MODEL = {"model.n_layer": 4, "train.micro_batch_size": 8, "train.seq_len": 512}
@@ -28,19 +23,8 @@ ZIPF = ["even", "zipf:0.25", "zipf:0.5", "zipf:0.75", "zipf:1", "zipf:1.25", "zi
 # name: settings of the recorded run
 RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.router_aux_loss_coef=0"]}
 RECORDED_STEPS = 100
-EMULATED = {"hosts": 4, "hardware": "p3dn-v100", "scale": 100, "dilation": 12}
-EMULATED_ROUTINGS = ["even", "zipf:1"]
-EMULATED_POLICIES = ["sequential", "lancet"]
-EMULATED_STEPS = 2  # of a policy in a round
 FIELDS = ["network", "hardware", "ranks", "capacity_factor", "routing", "fullest", "dropped_pct", "policy", "step_ms",
-          "speed_up", "even_plan_ms", "replan_gain_pct", "late_pct", "commit"]
-SHIFT = {"steps": 12, "interval": 2}  # of the run whose routing shifts after half of its steps
-
-
-def settings_on(hardware, ranks, routing, capacity, scale=100, dilation=12):
-    """Returns settings of a config. Scale and dilation change nothing where a step is only planned."""
-    return policies.settings_of({**MODEL, **policies.fields_of(hardware, scale, dilation, routing),
-                                 "model.experts_per_rank": EXPERTS // ranks, "model.capacity_factor": capacity})
+          "speed_up", "even_plan_ms", "replan_gain_pct"]
 
 
 def recorded(folder, name):
@@ -51,8 +35,11 @@ def recorded(folder, name):
 def planned(lancet, hardware, routing, capacity, *options):
     """Returns the fullest rank's load, the dropped share, and the predicted milliseconds by policy."""
     ranks, hosts = CLUSTERS[hardware]
-    plan = json.loads(run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, "--json", *run.sets(
-        [*settings_on(hardware, ranks, routing, capacity), "overlap.policy=lancet"]), *options]).out)
+    # Scale and dilation change nothing where a step is only planned.
+    settings = policies.settings_of({**MODEL, **policies.fields_of(hardware, 100, 12, routing),
+                                     "model.experts_per_rank": EXPERTS // ranks, "model.capacity_factor": capacity})
+    plan = json.loads(run.call([lancet, "plan", CONFIG, "--ranks", ranks, "--hosts", hosts, "--json",
+                                *run.sets([*settings, "overlap.policy=lancet"]), *options]).out)
     return plan["fullest"], 100 * max(0, 1 - plan["kept"]), {row["policy"]: row["step_ms"] for row in plan["policies"]}
 
 
@@ -87,102 +74,7 @@ def record(lancet, folder):
         recorded(folder, name).write_text("\n".join(lines) + "\n")
 
 
-# On an emulated cluster
-
-def emulated_settings(routing, capacity):
-    return settings_on(EMULATED["hardware"], EMULATED["hosts"], routing, capacity, EMULATED["scale"], EMULATED["dilation"])
-
-
-CASES = {f"emulated-{capacity}-{routing.replace(':', '-')}": (capacity, routing)
-         for capacity in CAPACITIES for routing in EMULATED_ROUTINGS}
-POINTS = {name: policies.Point(name, str(CONFIG), emulated_settings(routing, capacity), EMULATED["hosts"],
-                               EMULATED_POLICIES) for name, (capacity, routing) in CASES.items()}
-
-
-def emulate(lancet, folder, rounds):
-    """Runs what has no result of these rounds and this commit."""
-    commit, effort, results = run.program_commit(), policies.Effort(rounds, EMULATED_STEPS), policies.Results(folder, POINTS)
-    names = [name for name in POINTS if results.start(name, effort)]
-    shifted = is_shift_done(folder, rounds, commit)
-    if not names and shifted:
-        return
-    with policies.Cluster("imbalance", *policies.links(**EMULATED)) as launcher:
-        for name in names:
-            policies.run_rounds(results, name, lancet, launcher, effort)
-        if not shifted:
-            shift(lancet, folder, launcher, rounds, commit)
-
-
-def shift_of(folder):
-    """Returns the result of the run whose routing shifts, or None."""
-    path = folder / "shift.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    return found if found.get("settings") == {**EMULATED, **SHIFT} else None
-
-
-def is_shift_done(folder, rounds, commit):
-    found = shift_of(folder)
-    return found is not None and (len(found["kept"]), found["commit"]) == (rounds, commit)
-
-
-def shift(lancet, folder, launcher, rounds, commit):
-    """Runs in turns with overlap.replan and without: first most tokens go to one host, then all have as many."""
-    half, interval = SHIFT["steps"] // 2, SHIFT["interval"]
-    skewed = [1000 // (i + 1) for i in range(EXPERTS)]
-    lines = [json.dumps({"layer_expert_tokens": [counts] * 2}) for counts in [skewed] * half + [[1000] * EXPERTS] * half]
-    trace = folder / "shift.jsonl"
-    trace.write_text("\n".join(lines) + "\n")
-
-    def side(replan):
-        run.log(f"emulated, the routing shifts, overlap.replan={replan}, {EMULATED['hosts']} ranks")
-        return run.train(lancet, CONFIG, folder / f"shift-{replan}", SHIFT["steps"], [
-            *emulated_settings(f"trace:{trace}", EXPERTS), "overlap.policy=lancet", f"overlap.replan={replan}"],
-            launcher)[0]
-
-    found = run.in_turns(rounds, {0: lambda: side(0), interval: lambda: side(interval)})
-    (folder / "shift.json").write_text(json.dumps({"commit": commit, "settings": {**EMULATED, **SHIFT},
-                                                   "kept": found[0], "replanned": found[interval]}))
-
-
-def emulated_rows(folder):
-    rows = []
-    for name, (_, about, rounds) in policies.Results(folder, POINTS).all().items():
-        capacity, routing = CASES[name]
-        shared = {"network": "emulated", "hardware": EMULATED["hardware"], "ranks": EMULATED["hosts"],
-                  "capacity_factor": capacity, "routing": routing}
-        rows += [{**row, **shared} for row in rows_of(name, about, policies.medians(rounds))]
-    return rows
-
-
-# The page
-
-def shift_table(shifted):
-    """Lines of the page on the run whose routing shifts: medians of the steps of each half, all rounds together."""
-    half = SHIFT["steps"] // 2
-
-    def median(rounds, first, last):
-        return statistics.median(step["step_ms"] for steps in rounds for step in steps[first:last])
-
-    settled = SHIFT["interval"]  # by then the new plan runs
-    rows = []
-    for what, first, last in (("skewed", settled, half), ("even", half + settled, SHIFT["steps"])):
-        kept, new = median(shifted["kept"], first, last), median(shifted["replanned"], first, last)
-        rows.append([what, number(kept), number(new), signed_percent(new / kept - 1)])
-    notes = [f"after step {step['step']}: {step['replan']['from_ms']:.1f} ms predicted with the old plan, "
-             f"{step['replan']['to_ms']:.1f} ms with the new one"
-             for step in shifted["replanned"][0] if step["replan"]]
-    late = max(step["late_pct"] for side in ("kept", "replanned") for steps in shifted[side] for step in steps)
-    return [*markdown(["routing", "plan kept, ms", "overlap.replan, ms", ""], rows), "",
-            f"Planned again {'; '.join(notes) or 'never'}. Messages were late by at most {late:.1f}% of a step."]
-
-
-def emulated_cells(row):
-    return [row["capacity_factor"], row["routing"], row["policy"], number(row["step_ms"]), number(row["predicted_ms"]),
-            number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
-            number(row["late_pct"]) + (", too late" if is_late(row) else ""), row["commit"]]
-
-
-def simulated_table(rows):
+def table(rows):
     cells = []
     for name in [*ZIPF, *RUNS]:
         here = {row["policy"]: row for row in rows if row["routing"] == name}
@@ -194,7 +86,7 @@ def simulated_table(rows):
                      "gain"], cells)
 
 
-def page(simulated, emulated, shifted):
+def page(rows):
     """Returns the lines of imbalance.md."""
     lines = [
         "# Imbalance", "",
@@ -206,28 +98,14 @@ def page(simulated, emulated, shifted):
         "for even routing, and `gain` by how much a plan for this routing is shorter.", ""]
     for hardware, (ranks, _) in CLUSTERS.items():
         for capacity, what in CAPACITIES.items():
-            lines += [f"## {hardware}, {ranks} ranks, {what}", "", *simulated_table(
-                [row for row in simulated if (row["hardware"], row["capacity_factor"]) == (hardware, capacity)]), ""]
-    if emulated:
-        lines += ["## Emulated", "",
-                  f"{EMULATED['hosts']} hosts, {EMULATED['hardware']}, scale {EMULATED['scale']}, dilation "
-                  f"{EMULATED['dilation']}, on {run.cpu()}; ms of the device's own time, medians of rounds. Rows whose messages",
-                  f"were late by more than {MOST_LATE}% of a step are marked: the machine did not keep up.", "",
-                  *markdown(["capacity factor", "routing", "policy", "step", "predicted", "speed-up", "predicted", "late %",
-                             "commit"], map(emulated_cells, emulated)), ""]
-    if shifted:
-        lines += ["## A routing that shifts", "",
-                  f"Emulated, the same cluster, nothing dropped: {SHIFT['steps'] // 2} steps in which the experts are chosen in",
-                  f"proportion to 1/i, then as many of even routing, `lancet`, with `overlap.replan={SHIFT['interval']}` and",
-                  "without. The first plan is made for the mean of both. Medians of the steps after the first comparison in each",
-                  f"half, in ms of the device's own time, commit {shifted['commit']}.", "", *shift_table(shifted), ""]
+            lines += [f"## {hardware}, {ranks} ranks, {what}", "", *table(
+                [row for row in rows if (row["hardware"], row["capacity_factor"]) == (hardware, capacity)]), ""]
     return lines
 
 
 def add_arguments(parser):
     parser.add_argument("--record", action="store_true", help="train the recorded runs again")
-    parser.add_argument("--emulate", action="store_true", help="also run points on an emulated cluster; needs root")
-    run.add_options(parser, folder="imbalance", rounds=3)
+    run.add_options(parser, folder="imbalance")
 
 
 def main(options):
@@ -235,7 +113,5 @@ def main(options):
     folder.mkdir(parents=True, exist_ok=True)
     if options.record or not all(recorded(folder, name).is_file() for name in RUNS):
         record(lancet, folder)
-    if options.emulate:
-        emulate(lancet, folder, options.rounds)
-    simulated, emulated = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)], emulated_rows(folder)
-    write_page(options.out / "imbalance", page(simulated, emulated, shift_of(folder)), simulated + emulated, FIELDS)
+    rows = [row for hardware in CLUSTERS for row in simulated_rows(lancet, hardware, folder)]
+    write_page(options.out / "imbalance", page(rows), rows, FIELDS)
