@@ -3,7 +3,7 @@ followed by the least and the greatest among them."""
 import statistics
 
 from bench import paper
-from bench.makers import error_of, errors_by_network, gain_of, planned_on, planning_s
+from bench.makers import errors, gain_of, planned_on, planning_s
 from bench.points import (OURS, PANEL, PAPER, SEQUENTIAL, SHORT, STANDS_FOR, STATUS, at_variation, best_baseline,
                           best_of_families, cut_of, fits, group, variations_of)
 from bench.table import markdown, percent
@@ -129,28 +129,13 @@ def all_to_all_share_rows(points):
             for hardware, name in SHORT.items() if (here := on(hardware, points, policy=SEQUENTIAL))]
 
 
-def order_of_gates_rows(found):
-    """On A100 the paper's largest speed-up is larger with the batch-prioritized gate than with the Switch gate."""
-    if not all(name in found for name in GATES):
-        return []
-    text = []
-    for variation in variations_of(found["fig11"]):
-        switch, prioritized = (max(speed_ups(at_variation(on("p4de-a100", found[name]), variation), PAPER), default=None)
-                               for name in GATES)
-        if None not in (switch, prioritized):
-            text.append(f"{prioritized:.2f} against {switch:.2f}" + (f" ({variation})" if variation else ""))
-    paper_says = " against ".join(ratio(paper.SPEED_UPS[name, "p4de-a100"][0]) for name in ("fig12", "fig11"))
-    return [["largest speed-up with the batch-prioritized gate against that with the Switch gate, A100, "
-             "the paper's algorithm", paper_says, ", ".join(text) or "-", "simulated"]]
-
-
 def other_rows(found):
-    rows = all_to_all_share_rows(found.get("fig11", [])) + implied_rows(found.get("fig13", [])) + order_of_gates_rows(found)
+    rows = all_to_all_share_rows(found.get("fig11", [])) + implied_rows(found.get("fig13", []))
     if "fig02" in found:
         longest = banded([point for point in found["fig02"] if point["policy"] == SEQUENTIAL],
                          lambda at: largest_ratio(at, "all_to_all_ms", "experts_ms"), ratio)
         rows.append(["all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", longest, "simulated"])
-    for kind, values in errors_by_network(found.get("fig14", []), error_of).items():
+    for kind, values in errors(found.get("fig14", [])).items():
         rows.append(["error of predicted steps (Fig. 14)", "3.83% in the mean",
                      f"{percent(statistics.mean(values))} in the mean, {percent(max(values))} at worst, {len(values)} runs",
                      kind])

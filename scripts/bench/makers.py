@@ -212,12 +212,6 @@ def ablation(points, path, title):
 MARKS = {"measured": ("o", "#3b74d9"), "emulated": ("^", "#c0392b")}  # by network
 
 
-def errors_by_network(points, of):
-    """Returns the sizes of the errors of all runs, by kind. of: returns an error, or None."""
-    return {network: [abs(error) for error in map(of, here) if error is not None]
-            for (network,), here in group(predicted(points), "network").items()}
-
-
 def predicted(points):
     return [point for point in points if point["status"] == "ok" and point.get("predicted_ms")]
 
@@ -227,12 +221,10 @@ def error_of(row):
     return row["predicted_ms"] / row["step_ms"] - 1
 
 
-def error_as_measured(row):
-    """Returns the error with the predicted computation replaced by the measured one, as if none of the difference were
-    hidden under communication."""
-    if row.get("predicted_compute_ms") is None:
-        return None
-    return (row["predicted_ms"] + row["compute_ms"] - row["predicted_compute_ms"]) / row["step_ms"] - 1
+def errors(points):
+    """Returns the sizes of the errors of all runs, by kind."""
+    return {network: [abs(error_of(row)) for row in here]
+            for (network,), here in group(predicted(points), "network").items()}
 
 
 def spread_of(rows):
@@ -282,24 +274,13 @@ def accuracy(points, path, title):
     for axis in (steps, residuals):
         axis.set_xlim(0)
     save(figure, path, f"{title} (a mark a plan; bars: shortest to longest step)")
-    return accuracy_tables(rows)
-
-
-def accuracy_tables(rows):
-    as_measured = errors_by_network(rows, error_as_measured)
-    means = [[network, len(errors), *(cell for values in (errors, as_measured[network]) for cell in (
-        [percent(statistics.mean(values)), percent(max(values))] if values else ["", ""]))]
-             for network, errors in errors_by_network(rows, error_of).items()]
-    table = [[*(row[name] for name in ("network", "hardware", "commit", "model", "gate", "policy")),
-              number(row["step_ms"]), number(row["predicted_ms"]), signed_percent(error_of(row)),
-              number(row.get("compute_ms")), number(row.get("predicted_compute_ms")),
-              signed_percent(error_as_measured(row))] for row in rows]
-    return [*markdown(["runs", "number", "mean error", "worst", "mean, computation as measured", "worst"], means), "",
-            "Computation as measured: the predicted step, with the computation that the run had in place of the predicted",
-            "one. This takes all of the difference to lengthen the step, though some of it may have been under",
-            "communication.", "",
-            *markdown(["runs", "where", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms",
-                       "error", "computation, ms", "predicted, ms", "error, computation as measured"], table)]
+    means = [[kind, len(sizes), percent(statistics.mean(sizes)), percent(max(sizes))] for kind, sizes in errors(rows).items()]
+    return [*markdown(["runs", "number", "mean error", "worst"], means), "", *markdown(
+        ["runs", "where", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error", "computation, ms",
+         "predicted, ms"],
+        [[*(row[name] for name in ("network", "hardware", "commit", "model", "gate", "policy")),
+          *(number(row.get(name)) for name in ("step_ms", "predicted_ms")), signed_percent(error_of(row)),
+          *(number(row.get(name)) for name in ("compute_ms", "predicted_compute_ms"))] for row in rows])]
 
 
 # Figure 15
