@@ -18,10 +18,6 @@ CPU = "ethernet-10g-cpu"
 STARTS = ("step", "plan")  # from the whole step, and from lancet's plan
 MEMORIES = ("any", "within")
 WHERE = [(start, memory) for start in STARTS for memory in MEMORIES]
-WORTH = 0.03  # the gain below which a way is described and not built
-# Built whatever they bring, since users come to compare them.
-BUILT = ("source rows", "columns", "rows and columns", "capacity or peers", "batch forward",
-         "batch", "ring shards")
 
 
 class Share(NamedTuple):
@@ -222,26 +218,13 @@ def hidden(results):
     return ["## Hidden communication of one MoE layer", "", *markdown(["case", *shown], rows), ""] if rows else []
 
 
-def most(results, way, start, memory):
-    """Returns the largest gain of a way over all cases, and the case."""
-    return max((gain(found, way, start, memory), name) for name, found in results.items())
-
-
-def verdict(results):
-    """Returns lines on what brings less than WORTH in every case."""
-    largest = {way: {where: most(results, way, *where) for where in WHERE} for way in names_of(results) if way != "all"}
-    table = markdown(["way", "whole step", "whole step, in memory", "lancet's plan", "lancet's plan, in memory"],
-                     [[way, *(f"{signed_percent(value)} ({name})" for value, name in found.values())]
-                      for way, found in largest.items()])
-    others = [way for way in largest if way not in BUILT]
-
-    def small(starts):
-        return ", ".join(way for way in others if max(largest[way][start, memory][0] for start in starts
-                                                      for memory in MEMORIES) < WORTH) or "none"
-
-    return ["## The largest gain of each way", "", *table, "",
-            f"Under {100 * WORTH:.0f}% in every case, whole step and plan: {small(STARTS)} (asked of {', '.join(others)}).",
-            f"Under {100 * WORTH:.0f}% in every case on top of lancet's plan: {small(['plan'])}.", ""]
+def largest(results):
+    rows = []
+    for way in names_of(results)[:-1]:  # the last are all ways
+        most = (max((gain(found, way, *where), name) for name, found in results.items()) for where in WHERE)
+        rows.append([way, *(f"{signed_percent(value)} ({name})" for value, name in most)])
+    return ["## The largest gain of each way", "", *markdown(
+        ["way", "whole step", "whole step, in memory", "lancet's plan", "lancet's plan, in memory"], rows), ""]
 
 
 def page(results, command):
@@ -256,7 +239,7 @@ def page(results, command):
         "more than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps.",
         "`lancet`: its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts",
         "without these, in the same memory. `all`: all ways. `work`: the longer of computation and network.", "",
-        *steps_table(results), "", *verdict(results),
+        *steps_table(results), "", *largest(results),
         *gains(results, "the whole step with today's dependencies, within the memory of the case", "step", "within"),
         *gains(results, "lancet's plan, within the memory of the case", "plan", "within"),
         *gains(results, "lancet's plan, any memory", "plan", "any"), *hidden(results)]

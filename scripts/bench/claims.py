@@ -91,38 +91,6 @@ def most_parts_rows(found):
     return [["most parts that Lancet chooses", "4", *(str(max(ks)) for ks in chosen), "simulated"]] if all(chosen) else []
 
 
-def exposed_share(points):
-    """Returns the largest share of the best baseline's step that is exposed communication, over the models."""
-    best = [best_baseline(here) for here in group(points, "label", "model").values()]
-    return largest_ratio(filter(None, best), "exposed_ms", "step_ms")
-
-
-def extra_computation(points):
-    """Returns by how much the paper's algorithm lengthens the computation of the best baseline, in the mean over the
-    models."""
-    pairs = [(best_baseline(here), best_of_families(here).get(PAPER)) for here in group(points, "label", "model").values()]
-    extra = [ours["compute_ms"] / theirs["compute_ms"] - 1 for theirs, ours in pairs if theirs and fits(ours)]
-    return statistics.mean(extra) if extra else None
-
-
-def implied_rows(points):
-    """The share f of the best baseline's step that is exposed communication: what is simulated, and what the paper's own
-    ratios imply by 1 / speed_up = (1 - f) (1 + extra) + f (1 - cut): computation grows by `extra`, exposed communication
-    falls by `cut`. The paper's largest speed-up and largest cut need not be of one model, so the implied share is an
-    estimate of its upper end."""
-    rows = []
-    for hardware, cuts in paper.CUTS.items():
-        here, cut, speed_up = on(hardware, points), cuts["Tutel"], paper.SPEED_UPS["fig11", hardware][0]
-        extra = extra_computation(here)
-        if extra is not None:
-            implied = (1 + extra - 1 / speed_up) / (extra + cut)
-            rows.append([f"exposed share of the best baseline's step on 32 GPUs, {SHORT[hardware]}; the paper's is implied "
-                         f"by its speed-up {speed_up}, its cut of {whole_percent(cut)} and {extra:.0%} more computation, as "
-                         f"simulated here", f"at most {whole_percent(implied)}",
-                         banded(here, exposed_share, whole_percent), "simulated"])
-    return rows
-
-
 def all_to_all_share_rows(points):
     return [[f"all-to-all's share of training time, up to; {name} (section 1)", "40%",
              banded(here, lambda at: largest_ratio(at, "all_to_all_ms", "step_ms"), whole_percent), "simulated"]
@@ -130,7 +98,7 @@ def all_to_all_share_rows(points):
 
 
 def other_rows(found):
-    rows = all_to_all_share_rows(found.get("fig11", [])) + implied_rows(found.get("fig13", []))
+    rows = all_to_all_share_rows(found.get("fig11", []))
     if "fig02" in found:
         longest = banded([point for point in found["fig02"] if point["policy"] == SEQUENTIAL],
                          lambda at: largest_ratio(at, "all_to_all_ms", "experts_ms"), ratio)

@@ -119,13 +119,6 @@ def figures_table(point, rounds):
                      for name, value in values.items()])
 
 
-def commits_lines(measured):
-    """Returns a line for pages whose points were measured at several commits."""
-    commits = {about["commit"] for _, about, _ in measured.values()}
-    return [f"Points are of {len(commits)} commits, which each section names: compare across them with care.", ""] \
-        if len(commits) > 1 else []
-
-
 def point_lines(name, point, about, rounds):
     rows, not_run = medians(rounds), point.not_run()
     late = [row["late_pct"] for row in rows.values() if row.get("late_pct") is not None]
@@ -141,7 +134,7 @@ def write(results, head, path):
     """Writes path.md and path.csv of all points with rounds. head: the first lines."""
     measured = results.all()
     missing, rows = [name for name in results.points if name not in measured], csv_rows(measured)
-    lines = [*head, *commits_lines(measured), *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
+    lines = [*head, *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
     for name, found in measured.items():
         lines += point_lines(name, *found)
     mean = statistics.mean(abs(error_of(row)) for row in rows)
