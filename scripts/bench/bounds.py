@@ -146,18 +146,14 @@ PLACE = re.compile(r"  # (\w+) (\w+)(?: ([^ |]+))?")  # the stream, the role, wh
 TIMES = re.compile(r"\| ms (\S+) (\S+)$")
 
 
-def ops_in(plan):
-    """Yields the stream, the role, the place in the model, begin and end of each op in a plan's text."""
-    for line in plan.splitlines():
-        times, place = TIMES.search(line), PLACE.search(line)
-        if times and place and OP.match(line):
-            yield *place.groups(""), *map(float, times.groups())
-
-
 def share_in(plan, of):
     """Returns the share of communication in the text of a plan without overlap."""
     network = experts = 0.0
-    for stream, _, label, begin, end in ops_in(plan):
+    for line in plan.splitlines():
+        times, place = TIMES.search(line), PLACE.search(line)
+        if not times or not place or not OP.match(line):
+            continue
+        (begin, end), (stream, _, label) = map(float, times.groups()), place.groups("")
         if stream == "expert":
             network += end - begin
         elif stream == "compute" and ".moe.experts" in label:

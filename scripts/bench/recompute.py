@@ -9,19 +9,15 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from bench import run
-from bench.bounds import BENCH, Case, Plans, paper, tensor
+from bench import bounds, run
+from bench.bounds import Case, Plans
 from bench.table import markdown, number, signed_percent, write_page
 
 HERE = "configs/bench-overlap.json"
 CASES = {
     "dense": Case("dense GPT-2, one rank", "configs/bench-gpt2-s.json",
                   ["model.moe_layer_freq=0", "train.micro_batch_size=16"], 1, "p4de-a100"),
-    "fp32": BENCH,
-    "tensor-4": tensor(4),
-    "v100-s": paper("GPT2-S-MoE", "p3dn-v100", 32, "train.micro_batch_size=16"),
-    "a100-s": paper("GPT2-S-MoE", "p4de-a100", 32, "train.micro_batch_size=24"),
-    "h100-l": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16"),
+    **{name: bounds.CASES[name] for name in ("fp32", "tensor-4", "v100-s", "a100-s", "h100-l")},
 }
 POLICIES = ("sequential", "dw", "lancet")
 TRIES = 8  # halvings of the interval of limits
