@@ -39,8 +39,8 @@ MODULES = {name: depends.split() for name, depends in CMAKE_MODULE.findall((ROOT
 
 
 def module_of(path):
-    """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/... None for files of no
-    module: src/main.cpp, and in tests the folders that modules share."""
+    """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/... None for files of
+    no module: src/main.cpp, and in tests the folders that modules share."""
     parts = path.removeprefix("include/lancet/").removeprefix("src/").split("/")
     if parts[0] == "tests":
         parts = parts[1:] if parts[1] in MODULES else []
@@ -119,7 +119,7 @@ def kernel_headers_of(path, seen):
         name = included_file(path, header)
         if name and name not in seen and name.startswith("src/ops/"):
             seen.add(name)
-            if any(other.startswith(f"lancet/{module}/") for _, other, _ in includes_of(name) for module in KERNEL_MODULES):
+            if any(other.startswith(("lancet/backend/", "lancet/comm/")) for _, other, _ in includes_of(name)):
                 yield name
             yield from kernel_headers_of(name, seen)
 

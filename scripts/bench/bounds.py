@@ -112,7 +112,7 @@ class Plans:
         """Writes the case's hardware file with another rate of its network; returns its path."""
         document = read_commented(run.ROOT / f"configs/hardware/{case.hardware}.json")
         for section, numbers in {**self.changes, "network": {"nic_gbit_per_s": gbit}}.items():
-            document[section].update({name: {"value": value, "source": "of the case"} for name, value in numbers.items()})
+            document[section] |= {name: {"value": value, "source": "of the case"} for name, value in numbers.items()}
         path = self.folder / "hardware.json"
         path.write_text(json.dumps(document))
         return path
@@ -202,8 +202,8 @@ def steps_table(results):
 
 def gains(results, heading, start, memory):
     ways = names_of(results)
-    return [f"## Gain over {heading}", "", *markdown(["case", *ways], [
-        [name, *(signed_percent(gain(found, way, start, memory)) for way in ways)] for name, found in results.items()]), ""]
+    rows = [[name, *(signed_percent(gain(found, way, start, memory)) for way in ways)] for name, found in results.items()]
+    return [f"## Gain over {heading}", "", *markdown(["case", *ways], rows), ""]
 
 
 def hidden(results):

@@ -29,7 +29,7 @@ def experts(stages):
                 2 * stages, 8, "mesh.expert=2", "model.n_layer=24", "train.micro_batch_size=4")
 
 
-CASES = {f"{name}-{stages}": make(stages) for name, make in (("dense", dense), ("experts", experts)) for stages in (4, 8)}
+CASES = {f"{make.__name__}-{stages}": make(stages) for make in (dense, experts) for stages in (4, 8)}
 
 
 def planned(plans, name, schedule):
@@ -57,10 +57,10 @@ def page(rows, command):
         *markdown(["case", "what", "ranks", "hardware", "micro batches"],
                   [[name, CASES[name].what, CASES[name].ranks, CASES[name].hardware,
                     micro_batches_of(CASES[name])] for name in names]), "",
-        "`bubble`: the share of the step in which the mean stage computes nothing. `arena`: of the stage that needs most.",
+        "`bubble`: the share of a step in which the mean stage computes nothing. `arena`: of the stage that needs most.",
         "`no order below`: what no order of the same instructions on the same streams goes below;",
-        "`gap`: how much longer the step is. An interleaved stage has two runs of blocks, so its instructions, messages",
-        "and bound are others.", "",
+        "`gap`: how much longer the step is. An interleaved stage has two runs of blocks, so its instructions,",
+        "messages and bound are others.", "",
         *markdown(["case", "schedule", "step ms", "bubble", "arena MB", "no order below ms", "gap"],
                   [[row["case"], row["found"], number(row["step_ms"]), percent(row["bubble"]),
                     number(row["arena_mb"], 0), number(row["least_ms"]), percent(row["gap"])] for row in rows])]

@@ -1,5 +1,5 @@
-"""Compares the Lancet paper's claims with the points. Where points have variations of the hardware's numbers, a value is
-followed by the least and the greatest among them."""
+"""Compares the Lancet paper's claims with the points. Where points have variations of the hardware's numbers, a value
+is followed by the least and the greatest among them."""
 import statistics
 
 from bench import paper
@@ -43,8 +43,9 @@ def largest_ratio(points, above, below):
 
 def speed_ups(points, ours):
     """Returns the speed-ups of one of LANCETS over the best baseline that fits."""
-    pairs = [(best_baseline(rows), best_of_families(rows).get(ours)) for rows in group(points, *PANEL, "ranks").values()]
-    return [gain for pair in pairs if (gain := gain_of(*pair)) is not None]
+    gains = (gain_of(best_baseline(rows), best_of_families(rows).get(ours))
+             for rows in group(points, *PANEL, "ranks").values())
+    return [gain for gain in gains if gain is not None]
 
 
 def speed_up_rows(name, points):
@@ -57,8 +58,8 @@ def speed_up_rows(name, points):
                 for what, pick, claim in zip(("largest", "mean"), (max, statistics.mean), claims_of_paper):
                     mine = [banded(here, lambda at: pick(found) if (found := speed_ups(at, ours)) else None, ratio)
                             for ours in LANCETS]
-                    rows.append([f"{what} speed-up over the best of RAF's, DeepSpeed's and Tutel's schedules on {nodes}; "
-                                 f"{GATES[name]}, {SHORT[hardware]}{', ' + label if label else ''} (Fig. {name[3:]})",
+                    rows.append([f"{what} speed-up over the best of RAF's, DeepSpeed's and Tutel's schedules on "
+                                 f"{nodes}; {GATES[name]}, {SHORT[hardware]}{', ' + label if label else ''} (Fig. {name[3:]})",
                                  ratio(claim), *mine, "simulated"])
     return rows
 
@@ -87,8 +88,8 @@ def cut_rows(points):
 
 def most_parts_rows(found):
     points = [point for name in GATES for point in found.get(name, []) if point["status"] == "ok"]
-    chosen = [[point["k"] for point in points if point["policy"] == ours] for ours in LANCETS]
-    return [["most parts that Lancet chooses", "4", *(str(max(ks)) for ks in chosen), "simulated"]] if all(chosen) else []
+    chosen = [max((point["k"] for point in points if point["policy"] == ours), default=0) for ours in LANCETS]
+    return [["most parts that Lancet chooses", "4", *chosen, "simulated"]] if all(chosen) else []
 
 
 def all_to_all_share_rows(points):
@@ -105,12 +106,13 @@ def other_rows(found):
         rows.append(["all-to-all time over experts' time, up to; V100 (Fig. 2)", "3.36", longest, "simulated"])
     for kind, values in errors(found.get("fig14", [])).items():
         rows.append(["error of predicted steps (Fig. 14)", "3.83% in the mean",
-                     f"{percent(statistics.mean(values))} in the mean, {percent(max(values))} at worst, {len(values)} runs",
-                     kind])
+                     f"{percent(statistics.mean(values))} in the mean, {percent(max(values))} at worst, "
+                     f"{len(values)} runs", kind])
     if "fig15" in found:
         seconds = [planning_s(point) for point in found["fig15"] if "planning_ms" in point]
         rows.append(["planning time, longest (Fig. 15)", "most below 20 min",
-                     f"{max(seconds):.1f} s of processor time" if seconds else "-", f"measured, {planned_on(found['fig15'])}"])
+                     f"{max(seconds):.1f} s of processor time" if seconds else "-",
+                     f"measured, {planned_on(found['fig15'])}"])
     return rows
 
 
@@ -118,6 +120,6 @@ def claims(found):
     """Returns the lines of two tables. found: points by experiment."""
     rows = [row for name in GATES if name in found for row in speed_up_rows(name, found[name])]
     rows += (cut_rows(found["fig13"]) if "fig13" in found else []) + most_parts_rows(found)
-    return [*markdown(["claim about Lancet", "paper", "here, the paper's algorithm", "here, our search with the backward pass whole",
-                       "here, both passes in parts", "here is"], rows), "",
+    return [*markdown(["claim about Lancet", "paper", "here, the paper's algorithm",
+                       "here, our search with the backward pass whole", "here, both passes in parts", "here is"], rows), "",
             *markdown(["other claim", "paper", "here", "here is"], other_rows(found))]

@@ -7,8 +7,8 @@ of the simulator, the executor and the transport; they say nothing about the num
 predicted / step - 1, as in figure 14: below 0, the step was longer than predicted.
 
 Each case runs all policies in turns, in several rounds. Rounds that are in the folder are not run again, as long as the
-program's commit is the same, so the command may be interrupted. Policies whose plans are the same schedule are one plan,
-whose rounds are pooled. The tables go to docs/results/emulated.md and emulated.csv.
+program's commit is the same, so the command may be interrupted. Policies whose plans are the same schedule are one
+plan, whose rounds are pooled. The tables go to docs/results/emulated.md and emulated.csv.
 """
 import itertools
 import random
@@ -80,8 +80,8 @@ def rows_of(case, about, found):
     for policy, row in found.items():
         faster, predicted = base["step_ms"] / row["step_ms"], base["predicted_ms"] / row["predicted_ms"]
         rows.append({"case": case, "policy": policy, **row, "error_pct": error(row["predicted_ms"], row["step_ms"]),
-                     "speed_up": faster, "predicted_speed_up": predicted, "speed_up_error_pct": error(predicted, faster),
-                     "commit": about["commit"]})
+                     "speed_up": faster, "predicted_speed_up": predicted,
+                     "speed_up_error_pct": error(predicted, faster), "commit": about["commit"]})
     return rows
 
 
@@ -169,9 +169,9 @@ def notes(found):
     long = [name for name, (*_, rounds) in found.items() if seconds_here(name, rounds) > LONG]
     missing = [name for name in CASES if name not in found]
     lines = [f"Steps of {', '.join(long)} take more than {LONG} s here. The messages of an all-to-all grow with the",
-             "square of the ranks, and each takes this machine its time, whatever its size: a lower dilation would leave",
-             "less time than they need, fewer sequences would make messages of less than a packet, and there is one MoE",
-             "layer already.", ""] if long else []
+             "square of the ranks, and each takes this machine its time, whatever its size: a lower dilation would",
+             "leave less time than they need, fewer sequences would make messages of less than a packet, and there is",
+             "one MoE layer already.", ""] if long else []
     return lines + ([f"Cases that have not been run to their end: {', '.join(missing)}.", ""] if missing else [])
 
 
@@ -205,7 +205,7 @@ def auto_lines(found):
         rows.append([name, best, number(ratio, 3), " to ".join(number(end, 3) for end in ends["over"]), what])
     return ["## The best single published way over `auto`", "",
             "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
-            "schedule are one, and plans that were late are left out. The ends are from rounds drawn again at random.", "",
+            "schedule are one, and late plans are left out. The ends are from rounds drawn again at random.", "",
             *markdown(["case", "best single way", "its step / that of auto", "ends", "which are"], rows), ""]
 
 
@@ -214,11 +214,11 @@ def page(found, by_case):
     return [
         "# Emulated devices: predicted against run", "",
         f"`python3 scripts/bench emulated` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
-        "executor and transport are real, ops take declared times. So the errors are those of the simulator, the executor",
-        "and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
+        "executor and transport are real, ops take declared times. So the errors are those of the simulator, the",
+        "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's",
-        "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step - 1:",
-        "below 0, the step was longer than predicted.", "",
+        "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step -",
+        "1: below 0, the step was longer than predicted.", "",
         *summary(by_case), "", *cases_table(found), "", *notes(found), *auto_lines(found), "## All plans", "",
         *markdown(["case", "policies of the plan", "steps", "predicted", "step", "least", "most", "error", "speed-up",
                    "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]

@@ -1,8 +1,8 @@
 """Makes tables (CSV, Markdown) and plots (SVG) of experiments, and compares them with the Lancet paper's claims.
 
 Reads DIR/points/EXPERIMENT/points.jsonl as `bench sweep` writes them and makes DIR/EXPERIMENT.{csv,md}, of the paper's
-figures also a plot, EXPERIMENT.svg, and DIR/claims.md. Every table has a column `network` (simulated, emulated, measured),
-every plot names it in its title, and a plot of several kinds marks each kind differently.
+figures also a plot, EXPERIMENT.svg, and DIR/claims.md. Every table has a column `network` (simulated, emulated,
+measured), every plot names it in its title, and a plot of several kinds marks each kind differently.
 """
 import itertools
 import sys
@@ -43,8 +43,8 @@ def page(name, title, points, missing, table):
     schedules = stand_ins(points)
     caption = [f"{schedules}. All run on this program's kernels and messages.", ""] if schedules else []
     plot = [f"![{title}]({name}.svg)", ""] if name[3:].isdigit() else []  # a figure of the paper
-    return "\n".join([heading, "", f"`python3 scripts/bench sweep {name}`. {sources(points)}", "", *notes, *plot, *caption,
-                      *table]) + "\n"
+    command = f"`python3 scripts/bench sweep {name}`. {sources(points)}"
+    return "\n".join([heading, "", command, "", *notes, *plot, *caption, *table]) + "\n"
 
 
 def make(name, points, out):
@@ -75,8 +75,8 @@ def make_all(out, folder):
             complete = False
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims, re-simulated and emulated", "",
-         "Made by `python3 scripts/bench reproduce`. In brackets: the least and the greatest value among the ends of the",
-         "hardware file's numbers. A system's schedule is that schedule on this program's kernels and messages.", "",
+         "Made by `python3 scripts/bench reproduce`. In brackets: the least and the greatest value among the ends of",
+         "the hardware file's numbers. A system's schedule is that schedule on this program's kernels and messages.", "",
          *claims(found)]) + "\n")
     return complete
 

@@ -46,7 +46,8 @@ def planned(lancet, hardware, routing, capacity, *options):
 def simulated_rows(lancet, hardware, folder):
     """A row for each routing, capacity and policy."""
     rows, even = [], {capacity: folder / f"{hardware}-{capacity}.ir" for capacity in CAPACITIES}
-    for name, routing in {**{text: text for text in ZIPF}, **{run: f"trace:{recorded(folder, run)}" for run in RUNS}}.items():
+    for name in [*ZIPF, *RUNS]:
+        routing = f"trace:{recorded(folder, name)}" if name in RUNS else name
         run.log(f"{hardware}, {name}")
         found = {capacity: planned(lancet, hardware, routing, capacity, *(["--out", path] if name == "even" else []))
                  for capacity, path in even.items()}
@@ -54,8 +55,9 @@ def simulated_rows(lancet, hardware, folder):
             kept_plan = planned(lancet, hardware, routing, capacity, "--plan", even[capacity])[2]["lancet"]
             for policy in POLICIES:
                 row = {"network": "simulated", "hardware": hardware, "ranks": CLUSTERS[hardware][0],
-                       "capacity_factor": capacity, "routing": name, "fullest": found[EXPERTS][0], "dropped_pct": dropped,
-                       "policy": policy, "step_ms": steps[policy], "speed_up": steps["sequential"] / steps[policy]}
+                       "capacity_factor": capacity, "routing": name, "fullest": found[EXPERTS][0],
+                       "dropped_pct": dropped, "policy": policy, "step_ms": steps[policy],
+                       "speed_up": steps["sequential"] / steps[policy]}
                 if policy == "lancet":
                     row |= {"even_plan_ms": kept_plan, "replan_gain_pct": 100 * (1 - steps[policy] / kept_plan)}
                 rows.append(row)
@@ -70,8 +72,8 @@ def record(lancet, folder):
             lancet, run.ROOT / "configs/quickstart.json", folder / name, RECORDED_STEPS,
             [f"model.experts_per_rank={EXPERTS // 2}", "train.eval_interval=0", "train.sample_tokens=0",
              "train.save_interval=0", "train.save_minutes=0", *settings], [run.ROOT / "scripts/mpirun.sh", 2])
-        lines = [json.dumps({"step": each["step"], "layer_expert_tokens": each["layer_expert_tokens"]}) for each in records]
-        recorded(folder, name).write_text("\n".join(lines) + "\n")
+        recorded(folder, name).write_text("".join(
+            json.dumps({key: each[key] for key in ("step", "layer_expert_tokens")}) + "\n" for each in records))
 
 
 def table(rows):
@@ -82,20 +84,20 @@ def table(rows):
         cells.append([name, number(ours["fullest"], 2), percent(ours["dropped_pct"] / 100),
                       *(number(here[policy]["step_ms"]) for policy in POLICIES), number(ours["speed_up"], 3),
                       number(ours["even_plan_ms"]), f"{round(ours['replan_gain_pct'], 1) + 0:.1f}%"])
-    return markdown(["routing", "fullest", "dropped", *(f"`{policy}`" for policy in POLICIES), "speed-up", "planned for even",
-                     "gain"], cells)
+    return markdown(["routing", "fullest", "dropped", *(f"`{policy}`" for policy in POLICIES), "speed-up",
+                     "planned for even", "gain"], cells)
 
 
 def page(rows):
     """Returns the lines of imbalance.md."""
     lines = [
         "# Imbalance", "",
-        f"`python3 scripts/bench imbalance`, commit {run.commit()}. GPT2-S-MoE of 4 layers, two of them MoE layers of "
-        f"{EXPERTS}", "experts. `fullest`: the tokens of the rank with the fullest experts relative to the mean, if no token",
-        "were dropped. Routing is synthetic (even and zipf:S) or the counts of two recorded runs of",
-        f"{RECORDED_STEPS} steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
-        "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was made",
-        "for even routing, and `gain` by how much a plan for this routing is shorter.", ""]
+        f"`python3 scripts/bench imbalance`, commit {run.commit()}. GPT2-S-MoE of 4 layers, two of them MoE layers of",
+        f"{EXPERTS} experts. `fullest`: the tokens of the rank with the fullest experts relative to the mean, if no",
+        f"token were dropped. Routing is synthetic (even and zipf:S) or the counts of two recorded runs of {RECORDED_STEPS}",
+        "steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
+        "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was",
+        "made for even routing, and `gain` by how much a plan for this routing is shorter.", ""]
     for hardware, (ranks, _) in CLUSTERS.items():
         for capacity, what in CAPACITIES.items():
             lines += [f"## {hardware}, {ranks} ranks, {what}", "", *table(

@@ -87,7 +87,7 @@ def breakdown(points, path, title):
     save(figure, path, title_with(points, title))
     return markdown(["model, cluster", "GPUs", "original, ms", "all-to-all, ms", "experts, ms", "all-to-all / experts",
                      "experts hidden, ms", "all-to-all hidden, ms", "network"],
-                    [[title_of(p), p["ranks"], *(number(p[name]) for name in ("step_ms", "all_to_all_ms", "experts_ms")),
+                    [[title_of(p), p["ranks"], number(p["step_ms"]), number(p["all_to_all_ms"]), number(p["experts_ms"]),
                       number(at, 2), *map(number, bounds_of(p)[1:]), p["network"]] for p, at in zip(whole, ratios)])
 
 
@@ -239,8 +239,8 @@ def marks(rows):
     schedule, so that their runs are one mark, at their mean."""
     alike = group([{**row, "plan": round(row["predicted_ms"], 2)} for row in rows],
                   "network", "hardware", "model", "gate", "plan")
-    return [(kind, *(statistics.mean(row[name] for row in here) for name in ("predicted_ms", "step_ms")), spread_of(here))
-            for (kind, *_), here in alike.items()]
+    return [(kind, statistics.mean(row["predicted_ms"] for row in here), statistics.mean(row["step_ms"] for row in here),
+             spread_of(here)) for (kind, *_), here in alike.items()]
 
 
 def draw_marks(steps, residuals, found):
@@ -274,10 +274,11 @@ def accuracy(points, path, title):
     for axis in (steps, residuals):
         axis.set_xlim(0)
     save(figure, path, f"{title} (a mark a plan; bars: shortest to longest step)")
-    means = [[kind, len(sizes), percent(statistics.mean(sizes)), percent(max(sizes))] for kind, sizes in errors(rows).items()]
+    means = [[kind, len(all_of), percent(statistics.mean(all_of)), percent(max(all_of))]
+             for kind, all_of in errors(rows).items()]
     return [*markdown(["runs", "number", "mean error", "worst"], means), "", *markdown(
-        ["runs", "where", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error", "computation, ms",
-         "predicted, ms"],
+        ["runs", "where", "commit", "model", "gate", "schedule", "measured, ms", "predicted, ms", "error",
+         "computation, ms", "predicted, ms"],
         [[*(row[name] for name in ("network", "hardware", "commit", "model", "gate", "policy")),
           *(number(row.get(name)) for name in ("step_ms", "predicted_ms")), signed_percent(error_of(row)),
           *(number(row.get(name)) for name in ("compute_ms", "predicted_compute_ms"))] for row in rows])]
@@ -358,11 +359,12 @@ def beside_gshard(by_ranks, names):
             rows.append([f"{name}, simulated", number(last["step_ms"] / first["step_ms"], 2),
                          *(f"{share:.0f}%" for share in shares), number(last["memory_gib"] / first["memory_gib"], 2)])
     return ["## Beside GShard", "",
-            f"GShard (section 5) reports how a step grows from {few} to {many:,} devices when the experts grow with the devices, one",
-            "a device and layer. Two things differ here: its network is a 2D torus, on which an all-to-all takes time in proportion",
-            "to the square root of the devices, ours is a network whose bandwidth a node does not depend on the nodes; and its",
-            "model, batch and devices are others. So the growth is comparable, the times are not. All-to-all: busy, also where",
-            "computation hides it; exposed: not hidden. A measured step on such a cluster that grows otherwise would refute ours.", "",
+            f"GShard (section 5) reports how a step grows from {few} to {many:,} devices when the experts grow with the",
+            "devices, one a device and layer. Two things differ here: its network is a 2D torus, on which an all-to-all",
+            "takes time in proportion to the square root of the devices, ours is a network whose bandwidth a node does",
+            "not depend on the nodes; and its model, batch and devices are others. So the growth is comparable, the times",
+            "are not. All-to-all: busy, also where computation hides it; exposed: not hidden. A measured step on such a",
+            "cluster that grows otherwise would refute ours.", "",
             *markdown(["schedule", f"step, {many:,} over {few}", f"all-to-all at {few}", f"at {many:,}",
                        f"exposed at {few}", f"at {many:,}", "memory a rank, ratio"], rows)]
 
@@ -373,8 +375,8 @@ def scale(points, *_):
                      PLANNING, "network"], scale_rows(by_ranks, names)) + ["", *beside_gshard(by_ranks, names)]
 
 
-# Results by the numbers of the hardware files: each number at either end of its band (sensitivity), several at once as an
-# explanation of a difference from the paper (explanations), and figure 6 by the time of a launch
+# Results by the numbers of the hardware files: each number at either end of its band (sensitivity), several at once as
+# an explanation of a difference from the paper (explanations), and figure 6 by the time of a launch
 
 CUT_AGAINST = [UNBUCKETED, "Tutel"]
 
@@ -394,7 +396,7 @@ def variation_cells(here):
 def paper_cells(hardware):
     return [f"the paper, {SHORT[hardware]}, up to", "in the paper", "40%", "",
             number(paper.SPEED_UPS["fig11", hardware][0], 2),
-            *(number(100 * paper.CUTS[hardware][system_of(baseline)], 0, "%") for baseline in CUT_AGAINST), "", "", "", "4"]
+            *(number(100 * paper.CUTS[hardware][system_of(base)], 0, "%") for base in CUT_AGAINST), "", "", "", "4"]
 
 
 def by_variation(points, *_):
@@ -404,7 +406,8 @@ def by_variation(points, *_):
         rows += [[cluster_of(rest[0]), variation or "nominal", *variation_cells(rest)]
                  for (variation,), rest in group(here, "variation").items()]
         rows.append(paper_cells(here[0]["hardware"]))
-    header = ["model, cluster", "changed numbers", "all-to-all of the sequential step", "exposed of the best baseline's step"]
+    header = ["model, cluster", "changed numbers", "all-to-all of the sequential step",
+              "exposed of the best baseline's step"]
     for name in ("paper's algorithm", "our search, backward whole"):
         header += [f"{name}: speed-up", *(f"cut against {baseline}" for baseline in CUT_AGAINST)]
     return markdown([*header, "most k"], rows)
@@ -417,4 +420,4 @@ def launches(points, *_):
         best = best_by_reach(here)
         rows.append([title_of(here[0]), here[0]["variation"] or "nominal", number(best[-1]["forward_ms"], 2),
                      *(number(gain_of(best[-1], best.get(reach), "forward_ms"), 3) for reach in reaches)])
-    return markdown(["model, cluster", "changed numbers", "whole, ms", *(f"speed-up at reach {r}" for r in reaches)], rows)
+    return markdown(["model, cluster", "changed numbers", "whole, ms", *map("speed-up at reach {}".format, reaches)], rows)

@@ -1,13 +1,13 @@
-"""Runs the overlap policies on an emulated network (overlap) or on emulated devices (overlap_devices), in turns, and writes
-overlap.md or overlap_devices.md, with a CSV file beside it.
+"""Runs the overlap policies on an emulated network (overlap) or on emulated devices (overlap_devices), in turns, and
+writes overlap.md or overlap_devices.md, with a CSV file beside it.
 
-It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all points. A
-point is a model, a number of hosts and a share of communication. At each, the policies run in turns, in several rounds:
+It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all points.
+A point is a model, a number of hosts and a share of communication. At each, the policies run in turns, in several rounds:
 all published ones that have work there, and ours. Rounds that are in the folder are not run again, as long as the
 program's commit is the same, so the command may be interrupted.
 
-overlap: ranks compute. Runs of the sequential step find the rate of the links that gives the share, and `lancet profile`
-measures communication and new ops. A rate is kept as long as the folder has rounds of a point with the same sequential
+overlap: ranks compute. Runs of the sequential step find the rate of the links that gives the share, and `lancet
+profile` measures communication and new ops. A rate is kept as long as the folder has rounds of a point with the same sequential
 step.
 
 overlap_devices: the same points on 2 devices, and cases of `python3 scripts/bench bounds`: one MoE layer on 4 and 8
@@ -60,9 +60,9 @@ HEAD = [
     f"`python3 scripts/bench overlap` on {run.cpu()}, hosts of one core each on one machine, links of network",
     "namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians over",
     "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with",
-    "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share of",
-    "the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts: 0",
-    "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
+    "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share",
+    "of the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts:",
+    "0 is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
     "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
     "ends of a figure are from rounds drawn again: the",
     f"least and the most, or 95% where there are {policies.FEWEST} rounds or more.", ""]
@@ -73,7 +73,7 @@ DEVICE_HEAD = [
     "network that gives a share of communication, without the time that messages take of a processor. Times are the",
     "device's own, medians over rounds of medians over steps; each point names its scale and dilation.",
     "hidden: the share of the time of all-to-alls, gathers and scatters with computation beside it, in the last step",
-    "of each round on rank 0, forward and backward apart; a message's time holds its wait for the other ranks, and what",
+    "of each round on rank 0, forward and backward apart; a message's time holds its wait for other ranks, and what",
     "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
     "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
 
@@ -81,7 +81,7 @@ DEVICE_HEAD = [
 # On an emulated network
 
 def rate_of(share, share_at):
-    """Returns the links' rate in Mbit/s, of those tried, at which the share is closest. share_at: finds that of a rate."""
+    """Returns the links' rate in Mbit/s, of those tried, at which the share is closest. share_at: that of a rate."""
     mbit, tried = FIRST_MBIT, []
     for _ in range(MOST_TRIES):
         found = share_at(mbit)

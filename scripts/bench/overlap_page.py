@@ -127,7 +127,8 @@ def point_lines(name, point, about, rounds):
             f"{about['steps']} steps,",
             f"{about['device'] + ', ' if 'device' in about else ''}commit {about['commit']}"
             f"{f', messages late by at most {max(late):.1f}% of a step' if late else ''}.",
-            *([f"Published ways that did not run here: {', '.join(not_run)}."] if not_run else []), "", *policies_table(rows), "", *figures_table(point, rounds), ""]
+            *([f"Published ways that did not run here: {', '.join(not_run)}."] if not_run else []), "",
+            *policies_table(rows), "", *figures_table(point, rounds), ""]
 
 
 def write(results, head, path):

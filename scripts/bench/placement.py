@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bench import run
 from bench.table import markdown, number, write_page
 
-SHOWN = {"even": "even", "heft": "HEFT", "etf": "ETF", "msct": "m-SCT", "getf": "GETF", "search": "search", "milp": "milp"}
+SHOWN = dict(even="even", heft="HEFT", etf="ETF", msct="m-SCT", getf="GETF", search="search", milp="milp")
 TIMED = ("search", "milp")  # solvers with a time limit
 TASKS = ("forward", "training")
 FIELDS = ("point", "task", "coarsened", "solver", "limit_s", "ops", "solved_ops", "makespan_ms", "op_by_op_ms",
@@ -111,8 +111,8 @@ def makespans(results, options):
         milp = found[True, "milp"]
         rows.append([name, *size(found), *(ms(found[True, solver]) for solver in SHOWN), ms(milp, "bound_ms"),
                      milp.get("end", "-"), *(over_getf(found, solver) for solver in TIMED)])
-    return markdown(["point", "ops", "coarse", *list(SHOWN.values())[:-1], f"milp, {options.limit} s", "its bound", "ended by",
-                     "GETF / search", "GETF / milp"], rows)
+    return markdown(["point", "ops", "coarse", *list(SHOWN.values())[:-1], f"milp, {options.limit} s", "its bound",
+                     "ended by", "GETF / search", "GETF / milp"], rows)
 
 
 def seconds(results):
@@ -145,7 +145,7 @@ def page(results, command, options):
         "Points are Moirai's device sets (`inter`, `intra`) and models, GPT-3 with 2,048 tokens in fp32 (13B in bf16),",
         "and GPT2-S-MoE (`S4`: of 4 layers) where memory forces a split (`memory-split`) and where one device is best",
         "(`one-device`). Times are in ms, of the coarsened graph where nothing else is said; `-`: the solver finds no",
-        "placement in the memory. `search` takes " f"{options.search} s and ends earlier where it meets its bound. `milp`",
+        f"placement in the memory. `search` takes {options.search} s and ends earlier where it meets its bound. `milp`",
         "begins with a search of its own of 2 s; its bound is proven, and it ended by the proof, by the time, by CBC's",
         "tolerances or by a fault of CBC.",
         "[The solvers](../placement.md#solvers). Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward,",

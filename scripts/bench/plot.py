@@ -144,14 +144,14 @@ def save(figure, path, title):
 
 
 def title_with(points, title):
-    """Returns the title, followed by the kind of the points and by whose schedules those without a system's name are."""
+    """Returns the title, with the kind of the points and whose schedules those without a system's name are."""
     schedules = stand_ins(points)
     return f"{title}: {networks(points)}" + (f" ({schedules})" if schedules else "")
 
 
 def panels(header, draw, height=lambda points: 2.1):
-    """Returns the maker of a figure of panels, one for each cluster and model, and of their table. draw: draws a panel's
-    points, of all points, on an axis, and returns their rows; height: of a panel in inches."""
+    """Returns the maker of a figure of panels, one for each cluster and model, and of their table. draw: draws a
+    panel's points, of all points, on an axis, and returns their rows; height: of a panel in inches."""
     def make(points, path, title):
         groups, rows = list(group(points, *PANEL).values()), []
         figure, axes = column([height(points)] * len(groups))

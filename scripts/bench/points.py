@@ -17,10 +17,10 @@ BANDS = ["slow", "fast", "fast,device=slow", "slow,device=fast"]
 BANDED = ["step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
           "experts_ms", "bound_ms"]
 COLUMNS = [
-    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status",
-    "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
-    "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded",
-    "routing", "place", "profile", "commit"]
+    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy",
+    "status", "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
+    "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps",
+    "imbalance", "padded", "routing", "place", "profile", "commit"]
 UNBUCKETED, SEQUENTIAL = "sequential, unbucketed", "sequential"
 PADDED = ", padded"  # behind the name of a schedule whose whole buffers are sent and multiplied
 STANDS_FOR = {UNBUCKETED: "RAF", SEQUENTIAL: "DeepSpeed"}  # whose schedule it is; others have their system's name
@@ -114,8 +114,8 @@ def best_by(points, key):
 
 def best_baseline(points):
     """Returns the fastest of the paper's baselines among the points of one group, or None."""
-    by = best_of_families(points)
-    return min((by[name] for name in PAPER_BASELINES if fits(by.get(name))), key=lambda point: point["step_ms"], default=None)
+    best = map(best_of_families(points).get, PAPER_BASELINES)
+    return min(filter(fits, best), key=lambda point: point["step_ms"], default=None)
 
 
 def fits(point):

@@ -144,8 +144,8 @@ def medians(rounds):
 
 
 def intervals(rounds, figures):
-    """Returns what the ends of the figures are, in words, and both ends of each: of figures of as many rounds, drawn again
-    at random (bootstrap), which are the same each time."""
+    """Returns what the ends of the figures are, in words, and both ends of each: of figures of as many rounds, drawn
+    again at random (bootstrap), the same each time."""
     generator = random.Random(1)
     draws = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
     low, high = (0, -1) if len(rounds) < FEWEST else (int(0.025 * DRAWS), int(0.975 * DRAWS))

@@ -94,8 +94,8 @@ def simulate(options):
                     run.log(f"{name}, {policy}: no plan keeps as little")
                     continue
                 rows.append(row_of(name, policy, free, found))
-                run.log(f"{name}, {policy}: {signed_percent(rows[-1]['added'])} for {100 * rows[-1]['kept_share']:.0f}% "
-                        "of the activations")
+                run.log(f"{name}, {policy}: {signed_percent(rows[-1]['added'])} for "
+                        f"{100 * rows[-1]['kept_share']:.0f}% of the activations")
                 write_page(options.out / "recompute", page(rows, command, options.share), rows)
 
 

@@ -156,8 +156,8 @@ def at_least(least):
 
 
 def add_options(parser, option=None, known=(), folder=None, rounds=None, steps=None):
-    """Adds the options that most commands have. option: of names among the known ones; folder: in runs; rounds, steps: how
-    many by default."""
+    """Adds the options that most commands have. option: of names among the known ones; folder: in runs; rounds, steps:
+    how many by default."""
     if option:
         parser.add_argument(option, default=",".join(known), help="names with commas between; default: %(default)s")
     for name, count in (("rounds", rounds), ("steps", steps)):

@@ -94,8 +94,8 @@ def run_case(name, schedule, lancet, folder, steps, commit):
 
 def page(rows, steps, commit):
     errors = [abs(ran.error) for _, _, ran in rows if ran.late_pct <= policies.MOST_LATE]
-    table = [[name, schedule, ran.case.fields.get("mesh.stage", 1), ran.case.fields.get("mesh.stage_blocks", "balanced"),
-              number(ran.predicted_ms), number(ran.step_ms), signed_percent(ran.error), number(ran.late_pct)]
+    table = [[name, schedule, ran.case.fields.get("mesh.stage", 1),
+              ran.case.fields.get("mesh.stage_blocks", "balanced"), number(ran.predicted_ms), number(ran.step_ms), signed_percent(ran.error), number(ran.late_pct)]
              for name, schedule, ran in rows]
     devices = {name: ", ".join(each.split(":")[0] for each in ran.case.hardware.split(";")) for name, _, ran in rows}
     about = [[name, devices[name], ran.case.scale, ran.case.dilation] for name, schedule, ran in rows

@@ -64,7 +64,8 @@ class Point(NamedTuple):
 
     def __str__(self):
         imbalance = f"imbalance {self.imbalance:g}" if self.imbalance != 1 else ""
-        return ", ".join(filter(None, (self.place(), self.label, self.model, self.gate, self.count(), self.policy, imbalance)))
+        words = self.place(), self.label, self.model, self.gate, self.count(), self.policy, imbalance
+        return ", ".join(filter(None, words))
 
 
 class Experiment(NamedTuple):
@@ -408,8 +409,8 @@ class Runs:
                  "least_step_ms": min(steps), "most_step_ms": max(steps),
                  **{name: run.median(records, field) for name, field in OF_RUNS.items()},
                  "predicted_compute_ms": row["compute_ms"], "predicted_communication_ms": row["communication_ms"],
-                 "forward_ms": None, "experts_ms": None, "memory_gib": row["arena_bytes"] / 2**30, "steps": len(records),
-                 "routing": "as the gate decides on synthetic tokens"}
+                 "forward_ms": None, "experts_ms": None, "memory_gib": row["arena_bytes"] / 2**30,
+                 "steps": len(records), "routing": "as the gate decides on synthetic tokens"}
         loads = [record["load_max_over_mean"] for record in records if record.get("load_max_over_mean")]
         found |= {"imbalance": statistics.median(loads)} if loads else {}
         threads = next((int(field[8:]) for field in reversed(point.fields) if field.startswith("threads=")), 0)
@@ -496,7 +497,7 @@ def table_of(points, records):
         name = ", ".join(filter(None, (point.place(), point.model, point.gate, point.label, point.count())))
         rows.setdefault(name, {}).setdefault(point.policy, result_of(records[point.id]))
     width, columns = max(map(len, rows)), [max(13, len(policy)) for policy in policies]
-    lines = [("step, ms", policies), *((name, [row.get(policy, "-") for policy in policies]) for name, row in rows.items())]
+    lines = [("step, ms", policies), *((name, [row.get(each, "-") for each in policies]) for name, row in rows.items())]
     return "\n".join(f"{name:<{width}}" + "".join(f"  {cell:>{n}}" for cell, n in zip(cells, columns))
                      for name, cells in lines)
 
@@ -529,7 +530,8 @@ def sweep(name, lancet, out=None, on="", fresh=False, only_list=False, timeout_s
         place = f"-on-{Path(file).stem}{colon and '-'}{changes}" if on else ""
         folder = Path(out or f"runs/sweeps/{experiment.name}{place}")
         records = Records(folder, experiment.points, fresh)
-        return make_points(processes, experiment, records, Runs(processes, lancet, experiment, folder, timeout_s, fresh), jobs)
+        runs = Runs(processes, lancet, experiment, folder, timeout_s, fresh)
+        return make_points(processes, experiment, records, runs, jobs)
 
 
 def make_points(processes, experiment, records, runs, jobs):
@@ -555,7 +557,8 @@ def make_points(processes, experiment, records, runs, jobs):
         records.close()
     print(table_of(experiment.points, records.results))
     lacking = sum(record["status"] == "out of memory" for record in records.results.values())
-    print(f"{name}: {total} points, {before} recorded before, {lacking} out of memory, {len(failed)} failed: {records.path}")
+    print(f"{name}: {total} points, {before} recorded before, {lacking} out of memory, {len(failed)} failed: "
+          f"{records.path}")
     if failed:
         print(f"error: the same command tries the failed points again; the first: {failed[0]}", file=sys.stderr)
     return 1 if failed else 0
