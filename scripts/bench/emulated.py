@@ -21,7 +21,6 @@ from bench.policies import MOST_LATE
 from bench.table import markdown, number, signed_percent, write_page
 
 OF_PAIRS = "neighbour_microbatches"  # without a second micro batch it is dw
-LONG = 3  # seconds of this machine; what a step should stay below
 TOLD_APART = 0.03  # predicted steps that differ by more are expected in the right order
 
 
@@ -164,17 +163,6 @@ def cases_table(found):
                      "micro batches", "longest step here, s", "rounds", "steps", "commit"], rows)
 
 
-def notes(found):
-    """Returns lines on the cases whose steps take long here, and on those without results."""
-    long = [name for name, (*_, rounds) in found.items() if seconds_here(name, rounds) > LONG]
-    missing = [name for name in CASES if name not in found]
-    lines = [f"Steps of {', '.join(long)} take more than {LONG} s here. The messages of an all-to-all grow with the",
-             "square of the ranks, and each takes this machine its time, whatever its size: a lower dilation would",
-             "leave less time than they need, fewer sequences would make messages of less than a packet, and there is",
-             "one MoE layer already.", ""] if long else []
-    return lines + ([f"Cases that have not been run to their end: {', '.join(missing)}.", ""] if missing else [])
-
-
 def cells(same):
     """Returns the line of a plan. same: the rows of its policies."""
     row = same[0]
@@ -211,6 +199,7 @@ def auto_lines(found):
 
 def page(found, by_case):
     """Returns the lines of emulated.md. found: point, what its rounds are of, rounds, by case."""
+    missing = [name for name in CASES if name not in found]
     return [
         "# Emulated devices: predicted against run", "",
         f"`python3 scripts/bench emulated` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
@@ -219,7 +208,9 @@ def page(found, by_case):
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's",
         "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step -",
         "1: below 0, the step was longer than predicted.", "",
-        *summary(by_case), "", *cases_table(found), "", *notes(found), *auto_lines(found), "## All plans", "",
+        *summary(by_case), "", *cases_table(found), "",
+        *([f"Cases that have not been run to their end: {', '.join(missing)}.", ""] if missing else []),
+        *auto_lines(found), "## All plans", "",
         *markdown(["case", "policies of the plan", "steps", "predicted", "step", "least", "most", "error", "speed-up",
                    "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]
 

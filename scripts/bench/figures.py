@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import makers
 from bench.claims import claims
-from bench.points import COLUMNS, bounds, networks, read, sources, stand_ins
+from bench.points import COLUMNS, networks, read, sources, stand_ins
 from bench.run import ROOT
 from bench.table import write_csv
 from hardware_table import read_commented
@@ -54,7 +54,7 @@ def make(name, points, out):
     if missing:
         print(f"{name}: missing points: {missing}; the sweep's command makes them", file=sys.stderr)
     table = MAKERS[name](points, out / f"{name}.svg", title)
-    write_csv(out / f"{name}.csv", COLUMNS, points + bounds(points))
+    write_csv(out / f"{name}.csv", COLUMNS, points)
     (out / f"{name}.md").write_text(page(name, title, points, missing, table))
     return missing == 0
 

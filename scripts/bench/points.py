@@ -29,7 +29,6 @@ PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
 PAPER_BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel"]  # the schedules of the systems of the paper's comparison
 PANEL = ("hardware", "label", "model")  # what a panel of a figure is of
-BOUND = "bound"  # no schedule: what neither computation nor the network can go below
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
@@ -71,21 +70,6 @@ def at_variation(points, variation):
 def variations_of(points):
     """Returns the variations of these points, the nominal one first."""
     return list(dict.fromkeys(["", *(variation for point in points for variation in point["varied"])]))
-
-
-def bounds(points):
-    """Returns a row for the lower bound of each group of schedules, as far as their records hold one. A bound depends
-    on how gradients are bucketed; the row has the lowest."""
-    rows = []
-    for here in group([point for point in points if point.get("bound_ms") is not None and not point.get("padded")],
-                      "hardware", "label", "model", "gate", "ranks", "banded").values():
-        lowest = min(here, key=lambda point: point["bound_ms"])
-        row = {key: lowest.get(key) for key in (
-            "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "status",
-            "imbalance", "routing", "commit")}
-        row.update({f"step_ms{end}": lowest.get(f"bound_ms{end}") for end in ("", "_low", "_high")})
-        rows.append({**row, "policy": BOUND, "family": BOUND})
-    return rows
 
 
 def group(points, *keys):

@@ -262,7 +262,7 @@ def overlap_rate():
 
 
 def generation():
-    options = SimpleNamespace(rounds=3, tokens=8, threads=[2], shape="tiny")
+    options = SimpleNamespace(rounds=3, tokens=8, threads=[2])
     ours = [{"rates": {"lancet": rate}, "ids": [1, 2]} for rate in (10, 30, 20)]
     peers = [{"rates": {"conv1d, cat": rate}, "ids": [1, 2], "torch": "9"} for rate in (10, 10, 5)]
     text = generate.page(options, {("lancet", 2): ours, ("peer", 2): peers})

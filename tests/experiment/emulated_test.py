@@ -154,7 +154,6 @@ def pages():
                f"a case, its length here and its commit: {text}")
         expect("| 4.8 | 3 | 1 | bbbbbbbbbb and changes |" in text, True, f"another commit: {text}")
         expect("| v100-8 |" in text, False, "a case that ran with another dilation")
-        expect("Steps of v100-32 take more than 3 s here." in text, True, f"the long steps: {text}")
         expect("| v100-4 | tutel, fastermoe | 6 | 90.0 | 93.0 | 88.0 | 100.0 | -3.2% | " in text, True,
                f"a plan of two policies: {text}")
         expect("| v100-4 | comet | 0.987 | 0.875 to 1.013 |" in text, True, f"the best way over auto: {text}")
