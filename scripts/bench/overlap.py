@@ -15,9 +15,13 @@ devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts' computation, and
 devices. The planner finds the rate of the network that gives the share; links and devices have it, divided by a scale
 of bytes and a dilation of time. Ops take declared times and messages are real.
 """
-from bench import overlap_page, policies, run
+import functools
+import statistics
+
+from bench import policies, run
 from bench.bounds import CASES, CPU, Case, Plans
-from bench.policies import CLUSTER, Point, applying
+from bench.policies import CLUSTER, OURS, Point, applying, intervals, medians
+from bench.table import markdown, number, percent, signed_percent, write_page
 
 FIRST_MBIT = 140  # the links' rate before a point finds its own
 CLOSE = 0.02  # of the share, relative; a rate that comes as close is taken
@@ -29,13 +33,93 @@ SCALE = 16
 DILATION = {"experts": {2: 2, 4: 3, 8: 6}, "products": {2: 3, 4: 6, 8: 16}}
 
 
+FIELDS = ["point", "what", "rate", "hosts", "policy", "parts", "ran", "step_ms", "least_ms", "most_ms", "compute_ms",
+          "a2a_ms", "allreduce_ms", "communication_ms", "exposed_ms", "hidden_forward_pct", "hidden_backward_pct",
+          "predicted_ms", "late_pct", "arena_mb", "steps", "rounds", "commit"]
+
+
+# The figures of points, from medians by policy
+
+def fastest(rows, names):
+    return min((row for name, row in rows.items() if name in names), key=lambda row: row["step_ms"])
+
+
+def ours_in(rows):
+    return [name for name in OURS if name in rows]
+
+
+def common_figures(rows, names):
+    """Returns the figures that every point has of each of our policies. rows: medians by policy."""
+    found, sequential = {}, next(iter(rows.values()))
+    for ours in names:
+        mine = rows[ours]
+        found |= {f"sequential / {ours}, step": sequential["step_ms"] / mine["step_ms"],
+                  f"{ours}, step / max(compute, communication)":
+                      mine["step_ms"] / max(mine["compute_ms"], mine["communication_ms"]),
+                  f"{ours} / sequential, arena": mine["arena_mb"] / sequential["arena_mb"]}
+    return found
+
+
+def share_of(rows):
+    sequential = rows["sequential"]
+    return sequential["a2a_ms"] / sequential["step_ms"]
+
+
+def expert_figures(rows):
+    """Returns the figures of a model with experts."""
+    best = fastest(rows, [name for name in rows if name.startswith("tutel")])
+    found = {"all-to-all / step, sequential": share_of(rows)}
+    for ours in ours_in(rows):
+        found |= {f"{ours} / best tutel, exposed": rows[ours]["exposed_ms"] / best["exposed_ms"],
+                  f"best tutel / {ours}, step": best["step_ms"] / rows[ours]["step_ms"],
+                  **common_figures(rows, [ours])}
+    return found
+
+
+def hidden_figures(rows, name, what):
+    """Returns a policy's hidden share of communication in each pass."""
+    return {f"{name}, hidden share of {what}, {which}": rows[name][f"hidden_{which}_pct"] / 100
+            for which in ("forward", "backward")}
+
+
+def tensor_figures(rows):
+    """Returns the figures of a model whose products are split over the ranks. Ways without rings: all but
+    collective_matmul and ours."""
+    best = fastest(rows, [name for name in rows if name not in ("collective_matmul", *OURS)])
+    found = {"gathers and scatters / step, sequential": share_of(rows)}
+    for name in ("collective_matmul", *ours_in(rows)):
+        found[f"best without rings / {name}, step"] = best["step_ms"] / rows[name]["step_ms"]
+        found |= hidden_figures(rows, name, "gathers and scatters")
+    return found | common_figures(rows, ours_in(rows))
+
+
+def layer_figures(rows):
+    """Returns the figures of one MoE layer."""
+    found = {"all-to-all / step, sequential": share_of(rows)}
+    for name in ("comet", *ours_in(rows)):
+        found |= hidden_figures(rows, name, "all-to-alls")
+    return found | common_figures(rows, ours_in(rows))
+
+
+def figures_of(point, rows):
+    """Returns the figures of a point. That over the best published way is there only where all of them have run."""
+    found = point.figures(rows)
+    if point.not_run():
+        return found
+    best = fastest(rows, [name for name in rows if name not in OURS])
+    return found | {f"best single published way / {ours}, step": best["step_ms"] / rows[ours]["step_ms"]
+                    for ours in ours_in(rows)}
+
+
+# Points
+
 def policies_of(settings, parts=PARTS):
     return ["sequential", *(each for policy in applying(settings) for each in parts.get(policy, [policy])),
-            *overlap_page.OURS]
+            *OURS]
 
 
 def moe(what, settings):
-    return Point(what, MOE.config, settings, 2, policies_of(settings), MOE.share, overlap_page.expert_figures)
+    return Point(what, MOE.config, settings, 2, policies_of(settings), MOE.share, expert_figures)
 
 
 def point_of(case, what, parts, figures):
@@ -49,12 +133,12 @@ POINTS = {
     "micro": moe("fp32, 2 micro batches, 1.3 times the memory",
                  ["train.gradient_accumulation_steps=2", "train.micro_batch_size=16", "overlap.memory_factor=1.3"]),
     "bf16": moe("bf16", CASES["bf16"].settings),
-    "tensor": point_of(CASES["tensor-2"], f"{CASES['tensor-2'].what}, fp32", PARTS, overlap_page.tensor_figures),
+    "tensor": point_of(CASES["tensor-2"], f"{CASES['tensor-2'].what}, fp32", PARTS, tensor_figures),
 }
 # The share at which Comet publishes its own comes first.
 LAYERS = [f"layer-{ranks}-{ratio}" for ratio in (0.6, 0.3, 1.0) for ranks in (4, 8)]
 DEVICE_POINTS = {**POINTS, **{name: point_of(CASES[name], CASES[name].what, {}, figures) for names, figures in (
-    (LAYERS, overlap_page.layer_figures), (("tensor-4", "tensor-8"), overlap_page.tensor_figures)) for name in names}}
+    (LAYERS, layer_figures), (("tensor-4", "tensor-8"), tensor_figures)) for name in names}}
 HEAD = [
     "# Overlap policies on an emulated network", "",
     f"`python3 scripts/bench overlap` on {run.cpu()}, hosts of one core each on one machine, links of network",
@@ -76,6 +160,69 @@ DEVICE_HEAD = [
     "of each round on rank 0, forward and backward apart; a message's time holds its wait for other ranks, and what",
     "stays on a rank is no message. This is the metric of Comet's section 5.3, where 86.5% of the forward pass's is",
     "hidden on NVLink. The other columns are those of [overlap.md](overlap.md).", ""]
+
+
+# The page
+
+def error_of(row):
+    return row["predicted_ms"] / row["step_ms"] - 1
+
+
+def csv_rows(measured):
+    found = []
+    for name, (point, about, rounds) in measured.items():
+        for policy, row in medians(rounds).items():
+            base, _, parts = policy.partition("-")
+            found.append({"point": name, "what": point.what, "rate": about["rate"], "hosts": point.hosts,
+                          "policy": base, "parts": parts or 0, "rounds": len(rounds), "commit": about["commit"], **row})
+    return found
+
+
+def policies_table(rows):
+    head = ["policy", "parts", "ran", "step", "least", "most", "compute", "all-to-all", "all-reduce", "exposed",
+            "hidden forward", "backward", "predicted", "error", "arena MB"]
+    times = ("step_ms", "least_ms", "most_ms", "compute_ms", "a2a_ms", "allreduce_ms", "exposed_ms")
+    lines = []
+    for policy, row in rows.items():
+        base, _, parts = policy.partition("-")
+        lines.append([base, parts or 0, "" if row["ran"] in (policy, base) else row["ran"],
+                      *(number(row[name], 0) for name in times),
+                      *("" if row[f"hidden_{which}_pct"] is None else f"{row[f'hidden_{which}_pct']:.0f}%"
+                        for which in ("forward", "backward")),
+                      number(row["predicted_ms"], 0), signed_percent(error_of(row)), number(row["arena_mb"], 0)])
+    return markdown(head, lines)
+
+
+def figures_table(point, rounds):
+    figures = functools.partial(figures_of, point)
+    values, (what, ends) = figures(medians(rounds)), intervals(rounds, figures)
+    return markdown(["figure", "", what],
+                    [[name, number(value, 3), " to ".join(number(end, 3) for end in ends[name])]
+                     for name, value in values.items()])
+
+
+def point_lines(name, point, about, rounds):
+    rows, not_run = medians(rounds), point.not_run()
+    late = [row["late_pct"] for row in rows.values() if row.get("late_pct") is not None]
+    return [f"## {name}: {point.what}", "",
+            f"{point.hosts} hosts, {about['rate']}, chosen for {point.share.words()}. {len(rounds)} rounds of "
+            f"{about['steps']} steps,",
+            f"{about['device'] + ', ' if 'device' in about else ''}commit {about['commit']}"
+            f"{f', messages late by at most {max(late):.1f}% of a step' if late else ''}.",
+            *([f"Published ways that did not run here: {', '.join(not_run)}."] if not_run else []), "",
+            *policies_table(rows), "", *figures_table(point, rounds), ""]
+
+
+def write(results, head, path):
+    """Writes path.md and path.csv of all points with rounds. head: the first lines."""
+    measured = results.all()
+    missing, rows = [name for name in results.points if name not in measured], csv_rows(measured)
+    lines = [*head, *([f"Not measured: {', '.join(missing)}.", ""] if missing else [])]
+    for name, found in measured.items():
+        lines += point_lines(name, *found)
+    mean = statistics.mean(abs(error_of(row)) for row in rows)
+    write_page(path, [*lines, f"Mean error of the predicted step over all rows: {percent(mean)}."], rows, FIELDS)
+    run.log(f"{path}.md: {len(measured)} points")
 
 
 # On an emulated network
@@ -114,7 +261,7 @@ def measure(name, about, lancet, results, effort):
             run.call([CLUSTER, "rate", f"{mbit}mbit"])
             policies.compare(lancet, launcher, point.config, ["sequential"], 2, results.folder / "rate",
                              [*point.settings, *settings])
-            return overlap_page.share_of(policies.read_round(results.folder / "rate"))
+            return share_of(policies.read_round(results.folder / "rate"))
 
         if "mbit" not in about:
             about["mbit"] = rate_known(results, point) or rate_of(point.share, share_at)
@@ -173,4 +320,4 @@ def main(options):
     for name in names:
         if about := results.start(name, effort):
             measure_point(name, about, lancet, results, effort)
-        overlap_page.write(results, head, options.out / options.command)
+        write(results, head, options.out / options.command)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import bounds, generate, overlap, overlap_page, policies, recompute, run  # noqa: E402
+from bench import bounds, generate, overlap, policies, recompute, run  # noqa: E402
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -166,7 +166,7 @@ def made_up(names, figures):
 
 
 def overlap_rounds():
-    point = made_up(["sequential", "tutel:2", "tutel:4", "dw", "lancet"], overlap_page.expert_figures)
+    point = made_up(["sequential", "tutel:2", "tutel:4", "dw", "lancet"], overlap.expert_figures)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = policies.Results(folder / "runs", {"main": point, "other": point})
@@ -194,7 +194,7 @@ def overlap_rounds():
         for several, wanted in ((rounds, "least and most"), (2 * rounds, "95% of rounds drawn again")):
             what, ends = policies.intervals(several, point.figures)
             expect((what, ends["lancet / best tutel, exposed"]), (wanted, (0.5, 0.6)), "an interval")
-        overlap_page.write(results, ["# Made up", ""], folder / "overlap")
+        overlap.write(results, ["# Made up", ""], folder / "overlap")
         lines = (folder / "overlap.md").read_text().splitlines()
         expect("| tutel | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
                f"a row in {lines}")
@@ -216,12 +216,12 @@ def overlap_rounds():
 
 
 def overlap_of_products():
-    point = made_up(["sequential", "dw", "collective_matmul", "lancet", "auto"], overlap_page.tensor_figures)
+    point = made_up(["sequential", "dw", "collective_matmul", "lancet", "auto"], overlap.tensor_figures)
     with tempfile.TemporaryDirectory() as name:
         write_round(Path(name), {"sequential": (100, 40, 100, 2000000), "dw": (80, 30, 80, 2000000),
                                  "collective_matmul": (64, 10, 64, 2000000), "lancet": (60, 5, 60, 2000000), "auto": (65, 5, 60, 2000000)})
         point = point._replace(policies=overlap.policies_of(point.settings))
-        found = overlap_page.figures_of(point, policies.medians([policies.read_round(Path(name))]))
+        found = overlap.figures_of(point, policies.medians([policies.read_round(Path(name))]))
         expect(found["best without rings / collective_matmul, step"], 1.25, "against the best way without rings")
         expect(found["best without rings / auto, step"], 1.28, "the same of auto")
         expect(found["collective_matmul, hidden share of gathers and scatters, forward"], 0.8, "the hidden share")
