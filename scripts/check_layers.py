@@ -39,15 +39,12 @@ MODULES = {name: depends.split() for name, depends in CMAKE_MODULE.findall((ROOT
 
 
 def module_of(path):
-    """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/...
-
-    None for files of no module: src/main.cpp, and in tests the folders that modules share.
-    """
-    parts = path.split("/")
-    at = {"include": 2, "src": 1, "tests": 1}.get(parts[0])
-    if at is None or len(parts) <= at + 1 or (parts[0] == "tests" and parts[1] not in MODULES):
-        return None
-    return parts[at]
+    """The module of a file given relative to the root: include/lancet/R/..., src/R/..., tests/R/... None for files of
+    no module: src/main.cpp, and in tests the folders that modules share."""
+    parts = path.removeprefix("include/lancet/").removeprefix("src/").split("/")
+    if parts[0] == "tests":
+        parts = parts[1:] if parts[1] in MODULES else []
+    return parts[0] if len(parts) > 1 else None
 
 
 def allowed_modules(path, module):
@@ -64,16 +61,10 @@ def target_of(path, header, quoted):
     parts = header.split("/")
     if parts[0] == "lancet" and len(parts) > 2:
         return parts[1], False
-    if not quoted:
-        return None
-    beside = (ROOT / path).parent / header
-    if beside.is_file():
-        found = beside.resolve().relative_to(ROOT).as_posix()
-        module = module_of(found)
-        return (module, found.startswith("src/")) if module else None
-    if len(parts) > 1 and parts[0] in MODULES:
-        return parts[0], True
-    return None
+    if quoted and ((ROOT / path).parent / header).is_file():
+        found = ((ROOT / path).parent / header).resolve().relative_to(ROOT).as_posix()
+        return (module_of(found), found.startswith("src/")) if module_of(found) else None
+    return (parts[0], True) if quoted and len(parts) > 1 and parts[0] in MODULES else None
 
 
 def files_of(*folders):
@@ -126,12 +117,11 @@ def kernel_headers_of(path, seen):
     """Private headers that a description in ops includes, directly or not, and that include backend or comm."""
     for _, header, _ in includes_of(path):
         name = included_file(path, header)
-        if name is None or name in seen or not name.startswith("src/ops/"):
-            continue
-        seen.add(name)
-        if any(other.startswith(f"lancet/{module}/") for _, other, _ in includes_of(name) for module in KERNEL_MODULES):
-            yield name
-        yield from kernel_headers_of(name, seen)
+        if name and name not in seen and name.startswith("src/ops/"):
+            seen.add(name)
+            if any(other.startswith(("lancet/backend/", "lancet/comm/")) for _, other, _ in includes_of(name)):
+                yield name
+            yield from kernel_headers_of(name, seen)
 
 
 def check_descriptions():
@@ -163,30 +153,19 @@ def check_cycles():
 
 def check_order():
     """Offences of CMakeLists.txt, and of the table of modules in docs/architecture.md."""
-    order = list(MODULES)
-    for module, others in MODULES.items():
-        for other in others:
-            if other not in order[:order.index(module)]:
-                yield f"CMakeLists.txt:1: {module} depends on {other}, which is not listed before it"
     rows = PAGE_ROW.findall((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
-    layers = {module: int(layer) for layer, module in rows}
+    order, layers = list(MODULES), {module: int(layer) for layer, module in rows}
     if set(layers) != set(MODULES):
         yield f"docs/architecture.md:1: modules of the page or CMakeLists.txt alone: {set(layers) ^ set(MODULES)}"
-        return
-    for module, others in MODULES.items():
-        for other in others:
-            if layers[other] >= layers[module]:
-                yield f"docs/architecture.md:1: {module} depends on {other}, which is not in a lower layer"
-
-
-def main():
-    offences = [*check_order(), *check_descriptions(), *check_cycles()]
-    for path in files_of("include", "src", "tests"):
-        offences += check_file(path)
-    for line in offences:
-        print(line)
-    return 1 if offences else 0
+    for module, other in ((module, other) for module, others in MODULES.items() for other in others):
+        if other not in order[:order.index(module)]:
+            yield f"CMakeLists.txt:1: {module} depends on {other}, which is not listed before it"
+        if layers.get(other, 0) >= layers.get(module, 1):
+            yield f"docs/architecture.md:1: {module} depends on {other}, which is not in a lower layer"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    offences = [*check_order(), *check_descriptions(), *check_cycles()]
+    offences += [line for path in files_of("include", "src", "tests") for line in check_file(path)]
+    print("".join(f"{line}\n" for line in offences), end="")
+    sys.exit(1 if offences else 0)

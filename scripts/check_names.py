@@ -33,24 +33,16 @@ def check(root):
     for folder in ("src", "include/lancet"):
         for path in sorted((root / folder).rglob("*")):
             free = path.relative_to(root / folder).parts[0] in FREE or path.relative_to(root).as_posix() in EXEMPT
-            if path.suffix in {".h", ".cpp", ".cu", ".cuh"} and not free:
-                yield from check_file(root, path)
-
-
-def check_file(root, path):
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        code = COMMENT.sub("", line)
-        for what, patterns in OFFENCES:
-            if any(pattern.search(code) for pattern in patterns):
-                yield f"{path.relative_to(root).as_posix()}:{number}: {what}: {code.strip()}"
-
-
-def main():
-    offences = list(check(Path(__file__).resolve().parent.parent))
-    for line in offences:
-        print(line)
-    return 1 if offences else 0
+            if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or free:
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+                code = COMMENT.sub("", line)
+                for what, patterns in OFFENCES:
+                    if any(pattern.search(code) for pattern in patterns):
+                        yield f"{path.relative_to(root).as_posix()}:{number}: {what}: {code.strip()}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    offences = list(check(Path(__file__).resolve().parent.parent))
+    print("".join(f"{line}\n" for line in offences), end="")
+    sys.exit(1 if offences else 0)

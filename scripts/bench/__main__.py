@@ -14,9 +14,9 @@ PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/insta
 COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "sweep": ("the points of an experiment: simulated, or run here or on an emulated cluster", None),
     "emulated": ("every policy on emulated devices and links, run against predicted", None),
-    "imbalance": ("step time and gain by the imbalance of the routing, simulated and emulated", PLOTS),
+    "imbalance": ("step time and gain by the imbalance of the routing, simulated", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
-    "overlap_devices": ("the policies on emulated devices: the same points, the hidden share of one MoE layer, rings", None),
+    "overlap_devices": ("the policies on emulated devices: those points, the hidden share of one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "placement": ("models on unlike devices, every solver, simulated; planning time measured", None),
@@ -59,9 +59,10 @@ def main():
     try:
         if COMMANDS[words[0]][1]:
             use_python_with(*COMMANDS[words[0]][1])
-        command = importlib.import_module(f"bench.{words[0]}")
+        command = importlib.import_module(f"bench.{words[0].removesuffix('_devices')}")
         parser = argparse.ArgumentParser(prog=f"python3 scripts/bench {words[0]}", description=command.__doc__,
                                          formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.set_defaults(command=words[0])
         command.add_arguments(parser)
         return command.main(parser.parse_args(words[1:]))
     except Failed as error:

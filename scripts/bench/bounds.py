@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from bench import run
-from bench.plans import OP, PLACE, TIMES
-from bench.table import markdown, number, rounded, signed_percent, write_csv
+from bench.table import markdown, number, percent, signed_percent, write_page
 from hardware_table import read_commented
 
 CPU = "ethernet-10g-cpu"
 STARTS = ("step", "plan")  # from the whole step, and from lancet's plan
 MEMORIES = ("any", "within")
-WORTH = 0.03  # the gain below which a way is described and not built
-# Built whatever they bring, since users come to compare them.
-BUILT = ("source rows", "columns", "rows and columns", "capacity or peers", "batch forward",
-         "batch", "ring shards")
+WHERE = [(start, memory) for start in STARTS for memory in MEMORIES]
 
 
 class Share(NamedTuple):
@@ -116,7 +112,7 @@ class Plans:
         """Writes the case's hardware file with another rate of its network; returns its path."""
         document = read_commented(run.ROOT / f"configs/hardware/{case.hardware}.json")
         for section, numbers in {**self.changes, "network": {"nic_gbit_per_s": gbit}}.items():
-            document[section].update({name: {"value": value, "source": "of the case"} for name, value in numbers.items()})
+            document[section] |= {name: {"value": value, "source": "of the case"} for name, value in numbers.items()}
         path = self.folder / "hardware.json"
         path.write_text(json.dumps(document))
         return path
@@ -145,20 +141,24 @@ class Plans:
         return {"gbit": gbit, **read_bounds(text)}
 
 
+OP = re.compile(r"\[\d+\] (?:.* = )?(\w+)\(")
+PLACE = re.compile(r"  # (\w+) (\w+)(?: ([^ |]+))?")  # the stream, the role, where in the model
+TIMES = re.compile(r"\| ms (\S+) (\S+)$")
+
+
 def share_in(plan, of):
     """Returns the share of communication in the text of a plan without overlap."""
-    total = {"network": 0.0, "experts": 0.0}
+    network = experts = 0.0
     for line in plan.splitlines():
         times, place = TIMES.search(line), PLACE.search(line)
         if not times or not place or not OP.match(line):
             continue
-        (begin, end), (stream, _, label) = map(float, times.groups()), place.groups()
+        (begin, end), (stream, _, label) = map(float, times.groups()), place.groups("")
         if stream == "expert":
-            total["network"] += end - begin
-        elif stream == "compute" and ".moe.experts" in (label or ""):
-            total["experts"] += end - begin
-    step = float(re.search(r"predicted_ms=([^,}]+)", plan).group(1))
-    return total["network"] / (step if of == "step" else total["experts"])
+            network += end - begin
+        elif stream == "compute" and ".moe.experts" in label:
+            experts += end - begin
+    return network / (float(re.search(r"predicted_ms=([^,}]+)", plan).group(1)) if of == "step" else experts)
 
 
 def read_bounds(text):
@@ -172,8 +172,7 @@ def read_bounds(text):
     for name, *cells in rows:
         numbers = [cell.split() for cell in cells]
         if all(re.fullmatch(r"-?\d+\.\d+", group[0]) for group in numbers):
-            ways[name] = {key: (float(group[0]), float(group[1]))
-                          for key, group in zip(((start, memory) for start in STARTS for memory in MEMORIES), numbers)}
+            ways[name] = {key: (float(ms), float(exposed)) for key, (ms, exposed, *_) in zip(WHERE, numbers)}
     network = float(re.search(r"network \(([\d.]+) ms\)", text).group(1))
     if "today" not in ways or "work" not in ways:
         raise run.Failed(f"lancet plan --bounds printed no bounds:\n{text[-2000:]}")
@@ -192,8 +191,7 @@ def names_of(results):
 def steps_table(results):
     rows = []
     for name, found in results.items():
-        case, ways = CASES[name], found["ways"]
-        policies = found["policies"]
+        case, ways, policies = CASES[name], found["ways"], found["policies"]
         shown = (policies.get("sequential"), ways["today"]["step", "within"][0], policies.get("lancet"),
                  ways["today"]["plan", "within"][0], ways["all"]["step", "within"][0], ways["work"]["step", "any"][0])
         rows.append([name, case.what, case.ranks, case.hardware, number(found["gbit"], 3),
@@ -202,51 +200,32 @@ def steps_table(results):
                      "lancet", "lancet, ideal", "all", "work"], rows)
 
 
-def gains_table(results, start, memory):
+def gains(results, heading, start, memory):
     ways = names_of(results)
-    return markdown(["case", *ways], [[name, *(signed_percent(gain(found, way, start, memory)) for way in ways)]
-                                      for name, found in results.items()])
+    rows = [[name, *(signed_percent(gain(found, way, start, memory)) for way in ways)] for name, found in results.items()]
+    return [f"## Gain over {heading}", "", *markdown(["case", *ways], rows), ""]
 
 
-def hidden_table(results):
+def hidden(results):
     """Of the steps of one layer, the share of communication that is hidden."""
-    layers = {name: found for name, found in results.items() if name.startswith("layer-")}
     shown = ["today", "rows and columns", "capacity or peers", "batch", "all"]
-    rows = [[name, *(f"{100 * (1 - found['ways'][way]['step', 'within'][1] / found['network']):.1f}%" for way in shown)]
-            for name, found in layers.items()]
-    return ["## Hidden communication of one MoE layer", "", *markdown(["case", *shown], rows), ""] if layers else []
+    rows = [[name, *(percent(1 - found["ways"][way]["step", "within"][1] / found["network"]) for way in shown)]
+            for name, found in results.items() if name.startswith("layer-")]
+    return ["## Hidden communication of one MoE layer", "", *markdown(["case", *shown], rows), ""] if rows else []
 
 
-def most(results, way, start, memory):
-    """Returns the largest gain of a way over all cases, and the case."""
-    return max((gain(found, way, start, memory), name) for name, found in results.items())
-
-
-def verdict(results):
-    """Returns lines on what brings less than WORTH in every case."""
-    ways, rows, small = [way for way in names_of(results) if way != "all"], [], []
-    for way in ways:
-        cells = []
-        for start in STARTS:
-            found = [most(results, way, start, memory) for memory in MEMORIES]
-            cells += [f"{signed_percent(value)} ({name})" for value, name in found]
-        rows.append([way, *cells])
-        largest = max(most(results, way, start, memory)[0] for start in STARTS for memory in MEMORIES)
-        if way not in BUILT and largest < WORTH:
-            small.append(way)
-    table = markdown(["way", "whole step", "whole step, in memory", "lancet's plan", "lancet's plan, in memory"], rows)
-    others = [way for way in ways if way not in BUILT]
-    on_plan = [way for way in others if max(most(results, way, "plan", memory)[0] for memory in MEMORIES) < WORTH]
-    percent = f"{100 * WORTH:.0f}%"
-    return ["## The largest gain of each way", "", *table, "",
-            f"Under {percent} in every case, whole step and plan: {', '.join(small) or 'none'} "
-            f"(asked of {', '.join(others)}).",
-            f"Under {percent} in every case on top of lancet's plan: {', '.join(on_plan) or 'none'}.", ""]
+def largest(results):
+    rows = []
+    for way in names_of(results)[:-1]:  # the last are all ways
+        most = (max((gain(found, way, *where), name) for name, found in results.items()) for where in WHERE)
+        rows.append([way, *(f"{signed_percent(value)} ({name})" for value, name in most)])
+    return ["## The largest gain of each way", "", *markdown(
+        ["way", "whole step", "whole step, in memory", "lancet's plan", "lancet's plan, in memory"], rows), ""]
 
 
 def page(results, command):
-    """Returns the text of bounds.md. results: what read_bounds() returns, and the rate, by case."""
-    return "\n".join([
+    """Returns the lines of bounds.md. results: what read_bounds() returns, and the rate, by case."""
+    return [
         "# What ways to overlap would bring", "",
         f"`{command}`, commit {run.program_commit()}. **Simulated**: declared machines, list schedules of ideal",
         "dependencies, no run. Tiles of instructions have no overhead, messages take turns on the network, streams do",
@@ -256,12 +235,10 @@ def page(results, command):
         "more than the step over `work`. Steps are in ms. `today`: the unsplit step, weight gradients in its gaps.",
         "`lancet`: its predicted step, with launches and interference; `lancet, ideal`: the best order of its parts",
         "without these, in the same memory. `all`: all ways. `work`: the longer of computation and network.", "",
-        *steps_table(results), "", *verdict(results),
-        "## Gain over the whole step with today's dependencies, within the memory of the case", "",
-        *gains_table(results, "step", "within"), "",
-        "## Gain over lancet's plan, within the memory of the case", "", *gains_table(results, "plan", "within"), "",
-        "## Gain over lancet's plan, any memory", "", *gains_table(results, "plan", "any"), "",
-        *hidden_table(results)])
+        *steps_table(results), "", *largest(results),
+        *gains(results, "the whole step with today's dependencies, within the memory of the case", "step", "within"),
+        *gains(results, "lancet's plan, within the memory of the case", "plan", "within"),
+        *gains(results, "lancet's plan, any memory", "plan", "any"), *hidden(results)]
 
 
 def csv_rows(results):
@@ -272,28 +249,17 @@ def csv_rows(results):
             for (start, memory), (ms, exposed) in steps.items()]
 
 
-def write(results, command, out):
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "bounds.md").write_text(page(results, command))
-    rows = csv_rows(results)
-    write_csv(out / "bounds.csv", list(rows[0]), map(rounded, rows))
-
-
 def add_arguments(parser):
-    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
-    run.add_program(parser)
+    run.add_options(parser, "--cases", CASES)
 
 
 def main(options):
     names, results = run.chosen("--cases", options.cases, CASES), {}
-    command = "python3 scripts/bench bounds" + ("" if names == list(CASES) else f" --cases {options.cases}")
+    command = run.command("bounds", options, cases=",".join(CASES))
     with tempfile.TemporaryDirectory() as folder:
         plans = Plans(run.program(options), Path(folder))
         for name in names:
             results[name] = plans.bounds(CASES[name])
-            ways = results[name]["ways"]
-            today, together = (ways[way]["step", "within"][0] for way in ("today", "all"))
+            today, together = (results[name]["ways"][way]["step", "within"][0] for way in ("today", "all"))
             run.log(f"{name}: today {today:.1f} ms, all {together:.1f} ms")
-            write(results, command, options.out)
-    return 0
+            write_page(options.out / "bounds", page(results, command), csv_rows(results))

@@ -3,22 +3,25 @@
 It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh). A case is a hardware file, a model that
 is cut down so that steps stay short, and a number of hosts and of ranks on each. Its ranks are emulated devices: the
 real planner, executor and messages run, and ops take the time that the hardware file declares. So the errors are those
-of the simulator, the executor and the transport; they say nothing about the numbers of the hardware file.
+of the simulator, the executor and the transport; they say nothing about the numbers of the hardware file. An error is
+predicted / step - 1, as in figure 14: below 0, the step was longer than predicted.
 
 Each case runs all policies in turns, in several rounds. Rounds that are in the folder are not run again, as long as the
-program's commit is the same, so the command may be interrupted. The tables go to docs/results/emulated.md and
-emulated.csv; `python3 scripts/bench figures` draws the latter as emulated.svg.
+program's commit is the same, so the command may be interrupted. Policies whose plans are the same schedule are one
+plan, whose rounds are pooled. The tables go to docs/results/emulated.md and emulated.csv.
 """
-import csv
-from pathlib import Path
+import itertools
+import random
+import statistics
 from typing import NamedTuple
 
 from bench import policies, run
-from bench.emulated_errors import is_late, plans_of, rows_of, summary
-from bench.table import markdown, number, rounded, signed_percent, write_csv
+from bench.points import group
+from bench.policies import MOST_LATE
+from bench.table import markdown, number, signed_percent, write_page
 
 OF_PAIRS = "neighbour_microbatches"  # without a second micro batch it is dw
-LONG = 3  # seconds of this machine; what a step should stay below
+TOLD_APART = 0.03  # predicted steps that differ by more are expected in the right order
 
 
 class Case(NamedTuple):
@@ -61,26 +64,92 @@ CASES = {
     "h100-4": Case("dgx-h100", 4, 1, 100, 192, 4, 32),
     "h100-8": Case("dgx-h100", 8, 1, 100, 192, 4, 32),
 }
-
-
 POINTS = {name: case.point() for name, case in CASES.items()}
 
 
-def run_case(name, lancet, results, effort):
-    _, about = results.begin(name, effort.steps, run.program_commit())
-    results.note(name, about)
-    if len(results.rounds(name)) >= effort.rounds:
-        return
-    case = CASES[name]
-    up = policies.links(case.hosts, case.hardware, case.scale, case.dilation, case.ranks_a_host)
-    with policies.Cluster("bench", *up) as launcher:
-        policies.run_rounds(results, name, lancet, launcher, effort)
+# The errors of predictions
 
+def error(predicted, measured):
+    return 100 * (predicted / measured - 1)
+
+
+def rows_of(case, about, found):
+    """Returns a row for each policy. found: medians of the rounds by policy (policies.medians)."""
+    base, rows = next(iter(found.values())), []
+    for policy, row in found.items():
+        faster, predicted = base["step_ms"] / row["step_ms"], base["predicted_ms"] / row["predicted_ms"]
+        rows.append({"case": case, "policy": policy, **row, "error_pct": error(row["predicted_ms"], row["step_ms"]),
+                     "speed_up": faster, "predicted_speed_up": predicted,
+                     "speed_up_error_pct": error(predicted, faster), "commit": about["commit"]})
+    return rows
+
+
+def plans_of(rows):
+    """Returns the rows of each plan of one case."""
+    return list(group(rows, "plan").values())
+
+
+def is_late(row):
+    return row["late_pct"] > MOST_LATE
+
+
+def on_time(rows):
+    """Returns one row for each plan of a case that the machine kept up with."""
+    return [same[0] for same in plans_of(rows) if not is_late(same[0])]
+
+
+def speed_up_errors(rows):
+    """Returns the errors of the speed-ups of a case; none if the base was late."""
+    base = rows[0]
+    return [] if is_late(base) else [row["speed_up_error_pct"] for row in on_time(rows) if row["plan"] != base["plan"]]
+
+
+def pairs_in_order(rows):
+    """Of the pairs of plans whose predictions differ: how many there are, and how many are measured in that order."""
+    pairs = [(a, b) for a, b in itertools.combinations(on_time(rows), 2)
+             if abs(a["predicted_ms"] / b["predicted_ms"] - 1) > TOLD_APART]
+    return len(pairs), sum((a["predicted_ms"] < b["predicted_ms"]) == (a["step_ms"] < b["step_ms"]) for a, b in pairs)
+
+
+def interval(values, draws=2000):
+    """The bootstrapped 95% confidence interval of the mean; the draws are the same each time."""
+    generator = random.Random(1)
+    means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
+
+
+def errors_line(what, errors):
+    sizes = [abs(each) for each in errors]
+    low, high = interval(sizes)
+    return (f"- error of the predicted {what}: {statistics.fmean(sizes):.1f}% in the mean (95% confidence: "
+            f"{low:.1f}% to {high:.1f}%), {max(sizes):.1f}% at worst, {len(sizes)} plans")
+
+
+def bias_line(errors):
+    mean = statistics.fmean(errors)
+    return f"- bias: steps were {abs(mean):.1f}% {'longer' if mean < 0 else 'shorter'} than predicted in the mean"
+
+
+def summary(by_case):
+    """Returns lines on the plans of all cases. by_case: the rows of each case."""
+    steps = [row["error_pct"] for rows in by_case for row in on_time(rows)]
+    faster = [each for rows in by_case for each in speed_up_errors(rows)]
+    pairs, right = (sum(counts) for counts in zip(*map(pairs_in_order, by_case)))
+    plans = sum(len(plans_of(rows)) for rows in by_case)
+    lines = [errors_line("step", steps), bias_line(steps)] if steps else []
+    lines += [errors_line("speed-up over the first policy", faster)] if faster else []
+    return [*lines,
+            f"- order: right in {right} of the {pairs} pairs of plans whose predictions differ by more than "
+            f"{100 * TOLD_APART:.0f}%",
+            f"- left out of these numbers: {plans - len(steps)} of {plans} plans, since they were late by more than "
+            f"{MOST_LATE}% of a step"]
+
+
+# The page
 
 def seconds_here(name, rounds):
     """Returns the longest median step of a policy in seconds of this machine."""
-    longest = max(row["step_ms"] for row in policies.medians(rounds).values())
-    return longest * CASES[name].dilation / 1e3
+    return max(row["step_ms"] for row in policies.medians(rounds).values()) * CASES[name].dilation / 1e3
 
 
 def cases_table(found):
@@ -94,42 +163,21 @@ def cases_table(found):
                      "micro batches", "longest step here, s", "rounds", "steps", "commit"], rows)
 
 
-def long_steps(found):
-    """Returns lines on the cases whose steps take long here."""
-    names = [name for name, (*_, rounds) in found.items() if seconds_here(name, rounds) > LONG]
-    if not names:
-        return []
-    return [f"Steps of {', '.join(names)} take more than {LONG} s here. The messages of an all-to-all grow with the",
-            "square of the ranks, and each takes this machine its time, whatever its size: a lower dilation would leave",
-            "less time than they need, fewer sequences would make messages of less than a packet, and there is one MoE",
-            "layer already.", ""]
-
-
-def missing_lines(found):
-    """Returns a line on the cases without results."""
-    names = [name for name in CASES if name not in found]
-    return [f"Cases that have not been run to their end: {', '.join(names)}.", ""] if names else []
-
-
-def late_cell(row):
-    return number(row["late_pct"]) + (", left out" if is_late(row) else "")
-
-
 def cells(same):
     """Returns the line of a plan. same: the rows of its policies."""
     row = same[0]
     return [row["case"], ", ".join(each["policy"] for each in same), row["steps"],
             *(number(row[name]) for name in ("predicted_ms", "step_ms", "least_ms", "most_ms")),
             signed_percent(row["error_pct"] / 100), number(row["speed_up"], 3), number(row["predicted_speed_up"], 3),
-            late_cell(row)]
+            number(row["late_pct"]) + (", left out" if is_late(row) else "")]
 
 
 def best_over_auto(rows):
-    """Returns the step of the fastest published way, that was not late, over that of `auto`, by the way's name."""
+    """Returns the name of the fastest published way that was not late, and its step over that of `auto`."""
     published = [name for name in rows if name in policies.PUBLISHED]
     best = min([name for name in published if not is_late(rows[name])] or published,
                key=lambda name: rows[name]["step_ms"])
-    return {best: rows[best]["step_ms"] / rows["auto"]["step_ms"]}
+    return best, rows[best]["step_ms"] / rows["auto"]["step_ms"]
 
 
 def auto_lines(found):
@@ -140,72 +188,54 @@ def auto_lines(found):
         if "auto" not in medians or is_late(medians["auto"]):
             rows.append([name, "", "auto was late", "", ""])
             continue
-        (best, ratio), = best_over_auto(medians).items()
-        what, ends = policies.intervals(rounds, lambda rows: {"over": next(iter(best_over_auto(rows).values()))})
+        best, ratio = best_over_auto(medians)
+        what, ends = policies.intervals(rounds, lambda rows: {"over": best_over_auto(rows)[1]})
         rows.append([name, best, number(ratio, 3), " to ".join(number(end, 3) for end in ends["over"]), what])
     return ["## The best single published way over `auto`", "",
             "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
-            "schedule are one, and plans that were late are left out. The ends are from rounds drawn again at random.", "",
+            "schedule are one, and late plans are left out. The ends are from rounds drawn again at random.", "",
             *markdown(["case", "best single way", "its step / that of auto", "ends", "which are"], rows), ""]
 
 
-def rows_by_case(found):
-    return [rows_of(name, about, policies.medians(rounds)) for name, (_, about, rounds) in found.items()]
-
-
-def page(found):
-    """Returns the text of emulated.md. found: point, what its rounds are of, rounds, by case."""
-    by_case = rows_by_case(found)
-    return "\n".join([
+def page(found, by_case):
+    """Returns the lines of emulated.md. found: point, what its rounds are of, rounds, by case."""
+    missing = [name for name in CASES if name not in found]
+    return [
         "# Emulated devices: predicted against run", "",
         f"`python3 scripts/bench emulated` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
-        "executor and transport are real, ops take declared times. So the errors are those of the simulator, the executor",
-        "and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
+        "executor and transport are real, ops take declared times. So the errors are those of the simulator, the",
+        "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's",
-        "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step - 1:",
-        "below 0, the step was longer than predicted.", "",
-        "![Predicted beside emulated steps](emulated.svg)", "",
-        *summary(by_case), "", *cases_table(found), "", *long_steps(found),
-        *missing_lines(found), *auto_lines(found), "## All plans", "",
+        "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step -",
+        "1: below 0, the step was longer than predicted.", "",
+        *summary(by_case), "", *cases_table(found), "",
+        *([f"Cases that have not been run to their end: {', '.join(missing)}.", ""] if missing else []),
+        *auto_lines(found), "## All plans", "",
         *markdown(["case", "policies of the plan", "steps", "predicted", "step", "least", "most", "error", "speed-up",
-                   "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]) + "\n"
+                   "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]
 
 
 def write(results, out):
     found = results.all()
-    by_case = rows_by_case(found)
+    by_case = [rows_of(name, about, policies.medians(rounds)) for name, (_, about, rounds) in found.items()]
     rows = [row for of_case in by_case for row in of_case]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "emulated.md").write_text(page(found))
-    write_csv(out / "emulated.csv", list(rows[0]), map(rounded, rows))
+    write_page(out / "emulated", page(found, by_case), rows)
     for line in summary(by_case):
         run.log(line)
 
 
-NUMBERS = ("predicted_ms", "step_ms", "least_ms", "most_ms", "error_pct", "late_pct")
-
-
-def read(path):
-    """Returns the rows of an emulated.csv, with numbers as such and the hardware file of their case."""
-    return [{**row, "hardware": CASES[row["case"]].hardware, **{name: float(row[name]) for name in NUMBERS}}
-            for row in csv.DictReader(path.read_text().splitlines())]
-
-
 def add_arguments(parser):
-    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
-    parser.add_argument("--rounds", type=run.at_least(1), default=5)
-    parser.add_argument("--steps", type=run.at_least(1), default=1, help="measured steps in a round, after one")
-    parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/emulated", help="of the cases' results")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
-    run.add_program(parser)
+    run.add_options(parser, "--cases", CASES, "emulated", rounds=5, steps=1)
 
 
 def main(options):
     names, lancet = run.chosen("--cases", options.cases, CASES), run.program(options)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    results = policies.Results(options.folder, POINTS)
+    results, effort = policies.Results(options.folder, POINTS), policies.Effort(options.rounds, options.steps)
     for name in names:
         run.log(f"case {name}")
-        run_case(name, lancet, results, policies.Effort(options.rounds, options.steps))
+        case = CASES[name]
+        if results.start(name, effort):
+            up = policies.links(case.hosts, case.hardware, case.scale, case.dilation, case.ranks_a_host)
+            with policies.Cluster("bench", *up) as launcher:
+                policies.run_rounds(results, name, lancet, launcher, effort)
         write(results, options.out)
-    return 0

@@ -1,8 +1,7 @@
 """Compares the tokens per second of `lancet generate` and PyTorch, which run in turns with the same random weights,
 fp32, greedy, prompt, length and number of threads. Prints a table of medians, with CPU and commit.
 
-Needs python3-torch (and libopenblas0-openmp for its best settings), and 2 GB of disk in a temporary folder. The shape tiny
-only tests the command; it is too small for measurements.
+Needs python3-torch (and libopenblas0-openmp for its best settings), and 2 GB of disk in a temporary folder.
 """
 import os
 import re
@@ -17,13 +16,12 @@ PEER = Path(__file__).resolve().with_name("generate_peer.py")
 PROMPT = ["1", "2", "3"]
 TUNED = {"ATEN_CPU_CAPABILITY": "avx512", "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/openblas-openmp",
          "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"}
-MODELS = {"gpt2": "GPT-2 small's shape (124 M parameters)", "tiny": "A tiny shape, which measures nothing"}
 
 
 def run_lancet(lancet, folder, tokens, threads):
     """Returns {tokens/s, ids}."""
-    done = run.call([lancet, "generate", "--from", folder / "run", "--ids", "--prompt", " ".join(PROMPT), "--temperature", 0,
-                     "--max-tokens", tokens, "--past-end", "--threads", threads])
+    done = run.call([lancet, "generate", "--from", folder / "run", "--ids", "--prompt", " ".join(PROMPT),
+                     "--temperature", 0, "--max-tokens", tokens, "--past-end", "--threads", threads])
     rate = float(re.search(r"then ([\d.]+) tokens/s", done.log).group(1))
     run.log(f"{threads} thread(s): lancet {rate:.1f} tokens/s")
     return {"rates": {"lancet": rate}, "ids": [int(word) for word in done.out.split()]}
@@ -60,11 +58,11 @@ def page(options, rounds):
         "# Generation on the CPU", "",
         f"`python3 scripts/bench generate --rounds {options.rounds} --tokens {options.tokens} "
         f"--threads {' '.join(map(str, options.threads))}`, commit {run.commit()}, {run.cpu()}, PyTorch {version}.", "",
-        f"{MODELS[options.shape]}, random weights, fp32, one sequence, greedy: {options.tokens} tokens after a prompt of "
-        f"{len(PROMPT)}, timed from the first one on. Both", "run in turn with the same number of threads; medians of the rounds, "
-        "ratios round by round. PyTorch in four ways: products",
-        "as `transformers` has them (conv1d) or as `nn.Linear`, the KV cache concatenated again for each token as `transformers`",
-        "does (cat) or written in place (buffer).", "",
+        f"GPT-2 small's shape (124 M parameters), random weights, fp32, one sequence, greedy: {options.tokens} tokens",
+        f"after a prompt of {len(PROMPT)}, timed from the first one on. Both run in turn with the same number of threads;",
+        "medians of the rounds, ratios round by round. PyTorch in four ways: products as `transformers` has them (conv1d)",
+        "or as `nn.Linear`, the KV cache concatenated again for each token as `transformers` does (cat) or written in",
+        "place (buffer).", "",
         "Both wrote the same tokens in every round." if same else "**The tokens differ.**", "",
         *markdown(["threads", "program", "tokens/s", "from, to", "Lancet over it"], rows)])
 
@@ -73,7 +71,6 @@ def add_arguments(parser):
     parser.add_argument("--rounds", type=run.at_least(1), default=3)
     parser.add_argument("--tokens", type=run.at_least(2), default=64, help="tokens of each run; the first is not timed")
     parser.add_argument("--threads", type=run.at_least(1), nargs="+", default=[1, 2])
-    parser.add_argument("--shape", choices=MODELS, default="gpt2")
     parser.add_argument("--out", type=Path, help="write the table here as well, e.g. docs/results/generate.md")
     run.add_program(parser)
 
@@ -82,11 +79,9 @@ def main(options):
     lancet, python = run.program(options), run.python_with("torch")
     if not python:
         raise run.Failed(run.NO_TORCH)
-    if options.out and options.shape == "tiny":
-        raise run.Failed("--out: the shape tiny measures nothing, so no file is written")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run.call([python, PEER, "make", folder / "hf", "--shape", options.shape])
+        run.call([python, PEER, "make", folder / "hf"])
         run.call([lancet, "import", "--from", folder / "hf", "--out", folder / "run"])
         sides = {}
         for threads in options.threads:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Greedy generation with GPT-2 and a KV cache in plain PyTorch: the other side of `bench generate`.
 
-    generate_peer.py make DIR [--shape tiny]           # a Hugging Face folder of GPT-2 small's shape, random weights
+    generate_peer.py make DIR                          # a Hugging Face folder of GPT-2 small's shape, random weights
     generate_peer.py run DIR --tokens 64 --threads 2   # every variant; prints RESULT and one JSON object
 
 Variants: products as Hugging Face's Conv1D computes them (addmm on [in, out] weights) or as nn.Linear does; keys and
@@ -20,7 +20,6 @@ import torch.nn.functional as F
 GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new", n_layer=12, n_head=12,
             n_embd=768, n_positions=1024, vocab_size=50257, n_inner=None, layer_norm_epsilon=1e-5,
             initializer_range=0.02)
-SHAPES = {"gpt2": GPT2, "tiny": {**GPT2, "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 500}}
 
 
 def shapes(c):
@@ -134,13 +133,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=("make", "run"))
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--prompt", type=int, nargs="+", default=[1, 2, 3])
     arguments = parser.parse_args()
     if arguments.action == "make":
-        return make(arguments.folder, SHAPES[arguments.shape])
+        return make(arguments.folder, GPT2)
     torch.set_num_threads(arguments.threads)
     print("RESULT " + json.dumps(run(arguments.folder, arguments.prompt, arguments.tokens)))
 

@@ -1,7 +1,7 @@
 """Runs `lancet train` and a PyTorch peer in turns and prints tokens/s, their ratio, and resident memory.
 
-The models are configs/bench-*.json; the peer gets the same shape as arguments. Both sides report the median step after two
-warm-up steps. A table cell is the median over the rounds, the ratio the median of each round's ratio, since the
+The models are configs/bench-*.json; the peer gets the same shape as arguments. Both sides report the median step after
+two warm-up steps. A table cell is the median over the rounds, the ratio the median of each round's ratio, since the
 machine's speed drifts over minutes. Memory is the largest resident set of one process.
 """
 import json
@@ -53,8 +53,8 @@ class Case:
     def result(self, found):
         """found: the results of both sides in each round."""
         rounds = [dict(zip(found, pair)) for pair in zip(*found.values())]
-        return {"shape": self.shape, "dtype": self.dtype, "ranks": self.ranks, "threads": self.threads, "rounds": rounds,
-                **{f"{side}_{key}": run.median(found[side], key) for key in ("tokens_s", "rss_mb") for side in found},
+        return {"shape": self.shape, "dtype": self.dtype, "ranks": self.ranks, "threads": self.threads,
+                "rounds": rounds, **{f"{side}_{key}": run.median(found[side], key) for key in ("tokens_s", "rss_mb") for side in found},
                 "ratio": statistics.median(each["lancet"]["tokens_s"] / each["peer"]["tokens_s"] for each in rounds)}
 
 
@@ -62,14 +62,13 @@ def print_table(results):
     print("\n".join(markdown(
         ["shape", "dtype", "ranks x threads", "lancet tok/s", "peer tok/s", "ratio", "lancet MB", "peer MB"],
         [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}", number(r["lancet_tokens_s"], 0),
-          number(r["peer_tokens_s"], 0), number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)] for r in results])))
+          number(r["peer_tokens_s"], 0), number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)]
+         for r in results])))
 
 
 def machine():
     here = {"cpu": run.cpu(), "cores": os.cpu_count(), "load_at_start": os.getloadavg()[0]}
     run.log(f"{here['cpu']}, {here['cores']} cores, load {here['load_at_start']:.2f}")
-    if here["load_at_start"] > 0.5:
-        run.log("warning: the machine is busy, which affects the numbers")
     return here
 
 

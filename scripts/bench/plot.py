@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import matplotlib
 
-from bench.points import best_of_families, cluster_of, group, networks, stand_ins, title_of
+from bench.points import PANEL, best_of_families, group, networks, stand_ins, title_of
+from bench.table import markdown
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -20,11 +21,7 @@ plt.rcParams.update({"svg.hashsalt": "lancet", "font.size": 8.5, "axes.titlesize
 COLOURS = {"sequential, unbucketed": "#8c8c8c", "sequential": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6",
            "Lancet": "#c0392b", "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
            "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "experts in parts": "#4c8bbe", "peer groups": "#7d5ba6",
-           "Comet": "#b8860b", "collective matmul": "#556b2f", "neighbours": "#8b5a2b", "auto": "#1a1a1a",
-           # as the planner names them
-           "tutel": "#4c8bbe", "fastermoe": "#7d5ba6", "lancet": "#c0392b", "dw": "#5b9e4d",
-           "partition": "#d98841", "flowmoe": "#3a9d9d", "lancet_paper": "#d98cb3", "comet": "#b8860b",
-           "collective_matmul": "#556b2f", "neighbour_microbatches": "#8b5a2b"}
+           "Comet": "#b8860b", "collective matmul": "#556b2f", "neighbours": "#8b5a2b", "auto": "#1a1a1a"}
 OTHER_COLOURS = ["#2a7f7f", "#a05195", "#665c3a", "#3f5fa8", "#b08ba0", "#7fa650", "#5c4a72", "#cc7a6b"]
 INTERVAL = {"color": "#1a1a1a", "linewidth": 0.8, "capsize": 1.6}
 SAME = 1e-3  # series that differ by less everywhere are one
@@ -39,7 +36,6 @@ class Series(NamedTuple):
     colour: str
     values: list
     intervals: list
-    hatch: str = None
 
 
 def interval_of(point, name):
@@ -55,31 +51,24 @@ def colours_of(names):
 
 
 def is_same(one, other):
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= SAME * max(abs(one), abs(other))
+    return one is other if None in (one, other) else abs(one - other) <= SAME * max(abs(one), abs(other))
 
 
 def same_series(values):
-    """Returns tuples of the names whose values are the same everywhere. values: lists of numbers or None, by name."""
+    """Returns lists of the names whose values are the same everywhere. values: lists of numbers or None, by name."""
     found = []
     for name, mine in values.items():
-        twin = next((names for names in found if all(map(is_same, values[names[0]], mine))), None)
-        if twin is None:
-            found.append([name])
-        else:
-            twin.append(name)
-    return [tuple(names) for names in found]
+        twins = next((names for names in found if all(map(is_same, values[names[0]], mine))), None)
+        if twins is None:
+            found.append(twins := [])
+        twins.append(name)
+    return found
 
 
-def same_schedules(points, names, keys=("hardware", "label", "model", "gate", "ranks")):
-    """Returns tuples of the schedules with the same step in each group of points."""
-    best = [best_of_families(here) for here in group(points, *keys).values()]
+def same_schedules(points, names):
+    """Returns lists of the schedules with the same step in each group of points."""
+    best = [best_of_families(here) for here in group(points, *PANEL, "gate", "ranks").values()]
     return same_series({name: [by[name].get("step_ms") if name in by else None for by in best] for name in names})
-
-
-def joined(names):
-    return " = ".join(names)
 
 
 def draw_interval(axis, x, y, ends, vertical=True):
@@ -101,7 +90,7 @@ def draw_bars(axis, ticks, series):
             if value is None:
                 axis.plot(x, 0, "rx")
                 continue
-            axis.bar(x, value, width * 0.92, color=one.colour, hatch=one.hatch, label=label)
+            axis.bar(x, value, width * 0.92, color=one.colour, label=label)
             draw_interval(axis, x, value, ends)
             label = None
     axis.set_xticks(range(len(ticks)), ticks)
@@ -137,15 +126,11 @@ def legend_entries(figure):
     return dict(sorted(handles.items(), key=lambda item: getattr(item[1], "get_gid", lambda: None)() == "paper"))
 
 
-def columns_for(labels):
-    longest = max(map(len, labels), default=0)
-    return 1 if longest > 28 else 2 if longest > 17 else 3
-
-
 def save(figure, path, title):
     """Adds the title and one legend of all panels above them, and writes the file."""
     lines, entries = textwrap.wrap(title, TITLE_COLUMNS), legend_entries(figure)
-    columns = columns_for(entries)
+    longest = max(map(len, entries), default=0)
+    columns = 1 if longest > 28 else 2 if longest > 17 else 3
     head, legend = ROW * len(lines) + 0.1, ROW * -(-len(entries) // columns) + 0.1
     height = figure.get_figheight() + head + legend
     figure.set_figheight(height)
@@ -159,20 +144,20 @@ def save(figure, path, title):
 
 
 def title_with(points, title):
-    """Returns the title, followed by the kind of the points and by whose schedules those without a system's name are."""
+    """Returns the title, with the kind of the points and whose schedules those without a system's name are."""
     schedules = stand_ins(points)
     return f"{title}: {networks(points)}" + (f" ({schedules})" if schedules else "")
 
 
-def panels(points, path, title, draw, keys=("hardware", "label", "model"), height=2.1):
-    """Draws a panel for each group of points and returns the rows of the table. draw: draws a group's points on an axis
-    and returns their rows; height: of a panel, in inches."""
-    groups = list(group(points, *keys).values())
-    name = title_of if "label" in keys else cluster_of
-    figure, axes = column([height] * len(groups))
-    table = []
-    for axis, here in zip(axes, groups):
-        table += draw(axis, here)
-        axis.set_title(f"{name(here[0])} ({networks(here)})")
-    save(figure, path, title_with(points, title))
-    return table
+def panels(header, draw, height=lambda points: 2.1):
+    """Returns the maker of a figure of panels, one for each cluster and model, and of their table. draw: draws a
+    panel's points, of all points, on an axis, and returns their rows; height: of a panel in inches."""
+    def make(points, path, title):
+        groups, rows = list(group(points, *PANEL).values()), []
+        figure, axes = column([height(points)] * len(groups))
+        for axis, here in zip(axes, groups):
+            rows += draw(axis, here, points)
+            axis.set_title(f"{title_of(here[0])} ({networks(here)})")
+        save(figure, path, title_with(points, title))
+        return markdown(header, rows)
+    return make

@@ -17,19 +17,18 @@ BANDS = ["slow", "fast", "fast,device=slow", "slow,device=fast"]
 BANDED = ["step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms", "forward_ms",
           "experts_ms", "bound_ms"]
 COLUMNS = [
-    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy", "status",
-    "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
-    "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps", "imbalance", "padded",
-    "routing", "place", "profile", "commit"]
+    "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy",
+    "status", "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
+    "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps",
+    "imbalance", "padded", "routing", "place", "profile", "commit"]
 UNBUCKETED, SEQUENTIAL = "sequential, unbucketed", "sequential"
 PADDED = ", padded"  # behind the name of a schedule whose whole buffers are sent and multiplied
 STANDS_FOR = {UNBUCKETED: "RAF", SEQUENTIAL: "DeepSpeed"}  # whose schedule it is; others have their system's name
 BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel", "FasterMoE", "FlowMoE"]
 PAPER = "Lancet, paper"  # the paper's algorithm
 OURS = ["Lancet, backward whole", "Lancet"]
-# The steps from the paper's algorithm to ours.
 PAPER_BASELINES = [UNBUCKETED, SEQUENTIAL, "Tutel"]  # the schedules of the systems of the paper's comparison
-BOUND = "bound"  # no schedule: what neither computation nor the network can go below
+PANEL = ("hardware", "label", "model")  # what a panel of a figure is of
 STATUS = {"out of memory": "OOM", "failed": "failed"}
 SHORT = {"p3dn-v100": "V100", "p4de-a100": "A100"}
 
@@ -73,21 +72,6 @@ def variations_of(points):
     return list(dict.fromkeys(["", *(variation for point in points for variation in point["varied"])]))
 
 
-def bounds(points):
-    """Returns a row for the lower bound of each group of schedules, as far as their records hold one. A bound depends
-    on how gradients are bucketed; the row has the lowest."""
-    rows = []
-    for here in group([point for point in points if point.get("bound_ms") is not None and not point.get("padded")],
-                      "hardware", "label", "model", "gate", "ranks", "banded").values():
-        lowest = min(here, key=lambda point: point["bound_ms"])
-        row = {key: lowest.get(key) for key in (
-            "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "status",
-            "imbalance", "routing", "commit")}
-        row.update({f"step_ms{end}": lowest.get(f"bound_ms{end}") for end in ("", "_low", "_high")})
-        rows.append({**row, "policy": BOUND, "family": BOUND})
-    return rows
-
-
 def group(points, *keys):
     groups = {}
     for point in points:
@@ -105,6 +89,17 @@ def best_of_families(points):
         if better:
             found[point["family"]] = point
     return found
+
+
+def best_by(points, key):
+    """Returns the best of each family by a key's values, in their order."""
+    return {value: best_of_families(here) for (value,), here in group(points, key).items()}
+
+
+def best_baseline(points):
+    """Returns the fastest of the paper's baselines among the points of one group, or None."""
+    best = map(best_of_families(points).get, PAPER_BASELINES)
+    return min(filter(fits, best), key=lambda point: point["step_ms"], default=None)
 
 
 def fits(point):
@@ -145,8 +140,6 @@ def step_of(point, digits=1):
 
 
 def networks(points):
-    if not points:
-        return "emulated"  # earlier runs only
     return ", ".join(sorted({point["network"] for point in points}))
 
 
@@ -155,7 +148,5 @@ def sources(points):
     commits = sorted({point["commit"] for point in points})
     places = sorted({point["place"] for point in points if point.get("place")})
     routing = sorted({point["routing"] for point in points})
-    if not points:
-        return "Network: emulated. The runs are those of overlap*.csv (`python3 scripts/bench overlap`)."
     text = f"Network: {networks(points)}. Routing: {'; '.join(routing)}. Commit {', '.join(commits)}."
     return text + (f" Measured on {', '.join(places)}." if places else "")

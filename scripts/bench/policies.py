@@ -143,25 +143,15 @@ def medians(rounds):
     return found
 
 
-def ends_of(values, rounds):
-    """Returns both ends of figures of that many rounds that were drawn again at random (bootstrap)."""
-    values = sorted(values)
-    if rounds < FEWEST:
-        return values[0], values[-1]
-    return values[int(0.025 * len(values))], values[int(0.975 * len(values))]
-
-
-def words_of_ends(rounds):
-    return "least and most" if rounds < FEWEST else "95% of rounds drawn again"
-
-
 def intervals(rounds, figures):
-    """Returns what the ends of the figures are, in words, and both ends of each: bootstrapped over rounds, and the same
-    each time."""
+    """Returns what the ends of the figures are, in words, and both ends of each: of figures of as many rounds, drawn
+    again at random (bootstrap), the same each time."""
     generator = random.Random(1)
     draws = [figures(medians(generator.choices(rounds, k=len(rounds)))) for _ in range(DRAWS)]
-    return words_of_ends(len(rounds)), {name: ends_of([each[name] for each in draws], len(rounds))
-                                      for name in draws[0]}
+    low, high = (0, -1) if len(rounds) < FEWEST else (int(0.025 * DRAWS), int(0.975 * DRAWS))
+    values = {name: sorted(each[name] for each in draws) for name in draws[0]}
+    return ("least and most" if len(rounds) < FEWEST else "95% of rounds drawn again",
+            {name: (each[low], each[high]) for name, each in values.items()})
 
 
 def described(point):
@@ -186,7 +176,13 @@ class Results:
             return folder, found
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        self.note(name, mine)
         return folder, mine
+
+    def start(self, name, effort):
+        """Returns what the point's rounds are of, or None if its folder has them all."""
+        _, about = self.begin(name, effort.steps, run.program_commit())
+        return about if len(self.rounds(name)) < effort.rounds else None
 
     def note(self, name, about):
         (self.folder / name / "point.json").write_text(json.dumps(about))

@@ -5,22 +5,19 @@ with the largest limit (train.memory_limit_mb, found by halving an interval) at 
 activations for the backward pass. With --run, one rank trains configs/bench-overlap.json on this machine instead, in
 turns with and without the limit, and the medians of its steps are printed.
 """
+import statistics
 import tempfile
 from pathlib import Path
 
-from bench import run
-from bench.bounds import BENCH, Case, Plans, paper, tensor
-from bench.table import markdown, number, rounded, write_csv
+from bench import bounds, run
+from bench.bounds import Case, Plans
+from bench.table import markdown, number, signed_percent, write_page
 
 HERE = "configs/bench-overlap.json"
 CASES = {
     "dense": Case("dense GPT-2, one rank", "configs/bench-gpt2-s.json",
                   ["model.moe_layer_freq=0", "train.micro_batch_size=16"], 1, "p4de-a100"),
-    "fp32": BENCH,
-    "tensor-4": tensor(4),
-    "v100-s": paper("GPT2-S-MoE", "p3dn-v100", 32, "train.micro_batch_size=16"),
-    "a100-s": paper("GPT2-S-MoE", "p4de-a100", 32, "train.micro_batch_size=24"),
-    "h100-l": paper("GPT2-L-MoE bf16", "dgx-h100", 64, "train.micro_batch_size=16"),
+    **{name: bounds.CASES[name] for name in ("fp32", "tensor-4", "v100-s", "a100-s", "h100-l")},
 }
 POLICIES = ("sequential", "dw", "lancet")
 TRIES = 8  # halvings of the interval of limits
@@ -52,12 +49,10 @@ def measured(plans, case, hardware, policy, share):
     for _ in range(TRIES):
         limit = (low + high) // 2
         found = within(plans, case, hardware, policy, max(1, limit))
-        if found and found["kept_mb"] <= share * found["activations_mb"]:
-            best, low = {**found, "limit_mb": limit}, limit
-        elif found:
+        if found and found["kept_mb"] > share * found["activations_mb"]:
             high = limit
         else:
-            low = limit
+            best, low = {**found, "limit_mb": limit} if found else best, limit
         if high - low <= 1:
             break
     return free, best
@@ -73,9 +68,9 @@ def row_of(name, policy, free, found):
 def page(rows, command, share):
     cells = [[row["case"], CASES[row["case"]].what, row["policy"], row["ran"], number(row["activations_mb"], 0),
               f"{100 * row['kept_share']:.0f}%", number(row["without_mb"], 0), number(row["mb"], 0),
-              number(row["without_ms"]), number(row["step_ms"]), f"{100 * row['added']:+.1f}%",
+              number(row["without_ms"]), number(row["step_ms"]), signed_percent(row["added"]),
               number(row["again_ms"]), number(row["beside_ms"])] for row in rows]
-    return "\n".join([
+    return [
         "# What recomputation costs", "",
         f"`{command}`, commit {run.program_commit()}. **Simulated**: plans on declared machines, no run.",
         "[What a memory limit does](../memory.md).", "",
@@ -83,18 +78,14 @@ def page(rows, command, share):
         "backward pass. `memory`: parameters, optimizer, inputs and arena of a rank, without a limit and with it.",
         "`again`: time of what is computed again; `beside`: the part of it while a communication was under way.", "",
         *markdown(["case", "what", "policy", "ran", "activations MB", "kept", "memory MB", "with limit", "step ms",
-                   "with limit", "added", "again ms", "beside ms"], cells), ""])
+                   "with limit", "added", "again ms", "beside ms"], cells)]
 
 
-def simulate(options, names):
-    rows = []
-    command = "python3 scripts/bench recompute"
-    command += "" if names == list(CASES) else f" --cases {options.cases}"
-    command += "" if options.share == 0.5 else f" --share {options.share}"
-    options.out.mkdir(parents=True, exist_ok=True)
+def simulate(options):
+    rows, command = [], run.command("recompute", options, cases=",".join(CASES), share=0.5)
     with tempfile.TemporaryDirectory() as folder:
         plans = Plans(run.program(options), Path(folder))
-        for name in names:
+        for name in run.chosen("--cases", options.cases, CASES):
             case = CASES[name]
             hardware = plans.hardware_at(case, plans.rate_of(case)) if case.share else case.hardware
             for policy in POLICIES if case.ranks > 1 else POLICIES[:1]:
@@ -103,10 +94,9 @@ def simulate(options, names):
                     run.log(f"{name}, {policy}: no plan keeps as little")
                     continue
                 rows.append(row_of(name, policy, free, found))
-                run.log(f"{name}, {policy}: {100 * rows[-1]['added']:+.1f}% for {100 * rows[-1]['kept_share']:.0f}% "
-                        "of the activations")
-                (options.out / "recompute.md").write_text(page(rows, command, options.share))
-                write_csv(options.out / "recompute.csv", list(rows[0]), map(rounded, rows))
+                run.log(f"{name}, {policy}: {signed_percent(rows[-1]['added'])} for "
+                        f"{100 * rows[-1]['kept_share']:.0f}% of the activations")
+                write_page(options.out / "recompute", page(rows, command, options.share), rows)
 
 
 def measure(options):
@@ -125,24 +115,21 @@ def measure(options):
             return run.median(records[run.WARMUP:], "step_ms")
 
         steps = run.in_turns(options.run, {name: lambda limit=limit: side(limit) for name, limit in limits.items()})
-    without, limited = (sorted(steps[name])[len(steps[name]) // 2] for name in ("without", "with"))
+    without, limited = (statistics.median_high(steps[name]) for name in ("without", "with"))
     print(f"{HERE}, one rank on {run.cpu()}: {without:.1f} ms a step; with train.memory_limit_mb={found['limit_mb']} "
           f"({found['kept_mb']:.1f} of {found['activations_mb']:.1f} MB of activations kept) {limited:.1f} ms, "
-          f"{100 * (limited / without - 1):+.1f}%")
+          f"{signed_percent(limited / without - 1)}")
 
 
 def add_arguments(parser):
-    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
     parser.add_argument("--share", type=float, default=0.5, help="of the activations to keep; default: %(default)s")
     parser.add_argument("--run", type=int, default=0, metavar="ROUNDS", help="measure here, in as many rounds")
     parser.add_argument("--steps", type=int, default=8, help="of a measured run; default: %(default)s")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
-    run.add_program(parser)
+    run.add_options(parser, "--cases", CASES)
 
 
 def main(options):
     if options.run > 0:
         measure(options)
     else:
-        simulate(options, run.chosen("--cases", options.cases, CASES))
-    return 0
+        simulate(options)

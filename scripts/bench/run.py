@@ -155,6 +155,27 @@ def at_least(least):
     return parse
 
 
+def add_options(parser, option=None, known=(), folder=None, rounds=None, steps=None):
+    """Adds the options that most commands have. option: of names among the known ones; folder: in runs; rounds, steps:
+    how many by default."""
+    if option:
+        parser.add_argument(option, default=",".join(known), help="names with commas between; default: %(default)s")
+    for name, count in (("rounds", rounds), ("steps", steps)):
+        if count:
+            what = "measured steps of a policy in a round, after one; " * (name == "steps")
+            parser.add_argument(f"--{name}", type=at_least(1), default=count, help=what + "default: %(default)s")
+    if folder:
+        parser.add_argument("--folder", type=Path, default=ROOT / "runs" / folder, help="of the results of runs")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results", help="of the page and its CSV file")
+    add_program(parser)
+
+
+def command(name, options, **usual):
+    """Returns the words of a command whose options are as they are. usual: the options that it names if they differ."""
+    found = {key: getattr(options, key) for key, value in usual.items() if getattr(options, key) != value}
+    return f"python3 scripts/bench {name}" + "".join(f" --{key} {value}" for key, value in found.items())
+
+
 def add_program(parser):
     parser.add_argument("--lancet", type=Path, default=BUILD / "lancet", help="the program; default: the build's")
 

@@ -8,7 +8,6 @@ The tables go to docs/results/stages.md.
 """
 import json
 import statistics
-from pathlib import Path
 from typing import NamedTuple
 
 from bench import policies, run
@@ -95,17 +94,13 @@ def run_case(name, schedule, lancet, folder, steps, commit):
 
 def page(rows, steps, commit):
     errors = [abs(ran.error) for _, _, ran in rows if ran.late_pct <= policies.MOST_LATE]
-    table = []
-    for name, schedule, ran in rows:
-        fields = ran.case.fields
-        cut = fields.get("mesh.stage", 1), fields.get("mesh.stage_blocks", "balanced")
-        table.append([name, schedule, *cut, number(ran.predicted_ms), number(ran.step_ms), signed_percent(ran.error),
-                      number(ran.late_pct)])
+    table = [[name, schedule, ran.case.fields.get("mesh.stage", 1),
+              ran.case.fields.get("mesh.stage_blocks", "balanced"), number(ran.predicted_ms), number(ran.step_ms), signed_percent(ran.error), number(ran.late_pct)]
+             for name, schedule, ran in rows]
     devices = {name: ", ".join(each.split(":")[0] for each in ran.case.hardware.split(";")) for name, _, ran in rows}
     about = [[name, devices[name], ran.case.scale, ran.case.dilation] for name, schedule, ran in rows
              if schedule == SCHEDULES[0]]
-    late = len(rows) - len(errors)
-    return "\n".join([
+    return [
         "# Pipeline stages on emulated devices", "",
         f"`python3 scripts/bench stages` on {run.cpu()}, commit {commit}. Emulated devices on emulated links:",
         "messages, planner, executor and transport are real, ops take declared times. Times are the device's own",
@@ -113,31 +108,25 @@ def page(rows, steps, commit):
         "over step, less 1; below 0, the step was longer than predicted.", "",
         f"- error: {100 * statistics.fmean(errors):.1f}% in the mean, {100 * max(errors):.1f}% at worst, {len(errors)} "
         "plans" if errors else "- no run was on time",
-        f"- left out of these numbers: {late} plans, since messages were late by more than {policies.MOST_LATE}% of a "
-        "step", "", *markdown(["case", "devices", "scale", "dilation"], about), "",
-        *markdown(["case", "schedule", "stages", "blocks", "predicted", "step", "error", "late %"], table)]) + "\n"
+        f"- left out of these numbers: {len(rows) - len(errors)} plans, since messages were late by more than "
+        f"{policies.MOST_LATE}% of a step", "", *markdown(["case", "devices", "scale", "dilation"], about), "",
+        *markdown(["case", "schedule", "stages", "blocks", "predicted", "step", "error", "late %"], table)]
 
 
 def add_arguments(parser):
-    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas; default: %(default)s")
     parser.add_argument("--schedules", default=",".join(SCHEDULES), help="default: %(default)s")
-    parser.add_argument("--steps", type=run.at_least(1), default=3, help="measured steps, after one")
-    parser.add_argument("--folder", type=Path, default=run.ROOT / "runs/stages", help="of the cases' results")
-    parser.add_argument("--out", type=Path, default=run.ROOT / "docs/results")
-    run.add_program(parser)
+    run.add_options(parser, "--cases", CASES, "stages", steps=3)
 
 
 def main(options):
     names = run.chosen("--cases", options.cases, CASES)
     schedules = run.chosen("--schedules", options.schedules, SCHEDULES)
-    lancet, commit = run.program(options), run.program_commit()
-    rows = []
+    lancet, commit, rows = run.program(options), run.program_commit(), []
+    options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
         for schedule in schedules:
             ran = run_case(name, schedule, lancet, options.folder, options.steps, commit)
             run.log(f"{name}, {schedule}: predicted {ran.predicted_ms:.1f}, ran {ran.step_ms:.1f} ms, "
                     f"{signed_percent(ran.error)}, late {ran.late_pct:.1f}%")
             rows.append((name, schedule, ran))
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "stages.md").write_text(page(rows, options.steps, commit))
-    return 0
+            (options.out / "stages.md").write_text("\n".join(page(rows, options.steps, commit)) + "\n")

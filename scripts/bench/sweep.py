@@ -59,11 +59,13 @@ class Point(NamedTuple):
     def place(self):
         return self.on + (f":{self.variation}" if self.variation else "")
 
+    def count(self):
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)}"
+
     def __str__(self):
-        label = f", {self.label}" if self.label else ""
-        imbalance = f", imbalance {self.imbalance:g}" if self.imbalance != 1 else ""
-        return (f"{self.place()}{label}, {self.model}, {self.gate}, {self.ranks} rank{'s' * (self.ranks > 1)}, "
-                f"{self.policy}{imbalance}")
+        imbalance = f"imbalance {self.imbalance:g}" if self.imbalance != 1 else ""
+        words = self.place(), self.label, self.model, self.gate, self.count(), self.policy, imbalance
+        return ", ".join(filter(None, words))
 
 
 class Experiment(NamedTuple):
@@ -219,7 +221,7 @@ class Reader:
 # The machine of a measured time
 
 def value_in(path, key):
-    found = re.search(rf"^{key}\s*: *(.*)$", Path(path).read_text(), re.MULTILINE) if Path(path).is_file() else None
+    found = re.search(rf"^{key}\s*: *(.*)$", Path(path).read_text(), re.MULTILINE)
     return found.group(1) if found else ""
 
 
@@ -231,12 +233,12 @@ def processor():
 def machine_label(used):
     """Describes this machine: processor, cores used, clock, governor, memory. used: 0 for all cores."""
     cores, frequency = len(os.sched_getaffinity(0)), Path("/sys/devices/system/cpu/cpu0/cpufreq")
-    highest, governor = frequency / "cpuinfo_max_freq", frequency / "scaling_governor"
-    mhz = int(highest.read_text()) / 1e3 if highest.is_file() else float(value_in("/proc/cpuinfo", "cpu MHz") or 0)
+    highest, governor = (path.read_text().strip() if path.is_file() else "" for path in (
+        frequency / "cpuinfo_max_freq", frequency / "scaling_governor"))
+    ghz = int(highest) / 1e6 if highest else float(value_in("/proc/cpuinfo", "cpu MHz") or 0) / 1e3
     memory = round(int(value_in("/proc/meminfo", "MemTotal").split()[0]) / 2**20)
     return (f"{processor()}, {min(used or cores, cores)} of {cores} core{'s' * (cores > 1)}, "
-            f"{f'{mhz / 1e3:.1f} GHz' if mhz else 'clock unknown'}, governor "
-            f"{governor.read_text().strip() if governor.is_file() else 'unknown'}, {memory} GiB")
+            f"{f'{ghz:.1f} GHz' if ghz else 'clock unknown'}, governor {governor or 'unknown'}, {memory} GiB")
 
 
 # Processes
@@ -269,6 +271,13 @@ class Processes:
                 self.end(process)
             self.running.discard(process)
 
+    def json(self, words, what):
+        """Returns what a command prints as JSON."""
+        code, out, err = self.run(words)
+        if code != 0:
+            raise Failed(f"{what}: {reason_in(err)}")
+        return json.loads(out)
+
     @staticmethod
     def end(process):
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
@@ -292,6 +301,8 @@ def reason_in(lines):
 # Outcomes
 
 TIMES = ("step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communication_ms", "exposed_ms")
+OF_RUNS = {**{name: name for name in TIMES[1:]}, "all_to_all_ms": "a2a_ms", "all_reduce_ms": "allreduce_ms",
+           "predicted_ms": "predicted_ms"}  # fields of a run's steps
 
 
 def plan_words(point, *more):
@@ -300,11 +311,8 @@ def plan_words(point, *more):
 
 def build_of(processes, lancet):
     """Returns the hash of the program's sources that decide simulated numbers."""
-    code, out, err = processes.run([lancet, "plan", run.ROOT / "configs/quickstart.json", "--on", "ethernet-10g-cpu",
-                                    "--alone", "--json", *run.sets(["overlap.policy=sequential"])])
-    if code != 0:
-        raise Failed(f"{lancet} plan --json: {reason_in(err)}")
-    return json.loads(out)["build"]
+    return processes.json([lancet, "plan", run.ROOT / "configs/quickstart.json", "--on", "ethernet-10g-cpu", "--alone",
+                           "--json", *run.sets(["overlap.policy=sequential"])], f"{lancet} plan --json")["build"]
 
 
 def simulate(processes, lancet, experiment, point):
@@ -312,10 +320,10 @@ def simulate(processes, lancet, experiment, point):
     words = plan_words(point, "--on", point.hardware, *["--padded"] * point.padded,
                        *(["--imbalance", point.imbalance] if point.imbalance != 1 else []),
                        *(["--plan", point.plan] if point.plan else []))
-    code, out, err = processes.run([lancet, *words])
-    if code != 0:
-        raise Failed(f"{point}: {reason_in(err).replace(f'{point.hardware}', point.place())}")
-    plan = json.loads(out)
+    try:
+        plan = processes.json([lancet, *words], point)
+    except Failed as error:
+        raise Failed(str(error).replace(str(point.hardware), point.place())) from None
     if "pipeline" in plan:
         raise Failed(f"{point}: expected mesh.stage = 1 where points are simulated")
     row = next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
@@ -350,9 +358,9 @@ class Runs:
             return [run.ROOT / "scripts/mpirun.sh", point.ranks]
         if not self.launcher:
             hosts = max(each.hosts for each in self.experiment.points if each.on == "emulated")
-            *self.launcher, self.dashes = self.cluster.enter_context(
+            self.launcher = self.cluster.enter_context(
                 policies.Cluster("sweep", "--hosts", hosts, "--rate", self.experiment.rate))
-        return [*self.launcher, "--hosts", point.hosts, self.dashes]
+        return [*self.launcher[:-1], "--hosts", point.hosts, self.launcher[-1]]
 
     def end(self):
         self.launcher = None
@@ -394,25 +402,15 @@ class Runs:
         return self.outcome(point, run.step_records(out, steps)[self.experiment.warmup:], out / "plan.ir", costs)
 
     def outcome(self, point, records, plan, costs):
-        code, out, err = self.processes.run([self.lancet, *plan_words(point, "--hosts", point.hosts, "--profile", costs,
-                                                                      "--plan", plan)])
-        if code != 0:
-            raise Failed(f"the run's plan: {reason_in(err)}")
-        planned = json.loads(out)
-        row = planned["policies"][0]
-
-        def median(name):
-            return run.median(records, name)
-
-        steps = [record["step_ms"] for record in records]
-        found = {"status": "ok", "runs": planned["chosen"], "k": row["parts"], "step_ms": median("step_ms"),
-                 "least_step_ms": min(steps), "most_step_ms": max(steps), "compute_ms": median("compute_ms"),
-                 "all_to_all_ms": median("a2a_ms"), "all_reduce_ms": median("allreduce_ms"),
-                 "communication_ms": median("communication_ms"), "exposed_ms": median("exposed_ms"),
-                 "predicted_ms": median("predicted_ms"), "predicted_compute_ms": row["compute_ms"],
-                 "predicted_communication_ms": row["communication_ms"], "forward_ms": None, "experts_ms": None,
-                 "memory_gib": row["arena_bytes"] / 2**30, "steps": len(records),
-                 "routing": "as the gate decides on synthetic tokens"}
+        planned = self.processes.json([self.lancet, *plan_words(point, "--hosts", point.hosts, "--profile", costs,
+                                                                "--plan", plan)], "the run's plan")
+        row, steps = planned["policies"][0], [record["step_ms"] for record in records]
+        found = {"status": "ok", "runs": planned["chosen"], "k": row["parts"], "step_ms": statistics.median(steps),
+                 "least_step_ms": min(steps), "most_step_ms": max(steps),
+                 **{name: run.median(records, field) for name, field in OF_RUNS.items()},
+                 "predicted_compute_ms": row["compute_ms"], "predicted_communication_ms": row["communication_ms"],
+                 "forward_ms": None, "experts_ms": None, "memory_gib": row["arena_bytes"] / 2**30,
+                 "steps": len(records), "routing": "as the gate decides on synthetic tokens"}
         loads = [record["load_max_over_mean"] for record in records if record.get("load_max_over_mean")]
         found |= {"imbalance": statistics.median(loads)} if loads else {}
         threads = next((int(field[8:]) for field in reversed(point.fields) if field.startswith("threads=")), 0)
@@ -423,12 +421,12 @@ class Runs:
 
 def record_of(experiment, point, outcome, commit):
     batches = [field.partition("=")[2] for field in point.fields if field.startswith("train.micro_batch_size=")]
-    batch = int(batches[-1]) if batches else read_json(point.config)["train"]["micro_batch_size"]
     record = {"id": point.id, "experiment": experiment.name, "network": point.network(), "hardware": point.on,
               **({"variation": point.variation} if point.variation else {}), "label": point.label, "model": point.model,
               "gate": point.gate, "ranks": point.ranks, "hosts": point.hosts,
-              **({"rate": experiment.rate} if point.on == "emulated" else {}), "batch": batch, "policy": point.policy,
-              **outcome, "commit": commit}
+              **({"rate": experiment.rate} if point.on == "emulated" else {}),
+              "batch": int(batches[-1]) if batches else read_json(point.config)["train"]["micro_batch_size"],
+              "policy": point.policy, **outcome, "commit": commit}
     return {key: round(value, 3) if isinstance(value, float) else value for key, value in record.items()}
 
 
@@ -469,11 +467,12 @@ class Records:
                              "again, or use --fresh to run all points again") from None
             if found in wanted and status == "failed":
                 continue
+            line = line.rstrip("\n") + "\n"
             if found in wanted and found not in self.results:
                 self.results[found] = record
-                kept += line.rstrip("\n") + "\n"
+                kept += line
             else:
-                others += line.rstrip("\n") + "\n"
+                others += line
         return kept, others
 
     def append(self, record):
@@ -493,31 +492,26 @@ def result_of(record):
 
 def table_of(points, records):
     """Returns the steps' times as text: a row for each place, model, gate and number of ranks, a column a policy."""
-    policies = list(dict.fromkeys(point.policy for point in points))
-    rows = {}
+    policies, rows = list(dict.fromkeys(point.policy for point in points)), {}
     for point in points:
-        label = f", {point.label}" if point.label else ""
-        name = f"{point.place()}, {point.model}, {point.gate}{label}, {point.ranks} rank{'s' * (point.ranks > 1)}"
+        name = ", ".join(filter(None, (point.place(), point.model, point.gate, point.label, point.count())))
         rows.setdefault(name, {}).setdefault(point.policy, result_of(records[point.id]))
     width, columns = max(map(len, rows)), [max(13, len(policy)) for policy in policies]
-    lines = [f"{'step, ms':<{width}}" + "".join(f"  {name:>{n}}" for name, n in zip(policies, columns))]
-    return "\n".join(lines + [f"{name:<{width}}" + "".join(
-        f"  {row.get(policy, '-'):>{n}}" for policy, n in zip(policies, columns)) for name, row in rows.items()])
+    lines = [("step, ms", policies), *((name, [row.get(each, "-") for each in policies]) for name, row in rows.items())]
+    return "\n".join(f"{name:<{width}}" + "".join(f"  {cell:>{n}}" for cell, n in zip(cells, columns))
+                     for name, cells in lines)
 
 
-def outcomes(points, processes, lancet, experiment, runs, jobs):
+def outcomes(points, processes, runs, jobs):
     """Yields the points with their outcomes, in order; neighbouring simulated points run beside one another."""
     for is_simulated, here in itertools.groupby(points, key=lambda point: point.network() == "simulated"):
         if not is_simulated:
-            for point in here:
-                yield point, runs.run(point)
+            yield from ((point, runs.run(point)) for point in here)
             continue
-        here = list(here)
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            found = [pool.submit(simulate, processes, lancet, experiment, point) for point in here]
+            found = [(point, pool.submit(simulate, processes, runs.lancet, runs.experiment, point)) for point in here]
             try:
-                for point, outcome in zip(here, found):
-                    yield point, outcome.result()
+                yield from ((point, outcome.result()) for point, outcome in found)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 processes.end_all()
@@ -532,29 +526,30 @@ def sweep(name, lancet, out=None, on="", fresh=False, only_list=False, timeout_s
         if only_list:
             print("\n".join(f"{point.id}  {point}" for point in experiment.points))
             return 0
-        return make_points(processes, experiment, lancet, out, on, fresh, timeout_s, jobs)
+        file, colon, changes = on.partition(":")
+        place = f"-on-{Path(file).stem}{colon and '-'}{changes}" if on else ""
+        folder = Path(out or f"runs/sweeps/{experiment.name}{place}")
+        records = Records(folder, experiment.points, fresh)
+        runs = Runs(processes, lancet, experiment, folder, timeout_s, fresh)
+        return make_points(processes, experiment, records, runs, jobs)
 
 
-def make_points(processes, experiment, lancet, out, on, fresh, timeout_s, jobs):
-    file, colon, changes = on.partition(":")
-    place = f"-on-{Path(file).stem}{colon and '-'}{changes}" if on else ""
-    folder = Path(out or f"runs/sweeps/{experiment.name}{place}")
-    records, commit = Records(folder, experiment.points, fresh), run.program_commit()
-    runs = Runs(processes, lancet, experiment, folder, timeout_s, fresh)
+def make_points(processes, experiment, records, runs, jobs):
     left = list({point.id: point for point in experiment.points if point.id not in records.results}.values())
-    before, start, failed = len(experiment.points) - len(left), time.monotonic(), []
+    name, total, commit, failed = experiment.name, len(experiment.points), run.program_commit(), []
+    before, start = total - len(left), time.monotonic()
     try:
-        for number, (point, outcome) in enumerate(outcomes(left, processes, lancet, experiment, runs, jobs), 1):
+        for number, (point, outcome) in enumerate(outcomes(left, processes, runs, jobs), 1):
             record = record_of(experiment, point, outcome, commit)
             records.append(record)
             if record["status"] == "failed":
                 failed.append(f"{point}: {record['why']}")
             rest = (time.monotonic() - start) / number * (len(left) - number)
-            print(f"{experiment.name} {number}/{len(left)}: {point}: {record.get('why') or result_of(record)}"
+            print(f"{name} {number}/{len(left)}: {point}: {record.get('why') or result_of(record)}"
                   f"{f', {rest:.0f} s left' if number < len(left) else ''}", file=sys.stderr, flush=True)
     except (KeyboardInterrupt, SystemExit):
-        print(f"stopped: {len(records.results)} of {len(experiment.points)} points are in {records.path}; the same "
-              "command resumes", file=sys.stderr)
+        print(f"stopped: {len(records.results)} of {total} points are in {records.path}; the same command resumes",
+              file=sys.stderr)
         return INTERRUPTED
     finally:
         processes.end_all()
@@ -562,8 +557,8 @@ def make_points(processes, experiment, lancet, out, on, fresh, timeout_s, jobs):
         records.close()
     print(table_of(experiment.points, records.results))
     lacking = sum(record["status"] == "out of memory" for record in records.results.values())
-    print(f"{experiment.name}: {len(experiment.points)} points, {before} recorded before, {lacking} out of memory, "
-          f"{len(failed)} failed: {records.path}")
+    print(f"{name}: {total} points, {before} recorded before, {lacking} out of memory, {len(failed)} failed: "
+          f"{records.path}")
     if failed:
         print(f"error: the same command tries the failed points again; the first: {failed[0]}", file=sys.stderr)
     return 1 if failed else 0

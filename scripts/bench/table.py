@@ -2,8 +2,8 @@
 import csv
 
 
-def number(value, digits=1):
-    return "" if value is None else f"{value:.{digits}f}"
+def number(value, digits=1, unit=""):
+    return "" if value is None else f"{value:.{digits}f}{unit}"
 
 
 def signed_percent(value):
@@ -35,3 +35,10 @@ def write_csv(path, fields, rows):
         table = csv.DictWriter(file, fields, extrasaction="ignore", restval="", lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
+
+
+def write_page(path, lines, rows, fields=None):
+    """Writes the lines into path.md and the rows into path.csv. fields: of the rows; default: those of the first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".md").write_text("\n".join(lines).rstrip("\n") + "\n")
+    write_csv(path.with_suffix(".csv"), fields or list(rows[0]), map(rounded, rows))

@@ -9,8 +9,8 @@
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/turns.h"
 
 namespace lancet::planner {
 

@@ -1,8 +1,8 @@
 // The product algorithms in the profile come first: all ranks use them in the run and in the measurements. Then come
 // the costs: a policy that chooses among schedules needs them all, so missing ones are measured; for the sequential
-// policy the costs in the file only serve to predict the step. Rank 0 plans while the other ranks wait in turns
-// (stream_communicators.h), and share_plan() broadcasts each plan as text. A plan file replaces this search; every rank reads and
-// checks it.
+// policy the costs in the file only serve to predict the step. Rank 0 plans while the other ranks wait
+// (stream_communicators.h), and share_plan() broadcasts each plan as text. A plan file replaces this search; every rank
+// reads and checks it.
 #include "lancet/run/run_plans.h"
 
 #include <fmt/format.h>

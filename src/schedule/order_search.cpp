@@ -15,8 +15,8 @@
 #include <span>
 
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/turns.h"
 #include "layer_cuts.h"
 #include "orders.h"
 #include "split_search.h"

@@ -11,8 +11,8 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/turns.h"
 #include "reorder.h"
 
 namespace lancet::schedule {

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import (bounds, generate, overlap, overlap_devices, overlap_page, policies,  # noqa: E402
-                   recompute, run)
+from bench import bounds, generate, overlap, policies, recompute, run  # noqa: E402
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -74,10 +73,8 @@ def read_of_bounds():
     expect(list(found["ways"]), ["today", "neighbours", "all", "work"], "the ways")
     expect(found["ways"]["neighbours"]["plan", "within"], (144.0, 44.0), "a way from the plan, in memory")
     results = {"fp32": {"gbit": 1.0, **found}}
-    expect(bounds.most(results, "neighbours", "step", "any"), (180 / 150 - 1, "fp32"), "the largest gain")
-    text = "\n".join(bounds.verdict(results))
-    expect("whole step and plan: none (asked of neighbours)." in text, True, "a way that brings more than 3% somewhere")
-    expect("on top of lancet's plan: neighbours." in text, True, "a way that brings less than 3% on the plan")
+    expect("| neighbours | +20.0% (fp32) | +18.8% (fp32) | +0.0% (fp32) | +0.7% (fp32) |" in bounds.largest(results), True,
+           "the largest gain")
 
 
 def plan_within(limit):
@@ -100,7 +97,7 @@ def limits_of_memory():
     expect((free["mb"], free["again_ms"], found["limit_mb"], found["kept_mb"]), (100.0, 0.0, 60, 40.0), "the limit")
     row = recompute.row_of("dense", "sequential", free, found)
     expect((round(row["added"], 3), row["kept_share"], row["again_ms"]), (0.2, 0.5, 40.0), "what the limit costs")
-    expect("| 80 | 50% | 100 | 60 | 200.0 | 240.0 | +20.0% | 40.0 | 1.0 |" in recompute.page([row], "command", 0.5), True,
+    expect("| 80 | 50% | 100 | 60 | 200.0 | 240.0 | +20.0% | 40.0 | 1.0 |" in "\n".join(recompute.page([row], "command", 0.5)), True,
            "the row of a limit")
 
 
@@ -169,7 +166,7 @@ def made_up(names, figures):
 
 
 def overlap_rounds():
-    point = made_up(["sequential", "tutel:2", "tutel:4", "dw", "lancet"], overlap_page.expert_figures)
+    point = made_up(["sequential", "tutel:2", "tutel:4", "dw", "lancet"], overlap.expert_figures)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = policies.Results(folder / "runs", {"main": point, "other": point})
@@ -197,7 +194,7 @@ def overlap_rounds():
         for several, wanted in ((rounds, "least and most"), (2 * rounds, "95% of rounds drawn again")):
             what, ends = policies.intervals(several, point.figures)
             expect((what, ends["lancet / best tutel, exposed"]), (wanted, (0.5, 0.6)), "an interval")
-        overlap_page.write(results, ["# Made up", ""], folder / "overlap")
+        overlap.write(results, ["# Made up", ""], folder / "overlap")
         lines = (folder / "overlap.md").read_text().splitlines()
         expect("| tutel | 4 |  | 90 | 90 | 90 | 50 | 40 | 5 | 20 | 60% | 67% | 81 | -10.0% | 2 |" in lines, True,
                f"a row in {lines}")
@@ -219,12 +216,12 @@ def overlap_rounds():
 
 
 def overlap_of_products():
-    point = made_up(["sequential", "dw", "collective_matmul", "lancet", "auto"], overlap_page.tensor_figures)
+    point = made_up(["sequential", "dw", "collective_matmul", "lancet", "auto"], overlap.tensor_figures)
     with tempfile.TemporaryDirectory() as name:
         write_round(Path(name), {"sequential": (100, 40, 100, 2000000), "dw": (80, 30, 80, 2000000),
                                  "collective_matmul": (64, 10, 64, 2000000), "lancet": (60, 5, 60, 2000000), "auto": (65, 5, 60, 2000000)})
         point = point._replace(policies=overlap.policies_of(point.settings))
-        found = overlap_page.figures_of(point, policies.medians([policies.read_round(Path(name))]))
+        found = overlap.figures_of(point, policies.medians([policies.read_round(Path(name))]))
         expect(found["best without rings / collective_matmul, step"], 1.25, "against the best way without rings")
         expect(found["best without rings / auto, step"], 1.28, "the same of auto")
         expect(found["collective_matmul, hidden share of gathers and scatters, forward"], 0.8, "the hidden share")
@@ -234,7 +231,7 @@ def overlap_of_products():
 
 def overlap_points():
     """Every point names policies that there are, and a rate of devices leaves the case's share."""
-    for points in (overlap.POINTS, overlap_devices.POINTS):
+    for points in (overlap.POINTS, overlap.DEVICE_POINTS):
         for name, point in points.items():
             names = [policy.split(":")[0] for policy in point.policies]
             expect([each for each in names if each not in policies.ALL], [], f"unknown policies of {name}")
@@ -243,34 +240,29 @@ def overlap_points():
     expect(overlap.step_of(overlap.POINTS["memory"]), overlap.step_of(overlap.POINTS["main"]), "points of one rate")
     expect([name for name in policies.PUBLISHED if name not in policies.applying(["model.moe_layer_freq=0"])],
            [*policies.OF_EXPERTS, "neighbour_microbatches"], "what has no work without experts and pairs")
-    device = overlap_devices.Device(Path("/x.json"), bounds.CASES["layer-4-0.6"])
-    scale, dilation = overlap_devices.SCALE, device.dilation
-    expect(device.links(), ["--hosts", 4, "--hardware", Path("/x.json"), "--scale", scale, "--dilation", dilation,
-                            "--ranks-per-host", 1], "the links of a device")
-    expect(device.fields()[:3], ["device=emulated", "emulated.hardware=/x.json", f"emulated.scale={scale}"], "its fields")
-    plans = overlap_devices.DevicePlans("lancet", Path("/"))
+    case = bounds.CASES["layer-4-0.6"]
+    expect(overlap.fields_of(case, Path("/x.json"))[:3],
+           ["device=emulated", "emulated.hardware=/x.json", f"emulated.scale={overlap.SCALE}"], "the fields of a device")
+    expect(policies.links(4, Path("/x.json"), overlap.SCALE, overlap.dilation_of(case)),
+           ["--hosts", 4, "--hardware", Path("/x.json"), "--scale", 16, "--dilation", 3, "--ranks-per-host", 1], "its links")
+    plans = overlap.DevicePlans("lancet", Path("/"))
     with tempfile.TemporaryDirectory() as name:
         plans.folder = Path(name)
         made = json.loads(plans.hardware_at(bounds.CASES["tensor-4"], 2.5).read_text())
     expect((made["network"]["nic_gbit_per_s"]["value"], made["overlap"]["core_ms_per_mb"]["value"]), (2.5, 0),
            "the hardware file of devices")
-    expect(plans.target(bounds.CASES["layer-4-0.6"], "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
+    expect(plans.target(case, "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
 
 
 def overlap_rate():
     """Of rates of which none gives the share, the closest is taken."""
-    class Network(overlap.Network):
-        shares = iter([0.30, 0.50, 0.37, 0.45])
-
-        def share_at(self, point, mbit):
-            return next(self.shares)
-
+    shares = iter([0.30, 0.50, 0.37, 0.45])
     # 140 / (0.4 / 0.6) * (0.3 / 0.7) = 90, then 90 * 1.5 = 135, at which 0.37 is closest to 0.4.
-    expect(Network(None, None).rate_of(overlap.POINTS["main"]), 135, "the best rate tried")
+    expect(overlap.rate_of(overlap.POINTS["main"].share, lambda mbit: next(shares)), 135, "the best rate tried")
 
 
 def generation():
-    options = SimpleNamespace(rounds=3, tokens=8, threads=[2], shape="tiny")
+    options = SimpleNamespace(rounds=3, tokens=8, threads=[2])
     ours = [{"rates": {"lancet": rate}, "ids": [1, 2]} for rate in (10, 30, 20)]
     peers = [{"rates": {"conv1d, cat": rate}, "ids": [1, 2], "torch": "9"} for rate in (10, 10, 5)]
     text = generate.page(options, {("lancet", 2): ours, ("peer", 2): peers})

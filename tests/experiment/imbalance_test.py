@@ -4,16 +4,12 @@
     imbalance_test.py
 """
 import csv
-import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-from bench.run import python_with  # noqa: E402
 
 # A step of `lancet` takes 100 ms, 10 more for each unit of S, and 5 more with the plan for even routing; sequential takes
 # twice as long. The fullest rank has 1 + S of the mean; a capacity of 1.25 drops 10% for each unit of S.
@@ -60,60 +56,8 @@ def simulated():
         text = (folder / "out/imbalance.md").read_text()
         expect("| zipf:1 | 2.00 | 10.0% | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 220.0 | 110.0 | 2.000 | 115.0 | 4.3% |" in text,
                True, f"a line of the page: {text}")
-        expect((folder / "out/imbalance.svg").stat().st_size > 10_000, True, "the figure")
-
-
-def shifting():
-    from bench import imbalance
-
-    def steps(first, second, replan):
-        return [{"step": i + 1, "step_ms": first if i < 6 else second, "late_pct": 0.5 + 0.1 * i,
-                 "replan": replan if i == 7 else None} for i in range(12)]
-
-    kept = [steps(120, 100, None), steps(122, 102, None)]
-    new = [steps(108, 99, {"from_ms": 130.25, "to_ms": 101}), steps(110, 99, None)]
-    lines = imbalance.shift_table({"kept": kept, "replanned": new})
-    expect(lines[2:4], ["| skewed | 121.0 | 109.0 | -9.9% |", "| even | 101.0 | 99.0 | -2.0% |"], "the halves")
-    expect(lines[5], "Planned again after step 8: 130.2 ms predicted with the old plan, 101.0 ms with the new one. Messages "
-           "were late by at most 1.6% of a step.", "the note")
-
-
-def emulated():
-    """Which emulated results are on the page, and which are run again."""
-    from bench import imbalance, policies
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        results, case = policies.Results(folder, imbalance.POINTS), "emulated-1.25-zipf-1"
-        expect(imbalance.CASES[case], (1.25, "zipf:1"), "a point")
-        where, about = results.begin(case, imbalance.EMULATED_STEPS, "0123456789")
-        results.note(case, about)
-        for n, steps in enumerate(((100, 80), (102, 85), (98, 80)), 1):
-            for policy, step, predicted, late in zip(("sequential", "lancet"), steps, (90, 75), (0.5, 2.5)):
-                out = where / f"round-{n:02}" / policy
-                out.mkdir(parents=True)
-                (out / "metrics.jsonl").write_text(json.dumps({"step_ms": step, "predicted_ms": predicted, "late_pct": late}))
-                (out / "plan.ir").write_text("plan {}\narena 1\n")
-            (where / f"round-{n:02}/policies.json").write_text(json.dumps({"policies": [
-                {"policy": name, "ran": name, "plan": name, "communications": []} for name in ("sequential", "lancet")]}))
-        rows = imbalance.emulated_rows(folder)
-        expect([imbalance.emulated_cells(row) for row in rows], [
-            [1.25, "zipf:1", "sequential", "100.0", "90.0", "1.000", "1.000", "0.5", "0123456789"],
-            [1.25, "zipf:1", "lancet", "80.0", "75.0", "1.250", "1.200", "2.5, too late", "0123456789"]], "its rows")
-        shift = {"commit": "0123456789", "settings": {**imbalance.EMULATED, **imbalance.SHIFT}, "kept": [[], []],
-                 "replanned": [[], []]}
-        (folder / "shift.json").write_text(json.dumps(shift))
-        expect([imbalance.is_shift_done(folder, *wanted) for wanted in ((2, "0123456789"), (3, "0123456789"), (2, "98"))],
-               [True, False, False], "the run whose routing shifts")
-        (folder / "shift.json").write_text(json.dumps({**shift, "settings": {**imbalance.EMULATED, "scale": 50}}))
-        expect(imbalance.shift_of(folder), None, "one of another scale")
 
 
 if __name__ == "__main__":
-    python = python_with("matplotlib")
-    if not python:
-        sys.exit(print("SKIPPED: python3-matplotlib is not here"))
-    if "restarted" not in sys.argv:
-        os.execvp(python, [python, __file__, "restarted"])
-    for test in (simulated, shifting, emulated):
-        test()
-        print(f"{test.__name__}: as expected")
+    simulated()
+    print("simulated: as expected")

@@ -5,7 +5,6 @@
 """
 import csv
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -36,11 +35,11 @@ def expect(found, wanted, what):
         sys.exit(f"{what}: expected {wanted!r}, found {found!r}")
 
 
-def bench(folder, *words, name="placement"):
+def bench(folder, *words):
     done = subprocess.run([sys.executable, ROOT / "scripts/bench", "placement", "--lancet", folder / "lancet", "--out",
                            folder / "out", *words], capture_output=True, text=True, env=os.environ)
     expect(done.returncode, 0, done.stderr)
-    return (folder / f"out/{name}.md").read_text().splitlines()
+    return (folder / "out/placement.md").read_text().splitlines()
 
 
 def calls(folder):
@@ -80,24 +79,11 @@ def again(folder):
     expect(len(calls(folder)), 28, "calls")
 
 
-def hour(folder):
-    """An hour is asked for of the coarsened graph alone, and has a page of its own."""
-    page = bench(folder, "--points", "one-device-forward,inter-2.7B-training", "--limit", "3", "--hour",
-                 name="placement_hour")
-    new = calls(folder)[28:]
-    expect([re.search(r"--solver (\w+) --time-limit (\d+)", call).groups() for call in new],
-           2 * [("search", "2"), ("milp", "3"), ("milp", "3600")], "new calls")
-    expect(any("--no-coarsen" in call for call in new), False, "new calls of graphs that are not coarsened")
-    expect(page[-2:], ["| one-device-forward | 5 | 40.0 | 60.0 | 20.0 | 66.7% | time | 60.0 | 20.0 | 66.7% | time |",
-                       "| inter-2.7B-training | - | - | - | - | - | - | - | - | - | - |"], "rows")
-    expect(len(calls(folder)), 34, "calls")
-
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "lancet").write_text(LANCET)
         (place / "lancet").chmod(0o755)
-        for test in (tables, words, again, hour):
+        for test in (tables, words, again):
             test(place)
             print(f"{test.__name__}: as expected")

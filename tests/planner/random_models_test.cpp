@@ -7,9 +7,9 @@
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/candidate.h"
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
+#include "lancet/schedule/turns.h"
 #include "schedule/ranges.h"
 #include "steps/random_model.h"
 
