@@ -32,7 +32,7 @@ GRACE_S = 5  # from a request to end to the next
 EXPERIMENT_KEYS = ("title", "settings", "warmup", "steps", "time_planning", "rate", "grids")
 AXES = {"hardware": str, "models": str, "gates": str, "ranks": int, "policies": str}
 # Fields that a run does not depend on, since it neither saves nor evaluates nor generates text.
-NOT_OF_RUNS = ("save_minutes", "save_interval", "keep_last", "keep_every", "save_buffer_mb", "eval_interval",
+NOT_OF_RUNS = ("save_minutes", "save_interval", "keep_last", "save_buffer_mb", "eval_interval",
                "sample_tokens")
 
 

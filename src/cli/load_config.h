@@ -32,7 +32,6 @@ std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments);
 std::string profile_folder();
 
 // --from, --dtype, --device and --threads, shared by the commands that load a trained model.
-
 struct FromArguments {
   std::string from, dtype, device;
   int threads = 0;

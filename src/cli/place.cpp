@@ -20,7 +20,6 @@
 namespace lancet::cli {
 
 // What `lancet place --stages` prints.
-
 std::string text_of_stages(const placement::StageAnswer& answer, const placement::Cluster& cluster, double seconds);
 std::string json_of_stages(const placement::StageAnswer& answer, const placement::Cluster& cluster, double seconds);
 

@@ -52,7 +52,6 @@ struct TokenizerTables {
 
 // BytesTable: numbers distinct byte strings 0, 1, 2, ... in the order of their first look-up. An open-addressing hash
 // table over one arena, made for millions of look-ups of pre-tokens.
-
 class BytesTable {
  public:
   // The string's number. A new string gets the number size() had before the call.

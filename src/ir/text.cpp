@@ -490,7 +490,6 @@ Result<Program> parse(std::string_view text) {
 }
 
 // A view is declared just before the first line that names it, after the view that it is a slice of.
-
 void ViewPrinter::need(TensorId id, std::vector<TensorId>& list) {
   if (!id.valid() || id.index() >= program_.tensors.size()) return;
   if (program_[id].storage.valid()) need(program_[id].storage, list);

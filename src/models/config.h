@@ -29,7 +29,6 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
 Result<config::Config> read_config(const std::filesystem::path& file);
 
 // Finds the tensors of a Hugging Face folder, which has one file, or shards with an index.
-
 struct FoundTensor {
   const checkpoint::SafetensorsFile* file = nullptr;
   const checkpoint::TensorInfo* info = nullptr;
@@ -57,7 +56,6 @@ class TensorFiles {
 };
 
 // Maps the tensors of a Hugging Face file to the parameters of the model.
-
 struct Entry {
   std::string name;          // without "transformer."
   Shape shape;               // in the file
@@ -80,7 +78,6 @@ inline constexpr std::string_view single_file = "model.safetensors";
 inline constexpr std::string_view index_file = "model.safetensors.index.json";
 
 // Converts values between a file's tensor and a parameter of the model: types, and the transposition of Conv1D weights.
-
 bool is_weight_type(std::string_view dtype);  // true for F32, F16, BF16
 void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::span<float> values);
 void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);

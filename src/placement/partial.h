@@ -14,7 +14,6 @@
 namespace lancet::placement {
 
 // Clusters in which some pairs of devices have no path: which devices may be used together.
-
 inline bool has_path(const Problem& problem, int from, int to) {
   return std::isfinite(problem.ms_per_mb[std::size_t(from)][std::size_t(to)]);
 }

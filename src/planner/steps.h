@@ -17,7 +17,6 @@ namespace lancet::planner {
 
 // The driver of all passes. It runs each pass by name: skips it if requested, times it, verifies its result (the input
 // of the first pass is verified as well, so that every pass runs between two checks) and keeps its text.
-
 class Pipeline {
  public:
   // skip: names of passes that run() leaves out.

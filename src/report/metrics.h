@@ -77,7 +77,6 @@ struct Progress {
 Progress progress(const Metrics& metrics);
 
 // Shortens long columns to what a chart can show.
-
 inline constexpr std::size_t most_points = 1000;
 
 // The number of neighbouring records that share a point of a chart.

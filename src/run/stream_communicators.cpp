@@ -144,7 +144,6 @@ void Streams::abort(const std::string& why) {
 
 // The mirrored communicator (comm/mirrored.h) gets the duration of each call from two functions. Here they apply the
 // cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
-
 Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
                                                            const comm::Communicator& world, DeclaredTimes* times) {
   if (config.comm.transport != config::Transport::mirrored) return std::unique_ptr<comm::Communicator>();
@@ -174,7 +173,6 @@ Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config&
 
 // After each turn all ranks join a small collective, "is the work done on any rank?"; it keeps every wait shorter than
 // comm.timeout_s and fails if a rank has ended.
-
 std::chrono::milliseconds turn_of(const config::Config& config) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(std::int64_t(config.comm.timeout_s * 250), 1, 200));
 }

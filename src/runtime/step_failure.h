@@ -21,7 +21,6 @@
 namespace lancet::runtime {
 
 // StreamErrors: the errors of a step's streams. The first stream that fails is the cause; the others end because of it.
-
 class StreamErrors {
  public:
   // No stream may run.
@@ -50,7 +49,6 @@ class StreamErrors {
 // StreamWatch: detects that a stream on an accelerator no longer makes progress. Enqueued calls of communication
 // streams wait for other ranks, and a rank that has ended never arrives; so the stream's host thread polls how far the
 // device stream is.
-
 class StreamWatch {
  public:
   struct Step {

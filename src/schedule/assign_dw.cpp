@@ -148,7 +148,6 @@ double covered(const Assignment& problem, const std::vector<int>& assigned) {
 // one pass forward over the dependencies joins the bits of all earlier all-to-alls that reach an instruction, one pass
 // backward those of all later all-to-alls that it reaches. Instructions are in program order, so one pass each
 // suffices.
-
 Labels::Labels(const Dependencies& dependencies, const std::vector<ir::InstructionId>& all_to_alls)
     : words_((all_to_alls.size() + 63) / 64),
       reached_(dependencies.size() * words_),

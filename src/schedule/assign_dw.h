@@ -33,7 +33,6 @@ std::vector<int> assign_greedily(const Assignment& problem);
 double covered(const Assignment& problem, const std::vector<int>& assigned);
 
 // Finds the instructions that may overlap an all-to-all: no path of dependencies joins the two (Lancet, section 4.1).
-
 class Labels {
  public:
   // all_to_alls: in program order. dependencies: ir::dependencies of the Program.

@@ -36,7 +36,6 @@ struct RunState {
 };
 
 // StopReason: why this rank would end the run before its last step.
-
 class StopReason {
  public:
   explicit StopReason(const RunState& state) : state_(state) {}

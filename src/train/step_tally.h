@@ -51,7 +51,6 @@ class StepTally {
 };
 
 // StepSpeed: how fast steps are, as tokens per second and as MFU, and how fast the plans predict them to be.
-
 struct Peak {
   double flops = 0;    // of one rank, per second; 0: not known
   std::string source;  // "log.peak_tflops"

@@ -147,7 +147,6 @@ inline Status wait_for_flag(Flag* flag, Stream& stream) {
 
 // Interface of streams that emulate a network: a delay that counts from an earlier point of the stream, so that the
 // copies of an emulated message are part of its duration.
-
 class PacedStream {
  public:
   virtual ~PacedStream() = default;

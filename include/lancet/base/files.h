@@ -33,7 +33,6 @@ class Descriptor {
 
 // A file that appears at its path only when it is complete. Where the file system can, it is written without a name (a
 // killed process then leaves nothing behind), else under a temporary name beside the path; commit() renames it.
-
 class AtomicFile {
  public:
   // Data error: `path` is a folder, a device or a pipe, or no file can be created beside it.

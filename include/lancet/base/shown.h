@@ -55,7 +55,6 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // Formats a duration for people.
-
 std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
 }  // namespace lancet

@@ -14,7 +14,6 @@
 namespace lancet::checkpoint {
 
 // InputFile: a regular file opened for reads at any offset. Threads may share it.
-
 class InputFile {
  public:
   // what: the noun that errors use, such as "a safetensors file". Data error: no such regular file. If the file may be

@@ -67,7 +67,6 @@ void abort_all(std::span<DeviceCommunicator* const> communicators, const std::st
 
 // The transports of DeviceCommunicator. Each function makes the communicator of one stream from that stream's host
 // communicator; it is collective, and called in the same order on all ranks.
-
 struct DeviceStream {
   backend::Device* device = nullptr;
   Communicator* host = nullptr;  // over the same ranks; outlives the result

@@ -60,7 +60,6 @@ std::vector<std::vector<InstructionId>> accesses(const Program& program);
 // the step before that use the memory of others come before them in the list. A run may leave either group out
 // (runtime::Executor::Run): the first run of all has no step before it, and where the weights are needed, a run of
 // these instructions alone completes the step.
-
 inline bool of_step_before(const Instruction& at) { return at.micro_batch == step_before; }
 
 // True if the program lists instructions of the step before.

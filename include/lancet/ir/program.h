@@ -229,7 +229,6 @@ struct Program {
 //
 // The body runs in order on the instruction's stream. To all that looks at streams, memory or collectives of ranks, a
 // repeat is one instruction with operands and results as any other.
-
 inline constexpr std::size_t repeat_count = 0;                      // operand
 inline constexpr std::size_t repeat_round = 0, repeat_scratch = 1;  // results
 
@@ -252,7 +251,6 @@ Status for_each_kernel(const Program& program, F f) {
 }
 
 // Programs as text: parse(print(p)) is p, and print(parse(t)) is t, except that print() omits views that nothing names.
-
 std::string print(const Program& program);
 std::string print(const Program& program, const Instruction& instruction);  // one line, without the newline
 std::string print(const Tensor& named);  // the line that declares an input, parameter or state, without the newline

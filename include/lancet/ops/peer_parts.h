@@ -55,7 +55,6 @@ inline PeerParts peer_parts(const ir::Attributes& attributes) {
 
 // Steps of the rings that take the place of collectives (permute_shards in src/ops/collective): an instruction's
 // attribute of is the collective's op, shift is how many places on the rank is from which a tensor comes.
-
 inline constexpr std::string_view ring_of = "of", ring_shift = "shift";
 
 inline bool is_ring_step(const ir::Instruction& at) { return at.attributes.has(ring_shift); }

@@ -10,7 +10,6 @@
 namespace lancet::placement {
 
 // A linear or mixed-integer linear program as data: minimise a sum over columns within bounds of columns and rows.
-
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
 
 struct Term {

@@ -93,7 +93,6 @@ std::vector<std::string> violations(const Problem& problem, const Placement& pla
 // link; a flow passes the sender's uplink and the receiver's downlink and has the latency of both. A link goes one way.
 // A pair without a link of its own takes the path whose least bandwidth is greatest, as in Moirai, section III-C; the
 // devices on the way are not delayed. Devices may have no path between them: a placement uses only such with paths.
-
 struct Cluster {
   std::string name;  // the file's name without its extension
   std::string what;

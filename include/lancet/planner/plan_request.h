@@ -16,7 +16,6 @@
 namespace lancet::planner {
 
 // The record of one pass of the pipeline that made a plan.
-
 struct PassRun {
   std::string name;
   double ms = 0;                 // duration of the pass

@@ -15,7 +15,6 @@
 namespace lancet::run {
 
 // AppendFile: a file of whole records. A record that a full disk cuts short is removed again.
-
 class AppendFile {
  public:
   // bytes: of the records that the file holds already.
@@ -119,7 +118,6 @@ class MetricsFile {
 
 // A TensorBoard event file, which holds the scalars of each step. The format is TensorFlow's: records framed by length
 // and CRC-32C (TFRecord), each a protocol buffer `Event`.
-
 struct Scalar {
   std::string tag;  // "train/loss": TensorBoard groups tags by the text before the slash
   double value = 0;

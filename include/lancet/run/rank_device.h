@@ -61,7 +61,6 @@ Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const conf
                                                                       comm::Communicator& world, int local_ranks);
 
 // Finds ranks that compute on the same cores.
-
 struct SharedCores {
   int threads = 0, cores = 0;
   bool crowded() const { return threads > cores; }
@@ -72,7 +71,6 @@ struct SharedCores {
 Result<SharedCores> shared_cores(comm::Communicator& world, int threads);
 
 // Reports the memory that this process uses and the memory that is still available to it.
-
 std::int64_t resident_bytes();  // of this process, at present
 
 // Bytes that this process can still allocate: the host's free memory, or less if a control group (cgroup v1 or v2: a

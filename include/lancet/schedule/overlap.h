@@ -150,7 +150,6 @@ ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost
 ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report);
 
 // Cuts the all-reduces of gradients into chunks, and schedules chunks that fit between the all-to-alls.
-
 struct Chunked {
   ir::Program program;
   std::vector<cost::OpCost> op_costs;

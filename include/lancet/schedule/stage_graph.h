@@ -55,7 +55,6 @@ double least_makespan(const StageGraph& graph, std::span<const StageWork> stages
 std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage);
 
 // Predicts when the instructions of all pipeline stages run, together.
-
 struct StagesTimeline {
   std::vector<Timeline> stages;  // each with the makespan of its own stage
   double makespan = 0;
@@ -70,7 +69,6 @@ struct StagesTimeline {
 StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
 
 // The order in which a pipeline stage runs the passes of its micro batches.
-
 struct PipelineOrder {
   ir::Program program;
   Dependencies needed;  // ir::dependencies, turns, and what keeps receives from running far ahead
@@ -109,7 +107,6 @@ PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSche
                                 WaitingWeights waiting);
 
 // Orders the instructions of all pipeline stages together, by predicted times.
-
 struct StagesOrder {
   std::vector<PipelineOrder> stages;
   double makespan = 0;  // of simulate_stages

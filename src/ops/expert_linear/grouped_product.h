@@ -150,7 +150,6 @@ LANCET_DEVICE void store_gradient(Block& block, const GroupedOperands<bf16>& p, 
 
 // A tile of a product with f32 sums on plain arithmetic: 64x64 per block of 256 threads with 4x4 sums each. It serves
 // f32 operands (checks), and rows that are not aligned to 16 bytes, as the copies for tensor cores require.
-
 struct PlainShape {
   static constexpr int rows = 64, columns = 64, depth = 16, each = 4;
   static constexpr int threads = rows / each * (columns / each);

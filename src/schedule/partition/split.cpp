@@ -99,7 +99,6 @@ const Instruction& toucher_of(const ir::Program& program, TensorId filled, std::
 // Dynamic programme over prefixes: best[n] is the shortest time T(n) of the first n groups with the range that ends at
 // n. Following the last ranges back from n = groups gives the ranges. Strict comparison, with i and the parts in
 // ascending order, breaks ties for the longest range first and then for the fewest parts.
-
 Ranges choose_ranges(int groups, int max_range, std::span<const int> parts, const RangeCost& cost) {
   struct Best {
     double ms = std::numeric_limits<double>::infinity();

@@ -91,7 +91,6 @@ Split joined(Split a, const Split& b);
 
 // Splits instructions into parts (Lancet, section 5; rules 1 and 2 of the design: parts are slices of the full
 // buffers, slots are global).
-
 struct Rewritten {
   ir::Program program;
   std::vector<int> origin;  // per instruction: the source instruction that it is (a part of); -1: a helper of the parts
