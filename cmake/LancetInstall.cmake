@@ -1,4 +1,4 @@
-# Places the files that come with the program where it finds them (lancet/base/shipped_files.h): a build tree links its
+# Places the files that come with the program where it finds them (lancet/base/files.h): a build tree links its
 # sources, `cmake --install build --prefix PREFIX` copies them to PREFIX/share/lancet.
 function(lancet_shipped_files)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/lancet)

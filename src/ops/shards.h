@@ -1,4 +1,4 @@
-// Shards of a dimension, as memory sees them. A dimension of b blocks is split block by block (mesh/sharding.h): of
+// Shards of a dimension, as memory sees them. A dimension of b blocks is split block by block (ir/sharding.h): of
 // b x n x s elements, shard r of n has the elements [r * s, (r + 1) * s) of every block. With the dimensions before it
 // and the blocks as rows, and s times the dimensions after it as a run, the whole tensor is [rows, n, run] and a shard
 // is [rows, run].

@@ -4,7 +4,7 @@
 // gradient reaches, or whose operands depend on no parameter, are skipped. Losses start the process. Weight gradients
 // may add onto an accumulator: an earlier gradient of the same parameter, or with `accumulate` the state @p.grad.
 //
-// The body of a repeat (ir/repeat.h) keeps nothing of its rounds. Its backward pass is the body of another repeat,
+// The body of a repeat (ir/program.h) keeps nothing of its rounds. Its backward pass is the body of another repeat,
 // which first computes the forward body again, all but what that updates, and then the gradients of one round. A
 // gradient of what is made outside is added onto zeros, or onto the accumulator of a weight gradient, so that it is
 // right after any number of rounds, none included; what the instructions outside of the body contribute is added after

@@ -85,7 +85,7 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
                  {"model", hex(hash64(ir::print(logical)))},
                  {"ranks", std::int64_t(mesh.ranks())},
                  {"build", std::string(cost::kernel_build())}};
-  // Without it the mesh is that of experts alone (planning/plan_file.cpp).
+  // Without it the mesh is that of experts alone (plan_file.cpp).
   if (mesh != ir::of_experts(mesh.ranks())) plan.header.set("mesh", ir::to_string(mesh));
 }
 

@@ -1,4 +1,4 @@
-// Reads the timeline of a step from trace.json (format: runtime/trace.h).
+// Reads the timeline of a step from trace.json (format: runtime/executor.h).
 #pragma once
 #include <filesystem>
 #include <optional>

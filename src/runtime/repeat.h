@@ -1,4 +1,4 @@
-// Kernels of repeats (ir/repeat.h), made of the kernels of their bodies.
+// Kernels of repeats (ir/program.h), made of the kernels of their bodies.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// The dW schedule of the paper's section 4, for steps whose instructions are not split. Labels (labels.h) find the
+// The dW schedule of the paper's section 4, for steps whose instructions are not split. Labels (assign_dw.h) find the
 // computation that is independent of some all-to-all, mostly weight gradients; assign_dw.h assigns these instructions
 // to all-to-alls within their slack; reordered() puts each right after its all-to-all, and the simulator evaluates the
 // result. A weight gradient that moves far delays its all-reduce, so this is repeated for several limits of the

@@ -2,7 +2,7 @@
 // they need has arrived; after each, every free stream starts the most urgent node that is ready, and what several
 // stages do together starts once all of their streams are free. One pass, forward or backward, goes before the other,
 // and within a pass the earlier micro batch, then what has the longest chain to the end of the step, over all stages.
-// Weight gradients (pipeline_order.h: W) and updates run where nothing else does.
+// Weight gradients (stage_graph.h: W) and updates run where nothing else does.
 //
 // A stage begins the forward pass of a micro batch only if less than `ahead` are between its own and the first whose
 // backward pass has not ended, and if its memory has room for what the pass keeps and for a backward pass. Where there

@@ -9,7 +9,7 @@
 
 namespace lancet::train {
 
-// Collective: the text of trace.json (runtime/trace.h) on rank 0, empty elsewhere. stages: the plans of all pipeline
+// Collective: the text of trace.json (runtime/executor.h) on rank 0, empty elsewhere. stages: the plans of all pipeline
 // stages; one, if there is one stage. mine: this rank's spans of its stage's plan.
 Result<std::string> trace_ranks(const config::Config& config, comm::Communicator& world,
                                 std::span<const ir::Plan> stages, std::span<const runtime::Span> mine);

@@ -74,7 +74,7 @@ class Stream {
   virtual Result<bool> idle() = 0;   // returns at once: true if the stream is empty
   // Health check that code polls while it waits for work of this stream; an error ends the wait.
   virtual Status watch() { return {}; }
-  // The stream's interface for emulated networks (paced_stream.h); null if it has only delay(). A virtual function,
+  // The stream's interface for emulated networks (PacedStream); null if it has only delay(). A virtual function,
   // because a stream made by a plugin cannot be cast to a class of the program.
   virtual PacedStream* paced() { return nullptr; }
   virtual void* native() = 0;  // cudaStream_t for kernels of that backend

@@ -1,4 +1,4 @@
-// Descriptor: owns a file descriptor and closes it at its end.
+// Files: descriptors that close themselves, files that appear when they are complete, the files of the program.
 #pragma once
 
 #include <unistd.h>
@@ -14,6 +14,7 @@
 
 namespace lancet {
 
+// Owns a file descriptor and closes it at its end.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}

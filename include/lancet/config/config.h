@@ -178,7 +178,7 @@ struct Train {
   friend bool operator==(const Train&, const Train&) = default;
 };
 
-// The sizes of the mesh's axes (mesh/mesh.h). make_mesh() fills in what is null.
+// The sizes of the mesh's axes (ir/mesh.h). make_mesh() fills in what is null.
 struct MeshSizes {
   std::optional<std::int64_t> data;
   std::optional<std::int64_t> expert;

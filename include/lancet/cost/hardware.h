@@ -116,7 +116,7 @@ double permute_ms(const Hardware& hardware, const Layout& layout, double bytes, 
 double all_reduce_ms(const Hardware& hardware, const Layout& layout, double bytes);
 
 // Reads NAME (configs/hardware/NAME.json) or a path, in the current folder or among the files that come with the
-// program (shipped_files.h). Behind either, NAME:SECTION.FIELD=NUMBER,... replaces values, of a curve or a table every
+// program (files.h). Behind either, NAME:SECTION.FIELD=NUMBER,... replaces values, of a curve or a table every
 // share: so the placement of stages gives each host its link and memory. Config errors name the file and the field: no
 // such hardware (the message lists the known names and the folders searched), a number that is missing, has no source
 // or is out of range, an unknown field.

@@ -1,5 +1,5 @@
 // Names that say which micro batch of a step something is of: "tokens@2" is of the third, as the first one is 0 and
-// adds nothing to a name. "schedule@-1" is of the step before (step_border.h).
+// adds nothing to a name. "schedule@-1" is of the step before (dependencies.h).
 #pragma once
 #include <cstdint>
 #include <string>

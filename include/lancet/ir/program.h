@@ -21,7 +21,7 @@
 //     view %22 : bf16[4,128,256] in %7 + 262144          a part of a tensor that was made whole
 //     %23 : bf16[4,640,256] in %19 part 0 of 2 = dispatch(%18, %17)     the slots that part 0 of 2 owns
 // The extents of a rank's tensors are those of its shards. The logical Program has no ranks: there tensors of any kind
-// may say how they are spread over a mesh (mesh/sharding.h), and extents are those of the whole:
+// may say how they are spread over a mesh (ir/sharding.h), and extents are those of the whole:
 //     parameter @w : bf16[3072{tensor},768]
 //     %25 : f32[3072{tensor},768] partial{data,expert} = linear_dw(%24, @x)
 //     %26 : f32[768] whole = gelu(@b)                                   a copy on each rank, which nothing may split

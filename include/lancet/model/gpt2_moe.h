@@ -8,7 +8,7 @@
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
 //   h.0.moe.shared_experts.c_fc.weight [G,D], .c_proj.weight [D,G] (G: n_shared_experts * F)
 //
-// The Program has no ranks in it. Annotations (mesh/sharding.h) say how some tensors are spread over a mesh, whatever
+// The Program has no ranks in it. Annotations (ir/sharding.h) say how some tensors are spread over a mesh, whatever
 // its sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the
 // weights of each pair of products over `tensor`, the first by rows and the second by columns (Megatron-LM, section 3).
 // passes::shard and passes::partition_spmd make each rank's Program of it. Two options are sizes of the mesh, `loads`

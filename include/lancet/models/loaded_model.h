@@ -31,7 +31,7 @@ class LoadedModel {
   LoadedModel();  // empty
   ~LoadedModel();
   // Collective; an error of any rank is returned on all. from: model_folder.h, which says on which mesh. Config errors:
-  // the model does not fit the memory; those of open_accelerator (world/rank_device.h).
+  // the model does not fit the memory; those of open_accelerator (run/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 

@@ -234,7 +234,7 @@ struct OpDef {
   bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts
   bool begins_repeat =
-      false;  // its result is the round of the repeat that follows (ir/repeat.h), its operand the count
+      false;  // its result is the round of the repeat that follows (ir/program.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   Ring ring = Ring::none;

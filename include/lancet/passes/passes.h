@@ -40,9 +40,9 @@ Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh);
 Result<ir::Program> partition_spmd(const ir::Program& logical, const ir::Mesh& mesh,
                                    const ReshardCost& cost = bytes_sent);
 
-// Makes one instruction of the instructions of each repeat (ir/repeat.h), which have its number and are closed: nothing
-// else reads what they make, except in the memory of tensors from outside. It is where the last of them was. Its
-// scratch has the tensors of the body, which share memory where they do not exist at the same time. Runs after all
+// Makes one instruction of the instructions of each repeat (ir/program.h), which have its number and are closed:
+// nothing else reads what they make, except in the memory of tensors from outside. It is where the last of them was.
+// Its scratch has the tensors of the body, which share memory where they do not exist at the same time. Runs after all
 // passes that change single instructions. InternalError: instructions that are not closed.
 ir::Program fold_repeats(const ir::Program& program, const ir::Mesh& mesh);
 

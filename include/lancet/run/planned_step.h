@@ -26,7 +26,7 @@ struct PlanTarget {
   double imbalance = 1;
   bool padded = false;
   bool must_fit = true;                // an emulated or declared device must hold what every plan of the step holds
-  std::string plan_file = {};          // a plan of this step (plan_file.h) that is predicted; empty: a plan is made
+  std::string plan_file = {};          // a plan of this step (from_config.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
   bool bounds = false;                 // PlanRequest::bounds

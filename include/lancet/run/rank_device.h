@@ -1,4 +1,4 @@
-// Opens the GPU that a rank trains on and makes its communicators.
+// The device of a rank, a GPU or an emulated one, with its communicators; the cores that ranks share, and memory.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,6 @@ std::string describe_all_to_alls(const config::Config& config);
 Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
                                                                            runtime::Accelerator& accelerator,
                                                                            comm::Communicator& host);
-
-// Opens the emulated device of a rank.
 
 // The device that a rank of config.device = emulated opens, without a world. Config errors: of the hardware file, of
 // the routing, more ranks on a host than a node of that hardware has devices.

@@ -59,8 +59,8 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, C
 // The same where the step gets shorter by it.
 Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
-// Move weight gradients under the backward all-to-alls (dw_schedule.h), and cut all-reduces into chunks that run
-// between all-to-alls (reduce_schedule.h). Always applied; each leaves the program unchanged if moving does not pay.
+// Move weight gradients under the backward all-to-alls (dw_schedule.cpp), and cut all-reduces into chunks that run
+// between all-to-alls (reduce_schedule.cpp). Always applied; each leaves the program unchanged if moving does not pay.
 Candidate move_dw(const Step& step, const config::Overlap& overlap, Candidate candidate);
 Candidate chunk_all_reduces(const Step& step, const config::Overlap& overlap, Candidate candidate);
 

@@ -65,7 +65,7 @@ struct StagesTimeline {
 // One rank of each stage stands for all. A message between stages begins when both of its ends are reached and takes
 // the longer of their times; a collective along the axis `stage` begins when all stages of its group have reached it.
 // Streams that are busy at once do not slow each other down. InternalError: stages wait for one another
-// (ir/verify_ranks.h).
+// (ir/plan.h).
 StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
 
 // The order in which a pipeline stage runs the passes of its micro batches.
@@ -102,7 +102,7 @@ std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies
 // All-reduces and updates keep their order and run once they can. Computation and all-to-alls take turns but for those
 // W, and for what is made again. A value is received no earlier than the pass before the last one has ended.
 // waiting: of zero_bubble alone. schedule: one of these two; others order all stages together
-// (search_stages.h).
+// (search_stages.cpp).
 PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
                                 WaitingWeights waiting);
 

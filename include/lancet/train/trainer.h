@@ -24,7 +24,7 @@ struct TrainerOptions {
   int local_ranks = 1;                      // ranks on this host, which share its cores
   const cost::Costs* costs = nullptr;       // replace the measured ones (tests)
   std::string profile_folder = {};          // run::RunPlanOptions::profile_folder
-  std::string plan_file = {};               // the plan that runs (plan_file.h); empty: planned as config.overlap says
+  std::string plan_file = {};               // the plan that runs (from_config.h); empty: planned as config.overlap says
   std::string resume = {}, init_from = {};  // run::ResumeRequest
   const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none
   std::function<bool()> interrupted = {};   // true: stop now, besides `stop`; called on every rank at every step,
@@ -80,8 +80,8 @@ class Trainer {
   virtual Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                                     std::int64_t count) = 0;
 
-  // The text of trace.json (runtime/trace.h) on rank 0, empty elsewhere: the timeline of the last step's updating plan
-  // on all ranks. The ranks' times are comparable for the step that config.log.trace names.
+  // The text of trace.json (runtime/executor.h) on rank 0, empty elsewhere: the timeline of the last step's updating
+  // plan on all ranks. The ranks' times are comparable for the step that config.log.trace names.
   virtual Result<std::string> trace() = 0;
 
   virtual runtime::TensorStore& store() = 0;

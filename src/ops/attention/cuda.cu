@@ -1,4 +1,4 @@
-// Attention by cuDNN for bf16 heads of 8, 16, ... features, else by our own kernels (plain_attention.h).
+// Attention by cuDNN for bf16 heads of 8, 16, ... features, else by our own kernels.
 #include <cmath>
 #include <memory>
 

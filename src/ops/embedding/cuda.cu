@@ -1,6 +1,6 @@
 // Embeddings on a GPU. Forward is one warp per token (embed.h).
 //
-// embedding_dw adds the rows of equal tokens without atomics. It sorts the positions by token (sort_tokens.h), so that
+// embedding_dw adds the rows of equal tokens without atomics. It sorts the positions by token, so that
 // the rows of one token are a run of the sorted order, and cuts this order in pieces of 32 rows. AddRuns adds the rows
 // of each run within a piece. A run that is whole within a piece goes to dw. A run that comes in from the piece before,
 // or continues into the next, is written to `parts`; JoinRuns then adds the parts of each such run in order.

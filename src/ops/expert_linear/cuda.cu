@@ -1,5 +1,5 @@
 // Products over experts' filled rows on a GPU, one launch for all experts (grouped_product.h): on tensor cores for
-// aligned bf16 (tile_product.h), else on plain arithmetic (plain_product.h).
+// aligned bf16 (tile_product.h), else on plain arithmetic.
 #include "bind_product.h"
 
 namespace lancet::ops {

@@ -1,4 +1,4 @@
-// The transfer of packed shards (packed.h) among the ranks of a group, in rounds (messages.h).
+// The transfer of packed shards among the ranks of a group, in rounds (messages.h).
 //
 // A round handles the same positions [from, to) of all shards. sum(): each rank packs, for each rank, the values at
 // these positions of that rank's shards, sends one message to each other rank, and adds up what it got in the order of

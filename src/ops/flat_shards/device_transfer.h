@@ -1,4 +1,4 @@
-// The transfer of packed shards (packed.h, cpu_transfer.h) on a GPU: kernels pack, add up and unpack, with one element
+// The transfer of packed shards (cpu_transfer.h) on a GPU: kernels pack, add up and unpack, with one element
 // a thread at a time, and find its tensor by binary search. Sums are in the order of the ranks, as on the CPU.
 #pragma once
 #include <memory>

@@ -1,4 +1,4 @@
-// The messages in which ranks send each other packed shards (packed.h), and their memory, the same on all devices.
+// The messages in which ranks send each other packed shards, and their memory, the same on all devices.
 //
 // The workspace has a message to each rank, and behind them one from each rank. A round handles the same positions of
 // all shards, and bounds how long another stream waits.

@@ -1,5 +1,5 @@
-// repeat runs a body (ir/repeat.h); executors run it, so that it has no kernels. Its work is counted as none: where all
-// choices of a layer fit into the first window of slots, which is what is expected, the body does not run.
+// repeat runs a body (ir/program.h); executors run it, so that it has no kernels. Its work is counted as none: where
+// all choices of a layer fit into the first window of slots, which is what is expected, the body does not run.
 #include "ops/describe.h"
 
 namespace lancet::ops {

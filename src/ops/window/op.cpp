@@ -6,7 +6,7 @@
 //       experts say which slots a part of the tokens fills (split_filled). The number of a group of ranks is the
 //       largest of theirs; it comes with the counts of their all-to-alls (all_to_all_counts_windows).
 //   window(slot, filled, round i32[1]) -> slot, filled: window `round`
-//   round(windows) -> round i32[1]: begins the body of a repeat (ir/repeat.h), which runs for the rounds from 1 to
+//   round(windows) -> round i32[1]: begins the body of a repeat (ir/program.h), which runs for the rounds from 1 to
 //       windows - 1. The pass fold_repeats makes it the repeat's own result, so that it has no kernel.
 #include "ops/describe.h"
 

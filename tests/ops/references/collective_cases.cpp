@@ -18,7 +18,7 @@ GuardedTensor mixed(ir::TensorType type, int rank) {
   return tensor;
 }
 
-// Shard `number` of n of a dimension, by the definition of mesh/sharding.h: the number-th n-th of each block.
+// Shard `number` of n of a dimension, by the definition of ir/sharding.h: the number-th n-th of each block.
 GuardedTensor shard_of(const GuardedTensor& whole, int axis, std::int64_t blocks, std::int64_t n, std::int64_t number) {
   const std::int64_t block = whole.shape()[axis] / blocks;
   std::vector<GuardedTensor> parts;
