@@ -329,7 +329,7 @@ def simulate(processes, lancet, experiment, point):
     row = next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
     routing = "even: every expert gets the same tokens, none is dropped"
     if point.imbalance != 1:
-        routing = (f"imbalance {point.imbalance:g}: the fullest expert is chosen by so many times the mean; "
+        routing = (f"imbalance {point.imbalance:g}: the fullest expert has {point.imbalance:g} times the mean load; "
                    f"{100 * plan['kept']:.1f}% of the tokens fit")
     found = {"status": "ok" if plan["fits"] else "out of memory",
              "runs": "a plan file" if point.plan else plan["chosen"], "k": row["parts"]}
@@ -367,7 +367,7 @@ class Runs:
         self.cluster.close()
 
     def costs_of(self, point):
-        """Returns the file of measured costs that runs on so many ranks share; a profile does not hold a rate."""
+        """Returns the file of measured costs for this number of ranks and link rate."""
         rate = f"-{self.experiment.rate}" if point.on == "emulated" else ""
         return (self.folder / f"profile{rate}-{point.ranks}-ranks.json").resolve()
 

@@ -213,7 +213,8 @@ std::vector<std::int64_t> steps_of(const std::vector<std::string>& names) {
   return steps;
 }
 
-// Checks the manifest and the sizes of the files. Only the manifest is opened, so many folders can be checked quickly.
+// Checks the manifest and the sizes of the files. It opens the manifest alone, so that a check of many folders is
+// quick.
 bool looks_whole(const fs::path& folder) {
   const auto text = read_file(folder / "manifest.json", "a checkpoint's manifest");
   if (!text.ok()) return false;

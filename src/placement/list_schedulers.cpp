@@ -24,10 +24,7 @@ using HasRun = std::function<void(const Partial&, int op)>;
 
 // Runs the pair of a ready op and a device that starts first, until all ops have run.
 Result<Placement> earliest_first(std::string_view solver, const Problem& problem, const StartOn& start_on,
-                                 const HasRun& has_run = {});
-
-Result<Placement> earliest_first(std::string_view solver, const Problem& problem, const StartOn& start_on,
-                                 const HasRun& has_run) {
+                                 const HasRun& has_run = {}) {
   Partial partial(problem);
   const std::vector<double> ranks = upward_ranks(problem, partial.flows());
   std::vector<int> ready;

@@ -14,11 +14,8 @@
 
 namespace lancet::ops {
 
-// The type that an op without operands gives its result, as attributes.
-
-// The type that the attributes dtype="f32" and shape="8,128" say; none if they do not say one.
-std::optional<TensorType> type_of_stage_value(const Attributes& attributes);
-
+// The type that an op without operands gives its result, by the attributes dtype="f32" and shape="8,128"; none if they
+// do not say one.
 std::optional<TensorType> type_of_stage_value(const Attributes& attributes) {
   if (!attributes.has("dtype") || !attributes.has("shape")) return std::nullopt;
   const auto dtype = parse_dtype(attributes.text("dtype"));
