@@ -86,7 +86,7 @@ function(lancet_cuda_module)
   lancet_hash_sources(cuda_build ${CMAKE_SOURCE_DIR}/src/runtime/cuda/cuda_build.cpp.in "${hashed}"
                       "${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_ARCHITECTURES} ${CMAKE_BUILD_TYPE} ${CUDNN_VERSION} ${NCCL_VERSION}")
   # Code for wgmma runs on sm_90 alone, where it takes the place of that architecture's.
-  set(warpgroup_sources ${CMAKE_SOURCE_DIR}/src/ops/expert_linear/warpgroup.cu)
+  set(warpgroup_sources ${CMAKE_SOURCE_DIR}/src/ops/moe/expert_linear/warpgroup.cu)
   list(REMOVE_ITEM sources ${warpgroup_sources})
   set(warpgroup_architectures ${CMAKE_CUDA_ARCHITECTURES})
   list(TRANSFORM warpgroup_architectures REPLACE "^90-real$" "90a-real")
@@ -130,7 +130,7 @@ endfunction()
 
 # The table of the ops that have a cuda.cu, which defines `<folder>_cuda()`.
 function(lancet_cuda_tables out)
-  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/*/cuda.cu)
   set(cuda_declarations "")
   set(cuda_rows "")
   foreach(file IN LISTS files)

@@ -49,10 +49,10 @@ function(lancet_portable target)
   endif()
 endfunction()
 
-# One folder, one op family: src/ops/<folder>/op.cpp defines `<folder>_ops()`, cpu.cpp `<folder>_cpu()`.
+# One folder, one op family: src/ops/<shelf>/<folder>/op.cpp defines `<folder>_ops()`, cpu.cpp `<folder>_cpu()`.
 # This function collects them into the two tables that the other modules read.
 function(lancet_op_tables module)
-  file(GLOB op_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/op.cpp)
+  file(GLOB op_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/*/op.cpp)
   set(op_declarations "")
   set(op_rows "")
   set(cpu_declarations "")
@@ -172,7 +172,7 @@ function(lancet_simulator_build module)
   foreach(folder IN ITEMS ir ops cost model passes schedule planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
-    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/cpu|/cost/profile_text[.]|/ops/kernel")
+    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/[^/]+/cpu|/cost/profile_text[.]|/ops/kernel")
     list(APPEND files ${found})
   endforeach()
   list(SORT files)

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Kernels of an op and the helpers that they share (src/ops/cpu*, cuda*) may use the device and the network. The op's
 # description (op.cpp, math.h, the rest of src/ops, and every private header that those include) may not.
 KERNEL_MODULES = {"backend", "comm"}
-KERNEL_FILE = re.compile(r"^src/ops/\w+/(?!op\.cpp$|math\.h$)|^src/ops/cpu\w*\.h$|^include/lancet/ops/kernel\w*\.h$")
+KERNEL_FILE = re.compile(r"^src/ops/\w+/\w+/(?!op\.cpp$|math\.h$)|^src/ops/device/|^src/ops/cpu\w*\.h$"
+                         r"|^include/lancet/ops/kernel\w*\.h$")
 
 # Headers of other libraries that only some folders may include: (library, header, files).
 CORNERS = [

@@ -46,8 +46,8 @@ class MoeLayer {
   }
 
  private:
-  // The first window of the slots (ops/window) is an MoE layer as any other. Further ones, where an expert has more
-  // choices than a window has slots, take a round each, in the body of a repeat.
+  // The first window of the slots (ops/parts/window) is an MoE layer as any other. Further ones, where an expert has
+  // more choices than a window has slots, take a round each, in the body of a repeat.
   TensorId in_windows(TensorId x, const Route& all, const Experts& weights) {
     const ops::Attributes window{{"slots", slots_}};
     const auto first = b_.emit("first_window", {all.expert, all.slot, all.filled}, window, name_ + ".gate");

@@ -94,7 +94,7 @@ class RouteBuilder {
 
   bool is_gshard() const { return model_.router == config::Router::gshard; }
 
-  // The choices for the gate, of which some may be skipped (ops/second_choice).
+  // The choices for the gate, of which some may be skipped (ops/moe/second_choice).
   TensorId sent(const Choice& chosen) {
     if (!b_.trains() || !is_gshard() || model_.router_second_expert == config::SecondExpert::always)
       return chosen.expert;
@@ -104,7 +104,7 @@ class RouteBuilder {
                    name_ + ".gate")[0];
   }
 
-  // The results of the gate's op (ops/slots).
+  // The results of the gate's op (ops/moe/slots).
   std::vector<TensorId> gate_slots(TensorId expert, TensorId weight) {
     ops::Attributes attributes{{"capacity", capacity_}, {"groups", groups_}, {"experts", experts_}};
     if (const std::int64_t all = loads(); all > 1) attributes.set("load_groups", groups_ / all);

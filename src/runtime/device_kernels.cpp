@@ -16,7 +16,7 @@ namespace lancet::runtime {
 namespace {
 
 // The bytes that a call of an instruction sends and receives, at most. A collective sends and receives its larger
-// tensor, or all of them, and, if it cuts a sum in pieces, some elements more from each rank (ops/collective).
+// tensor, or all of them, and, if it cuts a sum in pieces, some elements more from each rank (ops/comm/collective).
 std::size_t bytes_of_call(const ir::Program& program, const ir::Instruction& instruction) {
   std::int64_t bytes = 0, largest = 0;
   for (const auto& ids : {instruction.operands, instruction.results})

@@ -203,8 +203,8 @@ TEST_CASE("products and attention of a real model's width on a GPU") {
   }
 }
 
-// Shapes that take wgmma on sm_90 (src/ops/expert_linear/warpgroup.cu): by the attributes, the whole has 72 tiles of
-// 128x256, more than half of 132 multiprocessors. More rows are filled than the attributes say, so a block computes
+// Shapes that take wgmma on sm_90 (src/ops/moe/expert_linear/warpgroup.cu): by the attributes, the whole has 72 tiles
+// of 128x256, more than half of 132 multiprocessors. More rows are filled than the attributes say, so a block computes
 // several tiles. Experts have full buffers, no rows, one row, whole tiles and parts of them.
 TEST_CASE("experts' products by wgmma agree with references on a GPU") {
   const auto accelerator = open_gpu();

@@ -42,8 +42,8 @@ NEIGHBOURS = r"(Attention\w+<float>|LayRows|CapacityRows)"
 # Each rank's arena is its window, so a peer may write any tensor while a kernel runs; NCCL's own tables are constant.
 READS_CONSTANTS = r"find_windows"
 
-# Of the kernels by warpgroups (src/ops/expert_linear/warpgroup_product.h): products of 64x256 for the four steps of a
-# slice, for dw with and without the sums of rows, which are products of 64x8; copies of a stage's boxes; fences between
+# Of the kernels by warpgroups (src/ops/moe/expert_linear/warpgroup_product.h): products of 64x256 for the four steps of
+# a slice, for dw with and without the sums of rows, which are products of 64x8; copies of a stage's boxes; fences between
 # ordinary stores to shared memory and what reads it next.
 WARPGROUP = {name: dict(zip(("wgmma.mma_async.sync.aligned.m64n256k16", "wgmma.mma_async.sync.aligned.m64n8k16",
                              "cp.async.bulk.tensor", "fence.proxy.async", "setmaxnreg"), counts))
@@ -63,7 +63,7 @@ def tile(edge, depth=32, stages=4, row_sums=False):
 
 
 def tensor_instructions(kernel):
-    """What a kernel must have by its tiles (src/ops/expert_linear/tile_product.h) or its ring; none in most."""
+    """What a kernel must have by its tiles (src/ops/moe/expert_linear/tile_product.h) or its ring; none in most."""
     if ring := re.match(r"LayerNormBackward<\w+, (\d)>", kernel):  # packs of three tensors, at three places
         return collections.Counter({"cp.async.cg": 9 * int(ring[1])})
     product = re.match(r"GroupedTensorProduct<(\w+), (\w+)>", kernel)

@@ -1,13 +1,13 @@
 // The routing arithmetic alone.
-#include "ops/slots/assign.h"
+#include "ops/moe/slots/assign.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/sigmoid_top_k/choose.h"
-#include "ops/top_k/choose.h"
+#include "ops/moe/sigmoid_top_k/choose.h"
+#include "ops/moe/top_k/choose.h"
 
 using namespace lancet;
 using namespace lancet::ops;

@@ -1,5 +1,5 @@
-// Windows over slots that shards split in space. A shard has windows of its own slots (src/ops/window/op.cpp), so that
-// one round of it cannot be compared with one round of the whole; compared are all rounds together.
+// Windows over slots that shards split in space. A shard has windows of its own slots (src/ops/parts/window/op.cpp), so
+// that one round of it cannot be compared with one round of the whole; compared are all rounds together.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>

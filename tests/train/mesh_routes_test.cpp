@@ -9,7 +9,7 @@
 #include <set>
 
 #include "lancet/model/capacity.h"
-#include "ops/slots/assign.h"
+#include "ops/moe/slots/assign.h"
 #include "routers.h"
 #include "train/observed_steps.h"
 

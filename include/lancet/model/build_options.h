@@ -34,7 +34,7 @@ struct BuildOptions {
   bool deterministic = true;  // false: attention gets the attribute of this name, with which kernels for a GPU may
                               // take a faster backward pass
   // The size of the mesh's axis `tensor`, whose ranks split the vocabulary: V' is a multiple, and with more than one
-  // the loss is that of as many blocks of columns (ops/logit_stats), so that no rank needs whole rows of logits.
+  // the loss is that of as many blocks of columns (ops/nn/logit_stats), so that no rank needs whole rows of logits.
   std::int64_t tensor_ranks = 1;
   // The tensors between the pairs of products are split along the sequence, over `tensor`, in train and evaluate modes.
   // tensor_ranks divides S then.

@@ -1,5 +1,5 @@
-// The description of an op: one constant OpDef per op, in src/ops/<op>/op.cpp. It says nothing about devices: kernels
-// are found by name (kernel.h), so that passes and planner need no device to reason about a program.
+// The description of an op: one constant OpDef per op, in src/ops/<shelf>/<op>/op.cpp. It says nothing about devices:
+// kernels are found by name (kernel.h), so that passes and planner need no device to reason about a program.
 //
 // A description has up to six parts, in the order of this file: the types of the results (infer), the gradient rule
 // (GradientContext), the ways to split the op in parts or shards (PartitionRow), its work, the memory that results
@@ -186,9 +186,9 @@ struct Ragged {
   std::vector<int> operands = {}, results = {};  // the buffers
   int counts = -1;                               // the operand with the counts; -1: the op needs none
   int slots = -1;                                // the operand i32[T,K] with the tokens' slots in them, or -1
-  // The result i32[1] with the windows (ops/window) that the slots take, or -1; the result before it is the counts of
-  // the first window. In space a shard has the number of its own tokens, and the whole is the largest of them, which
-  // comes with the counts: `partial` names it.
+  // The result i32[1] with the windows (ops/parts/window) that the slots take, or -1; the result before it is the
+  // counts of the first window. In space a shard has the number of its own tokens, and the whole is the largest of
+  // them, which comes with the counts: `partial` names it.
   int windows = -1;
 };
 

@@ -53,7 +53,7 @@ inline PeerParts peer_parts(const ir::Attributes& attributes) {
   return {ranks, parts, parts > 0 ? ranks / parts : 0, false};
 }
 
-// Steps of the rings that take the place of collectives (permute_shards in src/ops/collective): an instruction's
+// Steps of the rings that take the place of collectives (permute_shards in src/ops/comm/collective): an instruction's
 // attribute of is the collective's op, shift is how many places on the rank is from which a tensor comes.
 inline constexpr std::string_view ring_of = "of", ring_shift = "shift";
 

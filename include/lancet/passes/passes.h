@@ -49,8 +49,9 @@ ir::Program fold_repeats(const ir::Program& program, const ir::Mesh& mesh);
 // True if the program has instructions of a repeat that are not folded.
 bool has_unfolded_repeats(const ir::Program& program);
 
-// Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op (src/ops/linear_gelu),
-// for devices whose products can apply it to their results. Runs after autodiff, so the backward pass is the same.
+// Fuses a product with the GELU after it, and a dX with the GELU gradient after it, into one op
+// (src/ops/nn/linear_gelu), for devices whose products can apply it to their results. Runs after autodiff, so the
+// backward pass is the same.
 ir::Program fuse(const ir::Program& program);
 
 // How gradients are summed over the ranks.
@@ -71,7 +72,7 @@ ir::Program sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
-  double balance_rate = 0;  // the step of parameters for which choices are counted (ops/balance_bias)
+  double balance_rate = 0;  // the step of parameters for which choices are counted (ops/optim/balance_bias)
   bool guard = false;       // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   bool masters = true;      // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;    // of that rounding

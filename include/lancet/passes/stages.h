@@ -22,13 +22,13 @@ struct StageProgram {
 // number of blocks: that chunk has what is after them alone. Runs after partition_spmd
 // and fuse, and before sync. An instruction goes where its block is (ir/micro_batches.h), forward and backward; what is
 // before the first block is in the first chunk, what is after the last block in the last. A value that is read in other
-// chunks crosses from neighbour to neighbour (ops/stage_transfer), once for each chunk, in the order in which values
-// are made; the last stage's next neighbour is the first. Each stage has the parameters, states and inputs that its
-// instructions read. Where stages have the same parameter, as the embedding that is the head's weight, each sums its
-// own share of the gradient, and an all-reduce over these stages completes the sums, so that their updates are equal.
-// Losses and loads are sums over the stages, too: all but the maker add zeros, so that every stage has the result.
-// Logits cross back to every stage. Other outputs are on the stage that makes them, but for OutputKind::bias and
-// rounds, which no stage has. A program of one stage is returned as it is.
+// chunks crosses from neighbour to neighbour (ops/comm/stage_transfer), once for each chunk, in the order in which
+// values are made; the last stage's next neighbour is the first. Each stage has the parameters, states and inputs that
+// its instructions read. Where stages have the same parameter, as the embedding that is the head's weight, each sums
+// its own share of the gradient, and an all-reduce over these stages completes the sums, so that their updates are
+// equal. Losses and loads are sums over the stages, too: all but the maker add zeros, so that every stage has the
+// result. Logits cross back to every stage. Other outputs are on the stage that makes them, but for OutputKind::bias
+// and rounds, which no stage has. A program of one stage is returned as it is.
 std::vector<StageProgram> cut_stages(const ir::Program& program, const ir::Mesh& mesh,
                                      std::span<const int> first_blocks);
 

@@ -1,8 +1,8 @@
 // How the rewriting works. Window i of a tensor is the shard of the rank i places on, so that one text serves all ranks
-// (ops/ring_windows). An instruction works on windows if it is a product of a ring, or if it has a row along the same
-// dimension and is between two instructions on windows, as GELU between the products of an FFN. All others are whole. A
-// tensor's windows are joined before the first instruction that reads the whole, and taken from the whole for an
-// instruction on windows; both are copies, since a window along the second dimension is not contiguous.
+// (ops/comm/ring_windows). An instruction works on windows if it is a product of a ring, or if it has a row along the
+// same dimension and is between two instructions on windows, as GELU between the products of an FFN. All others are
+// whole. A tensor's windows are joined before the first instruction that reads the whole, and taken from the whole for
+// an instruction on windows; both are copies, since a window along the second dimension is not contiguous.
 //
 // All-gather: window 0 is the rank's own shard. A step passes the window that came last on, and so brings the next one.
 // Reduce-scatter: the sums travel. At step t of n each rank makes its summand of window (t + 1) mod n, which is the

@@ -1,7 +1,7 @@
-# The device kernels (src/ops/*/cuda.cu) compiled as C++ and run on the host, so that they are tested without a GPU.
+# The device kernels (src/ops/*/*/cuda.cu) compiled as C++ and run on the host, so that they are tested without a GPU.
 # tests/doubles is first on the include path: its ops/device/cuda_thread.h and tensor_core.h hide those of src. The CPU
 # replaces CUDA's libraries in lancet/backend/cuda (library_doubles.cpp).
-file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/cuda.cu)
+file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/ops/*/*/cuda.cu)
 set(emulated_sources "")
 set(declarations "")
 set(rows "")
@@ -13,7 +13,7 @@ foreach(file IN LISTS cuda_files)
   get_filename_component(folder ${file} DIRECTORY)
   get_filename_component(op ${folder} NAME)
   set(source ${CMAKE_BINARY_DIR}/generated/emulated/${op}.cpp)
-  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"ops/${op}/cuda.cu\"\n")
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${file}\"\n")
   list(APPEND emulated_sources ${source})
   string(APPEND declarations "std::span<const DeviceKernel> ${op}_cuda();\n")
   string(APPEND rows "      ${op}_cuda(),\n")

@@ -11,7 +11,7 @@
 
 #include "emulated_kernels.h"
 #include "lancet/ops/catalogue.h"
-#include "ops/expert_linear/grouped_product.h"
+#include "ops/moe/expert_linear/grouped_product.h"
 
 using namespace lancet;
 using namespace lancet::test;

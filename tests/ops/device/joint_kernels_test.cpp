@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ops/device/tensor_core.h"
-#include "ops/linear/rounded_bias.h"
+#include "ops/nn/linear/rounded_bias.h"
 #include "run_emulated.h"
 
 using namespace lancet;

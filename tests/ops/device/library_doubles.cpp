@@ -7,8 +7,8 @@
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cuda/attention.h"
 #include "lancet/backend/cuda/matmul.h"
-#include "ops/expert_linear/bind_product.h"
-#include "ops/gelu/math.h"
+#include "ops/moe/expert_linear/bind_product.h"
+#include "ops/nn/gelu/math.h"
 
 namespace lancet::test {
 std::vector<backend::cuda::MatmulDesc>& products() {

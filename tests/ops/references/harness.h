@@ -121,7 +121,7 @@ std::vector<std::string> faults_of(const ops::OpDef& op, const Outcome& outcome,
                                    const std::vector<GuardedTensor>& operands, const ReferenceCall& expected,
                                    double* largest = nullptr, int roundings = 1);
 
-// The results of a choice of experts (src/ops/top_k/op.cpp) and of a gate (src/ops/slots/op.cpp).
+// The results of a choice of experts (src/ops/moe/top_k/op.cpp) and of a gate (src/ops/moe/slots/op.cpp).
 struct Decision {
   GuardedTensor expert, weight, scores, slot, counts, filled, load;
   Decision(const std::vector<GuardedTensor>& choice, const std::vector<GuardedTensor>& gate);

@@ -1,5 +1,5 @@
-// The ops again, in double and as plain as their contracts (src/ops/*/op.cpp); the kernels of every device are compared
-// with them. They use none of the project's arithmetic.
+// The ops again, in double and as plain as their contracts (src/ops/*/*/op.cpp); the kernels of every device are
+// compared with them. They use none of the project's arithmetic.
 #pragma once
 #include <string_view>
 #include <vector>
