@@ -10,6 +10,7 @@
 #include "lancet/base/check.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ir/program.h"
+#include "signature.h"
 #include "tables.h"
 
 namespace lancet::ops {
@@ -104,12 +105,17 @@ std::optional<std::vector<TensorType>> types_of_share(const ir::Program& program
 }  // namespace
 
 std::span<const OpDef* const> all_ops() {
+  static const std::vector<OpDef> ops = [] {
+    std::vector<OpDef> completed;
+    for (std::span<const OpDef> folder : op_folders()) completed.insert(completed.end(), folder.begin(), folder.end());
+    std::ranges::for_each(completed, complete);
+    std::ranges::sort(completed, {}, &OpDef::name);
+    return completed;
+  }();
   static const std::vector<const OpDef*> table = [] {
-    std::vector<const OpDef*> ops;
-    for (std::span<const OpDef> folder : op_folders())
-      for (const OpDef& op : folder) ops.push_back(&op);
-    std::sort(ops.begin(), ops.end(), [](const OpDef* a, const OpDef* b) { return a->name < b->name; });
-    return ops;
+    std::vector<const OpDef*> pointers;
+    for (const OpDef& op : ops) pointers.push_back(&op);
+    return pointers;
   }();
   return table;
 }

@@ -24,13 +24,6 @@ inline bool is_vector(const TensorType& type, std::int64_t extent) {
 inline bool is_of_tokens(const TensorType& type) {
   return type.dtype == DType::i32 && type.shape.rank() == 2 && type.shape[1] >= 1;
 }
-inline bool is_of_tokens(const TensorType& type, std::int64_t tokens) {
-  return is_of_tokens(type) && type.shape[0] == tokens;
-}
-// True for the numbers of sequences in the whole run, by which ops draw random numbers.
-inline bool is_of_sequences(const TensorType& type, std::int64_t batch) {
-  return type == TensorType{DType::i32, {batch, 1}};
-}
 // True for the slots of each expert that tokens fill.
 inline bool is_filled(const TensorType& type, std::int64_t experts) {
   return type == TensorType{DType::i32, {experts, 2}};
@@ -60,12 +53,6 @@ inline std::int64_t expected_rows(const OpInput& in, std::int64_t all) {
   return std::min(all, in.attributes.integer("tokens", all));
 }
 
-// The shape with another extent of its last axis.
-inline Shape with_back(Shape shape, std::int64_t extent) {
-  shape.set(-1, extent);
-  return shape;
-}
-
 // Emits an op that computes the gradients of the operands [first, first + count). It gets their accumulators, if any,
 // as its last operands.
 inline void emit_dw(GradientContext& g, std::string_view op, std::vector<TensorId> operands, Attributes attributes,
@@ -75,6 +62,9 @@ inline void emit_dw(GradientContext& g, std::string_view op, std::vector<TensorI
   const auto results = g.emit(op, std::move(operands), std::move(attributes), ir::Role::dw);
   for (int i = 0; i < count; ++i) g.replace(first + i, results[std::size_t(i)]);
 }
+
+// A sample by its extents.
+inline Sample of(std::string_view extents, Attributes attributes = {}) { return {{}, std::move(attributes), extents}; }
 
 // Operands of samples.
 inline SampleOperand f32(Shape shape, Fill fill = Fill::normal) { return {{DType::f32, shape}, fill}; }

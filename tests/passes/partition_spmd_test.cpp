@@ -163,9 +163,9 @@ TEST_CASE("partition_spmd: errors name the tensor, the axis and the numbers") {
   CHECK(error("state @x : f32[8{stage},8]\n%0 : f32[8{stage},8] = gelu(@x)  # compute forward a\noutput y = %0\n",
               ir::Mesh{{2, 1, 1, 1}}) == "@x: expected a sharding over data, expert or tensor, found one over stage");
   // No row of layer_norm_dw splits the features, and a state cannot be gathered for its update.
-  CHECK(error(R"(input @dy : f32[4,8] whole
-input @x : f32[4,8] whole
-input @stats : f32[4,2] whole
+  CHECK(error(R"(input @dy : f32[1,4,8] whole
+input @x : f32[1,4,8] whole
+input @stats : f32[1,4,2] whole
 state @gamma.grad : f32[8{data}]
 state @beta.grad : f32[8{data}]
 %0 : f32[8{data}] in @gamma.grad, %1 : f32[8{data}] in @beta.grad = layer_norm_dw(@dy, @x, @stats, @gamma.grad, @beta.grad)  # compute dw ln

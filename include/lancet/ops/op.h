@@ -7,6 +7,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -144,9 +145,37 @@ struct SampleOperand {
 };
 
 // One case, which correctness tests, gradient tests, benchmarks and the checks on a GPU share.
+//
+// Of an op with forms, `extents` may stand for the operands: "b=2 s=4 d=40 gamma=positive", "...=2,4,37 bf16 +b". Words
+// are the extents of axes and of attributes, which the sample then has; the type of activations, if not f32; operands
+// filled with `positive` or `zero`; and with a + optional operands, and accumulators by the names of their results.
+// Other operands are filled by their names: expert, slot, weight, rows, filled and load as Fill says, i32 with tokens.
 struct Sample {
   std::vector<SampleOperand> operands;
   Attributes attributes;
+  std::string_view extents = {};
+};
+
+// What an op takes and makes, and where it may be cut. Axes have names; an axis that several tensors have is the same.
+//   "x[b,s,d] gamma:f32[d] beta:f32[d] -> y[b,s,d] stats:f32[b,s,2]"
+//   type: f32, bf16 or i32; without one that of the activations, f32 or bf16, the same for all; any: also i32, the same
+//     for all; @dtype: what the attribute says
+//   extent: a product, outermost factor first, of numbers, axes, and @attributes; `[...,k]`: any axes before k,
+//     the same for all; `[e,*]`: any extent, in samples 2
+//   operand: `b?` is optional, and so are those after it; `&w` is updated in place
+//   result: `dx@dy` is in the memory of dy; `+dw` adds onto an accumulator, if the instruction has accumulators, which
+//     follow the operands; `db?bias` exists if the attribute bias is not 0
+//   `~` marks the axis of the experts' slots (Ragged): x[e,~r,d] is a buffer, rows:i32[e,~*] counts what is filled
+//
+// cuts: the partition rows, with commas between them: "b, s, n time, v placed wpe=once". A row names the axes that are
+// cut together, joined by +; `~`: the experts' slots; a number: an axis of [...]; -: none. Then follow time, space
+// (both without a word), or placed; "/tokens", an attribute that is divided; and what names an entry that is not as
+// follows. A tensor is split where the axis is the outermost factor of an extent, or the factor after packed_blocks. An
+// operand without the axis is whole, a result without it is the sum of the parts (partial), or accumulated. A cut of
+// slots in time is irregular; in space the counts are partial. Words for entries: whole, once, partial, irregular,
+// cumulative.
+struct Form {
+  std::string_view signature, cuts = {};
 };
 
 // The role of an op in a program. Passes and reports branch on it instead of on op names.
@@ -209,10 +238,15 @@ inline constexpr std::array<std::string_view, 4> tile_attributes{"columns", "pee
 
 struct OpDef {
   std::string_view name;
+  // An op whose tensors have fixed axes is described by a form for each number of operands that differs in them. The
+  // catalogue then gives it required, most, infer, aliases, ragged, and its rows and writes before those that follow.
+  std::vector<Form> forms = {};
+  // What the forms do not say: an error, "expected ...", or another type of a result.
+  Status (*check)(const OpInput&, std::vector<TensorType>& results) = nullptr;
   // Least and greatest number of operands. Operands from `required` on are optional, and present in order.
   int required = 0, most = required;
   // The types of the results; an error, "expected ...", if the operands or attributes do not fit.
-  Result<std::vector<TensorType>> (*infer)(const OpInput&) = nullptr;
+  std::function<Result<std::vector<TensorType>>(const OpInput&)> infer = nullptr;
   void (*gradient)(GradientContext&) = nullptr;  // null: no gradient flows through the op
   Work (*work)(const OpInput&) = nullptr;        // null: no flops, and the bytes of all operands and results
   std::vector<Alias> aliases = {};

@@ -13,25 +13,10 @@
 namespace lancet::ops {
 namespace {
 
-bool is_load(const TensorType& load) {
-  return load.dtype == DType::f32 && load.shape.rank() == 2 && load.shape[0] > 0 && load.shape[0] % 2 == 0;
-}
-
-Inferred infer(const OpInput& in) {
-  const TensorType &probabilities = in.operands[0], &load = in.operands[1];
-  if (probabilities.dtype != DType::f32 || probabilities.shape.rank() != 3) return expected("probabilities f32[B,S,E]");
-  if (!is_load(load) || load.shape[1] != probabilities.shape[2] ||
-      !counts_tokens(in, load.shape[0] / 2, probabilities.shape.rows()))
-    return expected("load f32[2L,E]");
-  return Types{{DType::f32, {2}}};
-}
-
-// aux_loss_dx(load) -> d loss / d probability, f32[L*E], the same for every token of a run:
-// coefficient * E * f_e / total_tokens.
-Inferred infer_dx(const OpInput& in) {
-  const TensorType& load = in.operands[0];
-  if (!is_load(load)) return expected("load f32[2L,E]");
-  return Types{{DType::f32, {load.shape[0] / 2 * load.shape[1]}}};
+Status check_loads(const OpInput& in, Types&) {
+  if (!counts_tokens(in, in.operands[1].shape[0] / 2, in.operands[0].shape.rows()))
+    return expected("load f32[2L,E] of load_tokens");
+  return {};
 }
 
 void gradient(GradientContext& g) {
@@ -60,25 +45,20 @@ Attributes sample_loads(std::int64_t loads, std::int64_t choices = 1) {
 
 const OpDef table[] = {
     {.name = "aux_loss",
-     .required = 2,
-     .infer = infer,
+     // Not in time: it would need the load of all parts before the first one's scores are of use.
+     .forms = {{"probabilities:f32[b,s,e] load:f32[l*2,e] -> loss:f32[2]", "b space, b+l space"}},
+     .check = check_loads,
      .gradient = gradient,
      .work = work,
-     // Not in time: it would need the load of all parts before the first one's scores are of use.
-     .partition = {{{0, none}, {partial}, SplitIn::space}, {{0, 0}, {partial}, SplitIn::space}},
-     .samples = {{{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)}, sample_loads(1)},
-                 {{f32({4, 4, 4}, Fill::positive), f32({8, 4}, Fill::load)}, sample_loads(4)},
-                 {{f32({4, 4, 4}, Fill::positive), f32({8, 4}, Fill::load)}, sample_loads(4, 2)},
-                 {{f32({2, 8, 4}, Fill::positive), f32({2, 4}, Fill::load)}, with_mean_choices(sample_loads(1), 1.5)}},
+     .samples = {of("b=2 s=8 e=4 l=1 probabilities=positive", sample_loads(1)),
+                 of("b=4 s=4 e=4 l=4 probabilities=positive", sample_loads(4)),
+                 of("b=4 s=4 e=4 l=4 probabilities=positive", sample_loads(4, 2)),
+                 of("b=2 s=8 e=4 l=1 probabilities=positive", with_mean_choices(sample_loads(1), 1.5))},
      .is_loss = true},
     {.name = "aux_loss_dx",
-     .required = 1,
-     .infer = infer_dx,
+     .forms = {{"load:f32[l*2,e] -> dscores:f32[l*e]", "l space"}},
      .work = work,
-     .partition = {{{0}, {0}, SplitIn::space}},
-     .samples = {{{f32({2, 4}, Fill::load)}, sample_loads(1)},
-                 {{f32({8, 4}, Fill::load)}, sample_loads(4)},
-                 {{f32({2, 4}, Fill::load)}, sample_loads(1, 3)}}},
+     .samples = {of("l=1 e=4", sample_loads(1)), of("l=4 e=4", sample_loads(4)), of("l=1 e=4", sample_loads(1, 3))}},
 };
 
 }  // namespace

@@ -14,14 +14,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType counts{DType::f32, {in.attributes.integer("experts")}};
-  if (!is_of_tokens(in.operands[0])) return expected("expert i32[T,K]");
-  if (in.attributes.integer("experts") < 1) return expected("at least one expert");
-  if (in.operands.size() > 1 && in.operands[1] != counts) return expected("an accumulator like the result");
-  return Types{counts};
-}
-
 Inferred infer_first(const OpInput& in) {
   const TensorType& expert = in.operands[0];
   if (!is_of_tokens(expert)) return expected("expert i32[T,K]");
@@ -40,14 +32,9 @@ Sample sample_first(std::int64_t tokens, std::int64_t choices, std::int64_t load
 
 const OpDef table[] = {
     {.name = "choice_counts",
-     .required = 1,
-     .most = 2,
-     .infer = infer,
+     .forms = {{"expert:i32[t,k] -> +counts:f32[@experts]", "t space"}},
      .work = work,
-     .aliases = {{0, 1}},
-     .partition = {{{0, accumulated}, {accumulated}, SplitIn::space}},
-     .samples = {{{expert_of(16, 2), f32({4})}, {{"capacity", 8}, {"experts", 4}}},
-                 {{expert_of(24)}, {{"capacity", 8}, {"experts", 7}}}}},
+     .samples = {of("t=16 k=2 @experts=4 +counts", {{"capacity", 8}}), of("t=24 k=1 @experts=7", {{"capacity", 8}})}},
     {.name = "first_choices",
      .required = 1,
      .infer = infer_first,

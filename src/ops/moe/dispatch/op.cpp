@@ -8,24 +8,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &filled = in.operands[3];
-  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
-  if (!is_of_tokens(in.operands[1], x.shape.rows()) || in.operands[2] != in.operands[1])
-    return expected("expert and slot i32[B*S,K]");
-  if (filled.shape.rank() != 2 || !is_filled(filled, filled.shape[0])) return expected("filled i32[E,2]");
-  return Types{{x.dtype, {filled.shape[0], in.attributes.integer("slots"), x.shape[2]}}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType &slots = in.operands[0], &expert = in.operands[1];
-  if (!is_activation(slots.dtype) || slots.shape.rank() != 3) return expected("dslots [E,C,D] of f32 or bf16");
-  if (!is_of_tokens(expert) || in.operands[2] != expert) return expected("expert and slot i32[B*S,K]");
-  const std::int64_t tokens = expert.shape[0], batch = in.attributes.integer("batch");
-  if (batch < 1 || tokens % batch) return expected("tokens that the batch divides");
-  return Types{{slots.dtype, {batch, tokens / batch, slots.shape[2]}}};
-}
-
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   const std::int64_t batch = g.type(forward.operands[0]).shape[0];
@@ -56,36 +38,21 @@ Attributes sample_of_groups(std::int64_t capacity, std::int64_t groups) {
 
 const OpDef table[] = {
     {.name = "dispatch",
-     .required = 4,
-     .infer = infer,
+     .forms = {{"x[b,s,d] expert:i32[b*s,k] slot:i32[b*s,k] filled:i32[e,~2] -> slots[e,~@slots,d]",
+                "b+~ time, b+~ space, d space, e placed"}},
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, 0, 0, irregular}, {irregular}, SplitIn::time},
-                   {{0, 0, 0, partial}, {1}, SplitIn::space, {"slots"}},
-                   {{last, none, none, none}, {last}, SplitIn::space},
-                   {{none, none, none, 0}, {0}, SplitIn::space, {}, true}},
-     .samples = {{{f32({2, 8, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(4, 2)},
-                 {{bf16({4, 4, 17}), expert_of(16), slot_of(16), filled_of(4)}, sample_of(16, 4)},
-                 {{f32({4, 4, 24}), expert_of(16), slot_of(16), filled_of(4)}, sample_of_groups(2, 4)},
-                 {{f32({4, 4, 24}), expert_of(16, 2), slot_of(16, 2), filled_of(4)}, sample_of(6, 4)},
-                 {{bf16({4, 4, 17}), expert_of(16, 3), slot_of(16, 3), filled_of(4)}, sample_of_groups(3, 4)}},
-     .again = Again{},
-     .ragged = Ragged{{}, {0}, 3, 2}},
+     .samples = {of("b=2 s=8 d=24 k=1 e=4", sample_of(4, 2)), of("b=4 s=4 d=17 k=1 e=4 bf16", sample_of(16, 4)),
+                 of("b=4 s=4 d=24 k=1 e=4", sample_of_groups(2, 4)), of("b=4 s=4 d=24 k=2 e=4", sample_of(6, 4)),
+                 of("b=4 s=4 d=17 k=3 e=4 bf16", sample_of_groups(3, 4))},
+     .again = Again{}},
     {.name = "dispatch_dx",
-     .required = 3,
-     .infer = infer_dx,
+     .forms = {{"dslots[e,~c,d] expert:i32[@batch*s,k] slot:i32[@batch*s,k] -> dx[@batch,s,d]",
+                "@batch+~ time, @batch+~ space, d space, - space dslots=partial, e placed"}},
      .work = work_dx,
-     .partition = {{{irregular, 0, 0}, {0}, SplitIn::time, {"batch"}},
-                   {{1, 0, 0}, {0}, SplitIn::space, {"batch"}},
-                   {{last, none, none}, {last}, SplitIn::space},
-                   {{partial, none, none}, {partial}, SplitIn::space},
-                   {{0, none, none}, {partial}, SplitIn::space, {}, true}},
-     .samples = {{{f32({4, 4, 24}), expert_of(16), slot_of(16)}, sample_of(4, 2)},
-                 {{bf16({4, 6, 24}), expert_of(16), slot_of(16)}, sample_of(6, 4)},
-                 {{f32({4, 8, 24}), expert_of(16), slot_of(16)}, sample_of_groups(2, 4)},
-                 {{f32({4, 6, 24}), expert_of(16, 2), slot_of(16, 2)}, sample_of(6, 4)},
-                 {{bf16({4, 12, 17}), expert_of(16, 3), slot_of(16, 3)}, sample_of_groups(3, 4)}},
-     .ragged = Ragged{{0}, {}, -1, 2}},
+     .samples = {of("e=4 c=4 d=24 s=8 k=1", sample_of(4, 2)), of("e=4 c=6 d=24 s=4 k=1 bf16", sample_of(6, 4)),
+                 of("e=4 c=8 d=24 s=4 k=1", sample_of_groups(2, 4)), of("e=4 c=6 d=24 s=4 k=2", sample_of(6, 4)),
+                 of("e=4 c=12 d=17 s=4 k=3 bf16", sample_of_groups(3, 4))}},
 };
 
 }  // namespace

@@ -2,26 +2,20 @@
 // x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from all_to_all_counts). Other rows are neither read nor written.
 // Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear. Attributes columns and
 // part: expert_linear and expert_linear_dx make these columns of the result only (OpDef::column_tiles).
-#include "ops/product_types.h"
+#include "ops/describe.h"
 
 namespace lancet::ops {
 namespace {
 
-// expert_linear_dw(dy, x, rows [, dw accumulator, db accumulator]) -> dw f32[E,N,K], db f32[E,N]
-Inferred infer_dw(const OpInput& in) {
-  const TensorType &dy = in.operands[0], &x = in.operands[1];
-  if (!is_activation(dy.dtype) || dy.shape.rank() != 3) return expected("dy [E,R,N] of f32 or bf16");
-  if (x != TensorType{dy.dtype, with_back(dy.shape, x.shape.back())}) return expected("x [E,R,K] of dy's type");
-  if (!is_rows(in.operands[2], dy.shape[0])) return expected("rows i32[E,W+1]");
-  const TensorType dw{DType::f32, {dy.shape[0], dy.shape[2], x.shape[2]}}, db{DType::f32, {dy.shape[0], dy.shape[2]}};
-  if (in.operands.size() == 4) return expected("both accumulators or none");
-  if (in.operands.size() > 4 && (in.operands[3] != dw || in.operands[4] != db))
-    return expected("accumulators like the results");
-  return Types{dw, db};
+// The result's columns that an instruction makes (OpDef::column_tiles): all, without the attribute.
+Status check_columns(const OpInput& in, Types& results) {
+  if (!in.attributes.has("columns")) return {};
+  const std::int64_t columns = in.attributes.integer("columns"), part = in.attributes.integer("part", 0);
+  Shape& shape = results[0].shape;
+  if (columns < 1 || part < 0 || (part + 1) * columns > shape.back()) return expected("columns within the result");
+  shape.set(-1, columns);
+  return {};
 }
-
-Inferred infer(const OpInput& in) { return columns_of(expert_linear_types(in), in); }
-Inferred infer_dx(const OpInput& in) { return columns_of(expert_linear_dx_types(in), in); }
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
@@ -60,55 +54,33 @@ const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
 
 const OpDef table[] = {
     {.name = "expert_linear",
-     .required = 4,
-     .infer = infer,
+     .forms = {{"x[e,~r,k] w[e,n,k] b:f32[e,n] rows:i32[e,~*] -> y[e,~r,n]",
+                "~ time /tokens, e /tokens, ~ space /tokens, n space, k space b=once"}},
+     .check = check_columns,
      .gradient = gradient,
      .work = work,
      .weights = {1},
-     .partition = {{{irregular, none, none, irregular}, {irregular}, SplitIn::time, {"tokens"}},
-                   {{0, 0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
-                   {{1, none, none, partial}, {1}, SplitIn::space, {"tokens"}},
-                   {{none, 1, 1, none}, {last}, SplitIn::space},
-                   {{last, 2, once, none}, {partial}, SplitIn::space}},
-     .samples = {{{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 32}), bf16({4, 16, 32}), f32({4, 16}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, streamed_route},
-                 {{f32({4, 8, 24}), f32({4, 16, 24}), f32({4, 16}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .samples = {of("e=4 r=8 k=24 n=16", sample_route), of("e=4 r=8 k=32 n=16 bf16", sample_route),
+                 of("e=4 r=8 k=24 n=16", streamed_route), of("e=4 r=8 k=24 n=16", groups_route)},
      .column_tiles = true,
      .kind = Kind::product,
-     .again = Again{},
-     .ragged = Ragged{{0}, {0}, 3}},
+     .again = Again{}},
     {.name = "expert_linear_dx",
-     .required = 3,
-     .infer = infer_dx,
+     .forms = {{"dy[e,~r,n] w[e,n,k] rows:i32[e,~*] -> dx[e,~r,k]",
+                "~ time /tokens, e /tokens, ~ space /tokens, k space, n space"}},
+     .check = check_columns,
      .work = work_dx,
-     .partition = {{{irregular, none, irregular}, {irregular}, SplitIn::time, {"tokens"}},
-                   {{0, 0, 0}, {0}, SplitIn::both, {"tokens"}},
-                   {{1, none, partial}, {1}, SplitIn::space, {"tokens"}},
-                   {{none, 2, none}, {last}, SplitIn::space},
-                   {{last, 1, none}, {partial}, SplitIn::space}},
-     .samples = {{{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{bf16({4, 8, 16}), bf16({4, 16, 32}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{f32({4, 8, 16}), f32({4, 16, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
+     .samples = {of("e=4 r=8 n=16 k=24", sample_route), of("e=4 r=8 n=16 k=32 bf16", sample_route),
+                 of("e=4 r=8 n=16 k=24", groups_route)},
      .column_tiles = true,
-     .kind = Kind::product,
-     .ragged = Ragged{{0}, {0}, 2}},
+     .kind = Kind::product},
     {.name = "expert_linear_dw",
-     .required = 3,
-     .most = 5,
-     .infer = infer_dw,
+     .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db:f32[e,n]",
+                "e /tokens, ~ space /tokens, n space, k space db=whole"}},
      .work = work_dw,
-     .aliases = {{0, 3}, {1, 4}},
-     .partition = {{{0, 0, 0, 0, 0}, {0, 0}, SplitIn::both, {"tokens"}},
-                   {{1, 1, partial, accumulated, accumulated}, {accumulated, accumulated}, SplitIn::space, {"tokens"}},
-                   {{last, none, none, 1, 1}, {1, 1}, SplitIn::space},
-                   {{none, last, none, 2, none}, {2, none}, SplitIn::space}},
-     .samples = {{{f32({4, 8, 16}), f32({4, 8, 24}), i32({4, 2}, Fill::rows), f32({4, 16, 24}), f32({4, 16})},
-                  sample_route},
-                 {{bf16({4, 8, 16}), bf16({4, 8, 32}), i32({4, 2}, Fill::rows)}, sample_route},
-                 {{f32({4, 8, 16}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, groups_route}},
-     .kind = Kind::product,
-     .ragged = Ragged{{0, 1}, {}, 2}},
+     .samples = {of("e=4 r=8 n=16 k=24 +dw +db", sample_route), of("e=4 r=8 n=16 k=32 bf16", sample_route),
+                 of("e=4 r=8 n=16 k=24", groups_route)},
+     .kind = Kind::product},
 };
 
 }  // namespace

@@ -10,27 +10,10 @@
 namespace lancet::ops {
 namespace {
 
-bool has_noise(const OpInput& in) {
+Status check_eps(const OpInput& in, Types&) {
   const double eps = in.attributes.real("eps");
-  return eps >= 0 && eps < 1;
-}
-
-Inferred infer(const OpInput& in) {
-  const TensorType& x = in.operands[0];
-  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
-  if (!is_of_sequences(in.operands[1], x.shape[0])) return expected("sequence i32[B,1]");
-  if (!has_noise(in)) return expected("eps from 0 to below 1");
-  return Types{{DType::f32, x.shape}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType& dy = in.operands[0];
-  if (dy.dtype != DType::f32 || dy.shape.rank() != 3) return expected("dy f32[B,S,D]");
-  if (!is_of_sequences(in.operands[1], dy.shape[0])) return expected("sequence i32[B,1]");
-  if (!has_noise(in)) return expected("eps from 0 to below 1");
-  const auto dtype = parse_dtype(in.attributes.text("dtype"));
-  if (!dtype || !is_activation(*dtype)) return expected("dtype f32 or bf16");
-  return Types{{*dtype, dy.shape}};
+  if (!(eps >= 0 && eps < 1)) return expected("eps from 0 to below 1");
+  return {};
 }
 
 void gradient(GradientContext& g) {
@@ -51,32 +34,25 @@ Work work_dx(const OpInput& in) {
   return {25 * elements, elements * (sizeof(float) + size_of(*parse_dtype(in.attributes.text("dtype"))))};
 }
 
-Sample sample_of(SampleOperand x) {
-  const std::int64_t batch = x.type.shape[0];
-  return {{x, i32({batch, 1}, Fill::tokens)}, {{"eps", 0.25}, {"seed", 1234567890123}, {"vocabulary", 1000}}};
-}
-Sample sample_dx(SampleOperand dy, std::string dtype) {
-  Sample sample = sample_of(dy);
-  sample.attributes.set("dtype", dtype);
-  return sample;
+const Attributes noise{{"eps", 0.25}, {"seed", 1234567890123}, {"vocabulary", 1000}};
+Attributes noise_dx(std::string dtype) {
+  return {{"eps", 0.25}, {"seed", 1234567890123}, {"vocabulary", 1000}, {"dtype", dtype}};
 }
 
 const OpDef table[] = {
     {.name = "jitter",
-     .required = 2,
-     .infer = infer,
+     .forms = {{"x[b,s,d] sequence:i32[b,1] -> y:f32[b,s,d]", "b"}},
+     .check = check_eps,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, 0}, {0}}},
-     .samples = {sample_of(f32({2, 4, 40})), sample_of(f32({4, 3, 21})), sample_of(bf16({2, 5, 17})),
-                 sample_of(bf16({3, 4, 64}))}},
+     .samples = {of("b=2 s=4 d=40", noise), of("b=4 s=3 d=21", noise), of("b=2 s=5 d=17 bf16", noise),
+                 of("b=3 s=4 d=64 bf16", noise)}},
     {.name = "jitter_dx",
-     .required = 2,
-     .infer = infer_dx,
+     .forms = {{"dy:f32[b,s,d] sequence:i32[b,1] -> dx:@dtype[b,s,d]", "b"}},
+     .check = check_eps,
      .work = work_dx,
-     .partition = {{{0, 0}, {0}}},
-     .samples = {sample_dx(f32({2, 4, 40}), "f32"), sample_dx(f32({2, 5, 17}), "bf16"),
-                 sample_dx(f32({3, 4, 64}), "bf16")}},
+     .samples = {of("b=2 s=4 d=40", noise_dx("f32")), of("b=2 s=5 d=17", noise_dx("bf16")),
+                 of("b=3 s=4 d=64", noise_dx("bf16"))}},
 };
 
 }  // namespace

@@ -7,31 +7,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType &x = in.operands[0], &w = in.operands[1];
-  if (!is_activation(x.dtype) || x.shape.rank() != 3) return expected("x [B,S,D] of f32 or bf16");
-  if (w.dtype != DType::f32 || w.shape.rank() != 2 || w.shape[1] != x.shape[2]) return expected("w f32[E,D]");
-  return Types{{DType::f32, with_back(x.shape, w.shape[0])}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType &dlogits = in.operands[0], &w = in.operands[1];
-  if (dlogits.dtype != DType::f32 || dlogits.shape.rank() != 3) return expected("dlogits f32[B,S,E]");
-  if (w.dtype != DType::f32 || w.shape.rank() != 2 || w.shape[0] != dlogits.shape[2]) return expected("w f32[E,D]");
-  const auto dtype = parse_dtype(in.attributes.text("dtype"));
-  if (!dtype || !is_activation(*dtype)) return expected("dtype f32 or bf16");
-  return Types{{*dtype, with_back(dlogits.shape, w.shape[1])}};
-}
-
-Inferred infer_dw(const OpInput& in) {
-  const TensorType &dlogits = in.operands[0], &x = in.operands[1];
-  if (dlogits.dtype != DType::f32 || dlogits.shape.rank() != 3) return expected("dlogits f32[B,S,E]");
-  if (!is_activation(x.dtype) || x.shape != with_back(dlogits.shape, x.shape.back())) return expected("x [B,S,D]");
-  const TensorType dw{DType::f32, {dlogits.shape[2], x.shape[2]}};
-  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("an accumulator like the result");
-  return Types{dw};
-}
-
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   const TensorId dlogits = g.result_gradient(0);
@@ -53,32 +28,22 @@ Work work_dx(const OpInput& in) {
 
 const OpDef table[] = {
     {.name = "router",
-     .required = 2,
-     .infer = infer,
+     .forms = {{"x[b,s,d] w:f32[e,d] -> logits:f32[b,s,e]", "b, s"}},
      .gradient = gradient,
      .work = work,
      .weights = {1},
-     .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
-     .samples = {{{f32({2, 4, 24}), f32({4, 24})}, {}}, {{bf16({2, 6, 33}), f32({3, 33})}, {}}},
+     .samples = {of("b=2 s=4 d=24 e=4"), of("b=2 s=6 d=33 e=3 bf16")},
      .is_router = true,
      .kind = Kind::product},
     {.name = "router_dx",
-     .required = 2,
-     .infer = infer_dx,
+     .forms = {{"dlogits:f32[b,s,e] w:f32[e,d] -> dx:@dtype[b,s,d]", "b, s"}},
      .work = work_dx,
-     .partition = {{{0, none}, {0}}, {{1, none}, {1}}},
-     .samples = {{{f32({2, 4, 5}), f32({5, 24})}, {{"dtype", "f32"}}},
-                 {{f32({2, 4, 5}), f32({5, 24})}, {{"dtype", "bf16"}}}},
+     .samples = {of("b=2 s=4 e=5 d=24", {{"dtype", "f32"}}), of("b=2 s=4 e=5 d=24", {{"dtype", "bf16"}})},
      .kind = Kind::product},
     {.name = "router_dw",
-     .required = 2,
-     .most = 3,
-     .infer = infer_dw,
+     .forms = {{"dlogits:f32[b,s,e] x[b,s,d] -> +dw:f32[e,d]", "b space, s space"}},
      .work = work,
-     .aliases = {{0, 2}},
-     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space},
-                   {{1, 1, accumulated}, {accumulated}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 5}), f32({2, 4, 24}), f32({5, 24})}, {}}, {{f32({2, 4, 5}), bf16({2, 4, 24})}, {}}},
+     .samples = {of("b=2 s=4 e=5 d=24 +dw"), of("b=2 s=4 e=5 d=24 bf16")},
      .kind = Kind::product},
 };
 

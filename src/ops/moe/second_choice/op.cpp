@@ -12,15 +12,9 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer_skip(const OpInput& in) {
-  const TensorType &expert = in.operands[0], &sequence = in.operands[2];
-  if (!is_of_tokens(expert) || expert.shape[1] != 2) return expected("expert i32[T,2]");
-  if (in.operands[1] != TensorType{DType::f32, expert.shape}) return expected("weight f32[T,2]");
-  if (sequence.shape.rank() != 2 || !is_of_sequences(sequence, sequence.shape[0]) ||
-      expert.shape[0] % sequence.shape[0] != 0)
-    return expected("sequence i32[B,1], where B divides T");
+Status check_keep(const OpInput& in, Types&) {
   if (const std::int64_t keep = in.attributes.integer("keep"); keep != 0 && keep != 1) return expected("keep=0 or 1");
-  return Types{expert};
+  return {};
 }
 
 // About 50 integer operations draw a number.
@@ -28,19 +22,16 @@ Work work_skip(const OpInput& in) {
   return {50 * double(in.operands[0].shape[0]), 2 * double(ir::bytes(in.operands[0])) + bytes_of(in) / 2};
 }
 
-Sample sample_skip(std::int64_t tokens, std::int64_t batch, std::int64_t keep) {
-  const Attributes attributes{
-      {"seed", 1234567890123}, {"keep", keep}, {"experts", 4}, {"capacity", tokens}, {"vocabulary", 1000}};
-  return {{expert_of(tokens, 2), weight_of(tokens, 2), i32({batch, 1}, Fill::tokens)}, attributes};
+Attributes draws(std::int64_t tokens, std::int64_t keep) {
+  return {{"seed", 1234567890123}, {"keep", keep}, {"experts", 4}, {"capacity", tokens}, {"vocabulary", 1000}};
 }
 
 const OpDef table[] = {
     {.name = "skip_second",
-     .required = 3,
-     .infer = infer_skip,
+     .forms = {{"expert:i32[b*s,2] weight:f32[b*s,2] sequence:i32[b,1] -> drawn:i32[b*s,2]", "b"}},
+     .check = check_keep,
      .work = work_skip,
-     .partition = {{{0, 0, 0}, {0}}},
-     .samples = {sample_skip(16, 2, 0), sample_skip(16, 4, 1), sample_skip(60, 3, 1)}},
+     .samples = {of("b=2 s=8", draws(16, 0)), of("b=4 s=4", draws(16, 1)), of("b=3 s=20", draws(60, 1))}},
 };
 
 }  // namespace

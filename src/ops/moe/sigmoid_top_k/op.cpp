@@ -15,18 +15,15 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const std::int64_t choices = in.attributes.integer("k");
-  auto results = infer_choice(in, choices);
-  if (!results.ok()) return results;
+Status check_groups(const OpInput& in, Types& results) {
+  LANCET_TRY(check_choice(in, results));
   const std::int64_t experts = in.operands[0].shape[2], groups = in.attributes.integer("expert_groups", 1);
   const std::int64_t open = in.attributes.integer("top_groups", groups);
   if (groups < 1 || groups > routing::most_expert_groups || experts % groups != 0)
     return expected("expert_groups that divide the experts, at most 64");
-  if (open < 1 || open > groups || choices > open * (experts / groups))
+  if (open < 1 || open > groups || in.attributes.integer("k") > open * (experts / groups))
     return expected("top_groups that have k experts, at most all groups");
-  if (in.operands.size() > 1 && !is_vector(in.operands[1], experts)) return expected("bias f32[E]");
-  return results;
+  return {};
 }
 
 // sigmoid_top_k_dx(dweight, expert, logits [, dscores]) {[normalize] [, scale] [, load_tokens]}: see infer_choice_dx.
@@ -54,30 +51,25 @@ Attributes scaled(Attributes attributes) {
 
 const OpDef table[] = {
     {.name = "sigmoid_top_k",
-     .required = 1,
-     .most = 2,
-     .infer = infer,
+     .forms = {{"logits:f32[b,s,e] bias?:f32[e] -> expert:i32[b*s,@k] weight:f32[b*s,@k] scores:f32[b,s,e]", "b"}},
+     .check = check_groups,
      .gradient = gradient,
      .work = work,
      .counted = {1},
-     .partition = {{{0, none}, {0, 0, 0}}},
-     .samples = {{{f32({2, 8, 4})}, {{"k", 1}}},
-                 {{f32({4, 3, 5}), f32({5})}, {{"k", 2}}},
-                 {{f32({2, 8, 4})}, scaled({{"k", 2}, {"normalize", 1}})},
-                 {{f32({4, 3, 12}), f32({12})},
-                  scaled({{"k", 3}, {"normalize", 1}, {"expert_groups", 4}, {"top_groups", 2}})},
-                 {{f32({4, 2, 6})}, {{"k", 3}, {"expert_groups", 6}, {"top_groups", 4}}}},
+     .samples = {of("b=2 s=8 e=4 @k=1"), of("b=4 s=3 e=5 @k=2 +bias"),
+                 of("b=2 s=8 e=4 @k=2", scaled({{"normalize", 1}})),
+                 of("b=4 s=3 e=12 @k=3 +bias", scaled({{"normalize", 1}, {"expert_groups", 4}, {"top_groups", 2}})),
+                 of("b=4 s=2 e=6 @k=3", {{"expert_groups", 6}, {"top_groups", 4}})},
      .kind = Kind::choice},
     {.name = "sigmoid_top_k_dx",
-     .required = 3,
-     .most = 4,
-     .infer = infer_choice_dx,
+     .forms = {{"dweight:f32[b*s,k] expert:i32[b*s,k] logits:f32[b,s,e] dscores?:f32[l*e] -> dlogits:f32[b,s,e]",
+                "b, b+l space"}},
+     .check = check_choice_dx,
      .work = work_of_choice_dx,
-     .partition = {{{0, 0, 0, none}, {0}}, {{0, 0, 0, 0}, {0}, SplitIn::space}},
-     .samples = {{{f32({16, 1}), expert_of(16), f32({2, 8, 4}), f32({4})}, sample_of_choice_dx()},
-                 {{f32({16, 2}), expert_of(16, 2), f32({4, 4, 4}), f32({16})}, scaled(sample_of_choice_dx(4))},
-                 {{f32({16, 3}), expert_of(16, 3), f32({4, 4, 4}), f32({16})}, scaled(sample_of_choice_dx(4, true))},
-                 {{f32({16, 2}), expert_of(16, 2), f32({4, 4, 4})}, sample_of_choice_dx(0, true)}}},
+     .samples = {of("b=2 s=8 e=4 k=1 l=1 +dscores", sample_of_choice_dx()),
+                 of("b=4 s=4 e=4 k=2 l=4 +dscores", scaled(sample_of_choice_dx(4))),
+                 of("b=4 s=4 e=4 k=3 l=4 +dscores", scaled(sample_of_choice_dx(4, true))),
+                 of("b=4 s=4 e=4 k=2", sample_of_choice_dx(0, true))}},
 };
 
 }  // namespace

@@ -14,14 +14,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) { return infer_choice(in, in.attributes.integer("k")); }
-
-Inferred infer_every(const OpInput& in) {
-  const Shape& logits = in.operands[0].shape;
-  if (logits.rank() != 3) return expected("logits f32[B,S,E]");
-  return infer_choice(in, logits[2]);
-}
-
 // top_k_dx(dweight, expert, scores [, dscores]) {[normalize] [, load_tokens]}: see infer_choice_dx.
 void gradient(GradientContext& g) { emit_choice_dx(g, "top_k_dx", g.instruction().results[2], {}); }
 
@@ -38,36 +30,29 @@ Work work_every(const OpInput& in) {
 
 const OpDef table[] = {
     {.name = "top_k",
-     .required = 1,
-     .infer = infer,
+     .forms = {{"logits:f32[b,s,e] -> expert:i32[b*s,@k] weight:f32[b*s,@k] scores:f32[b,s,e]", "b"}},
+     .check = check_choice,
      .gradient = gradient,
      .work = work,
-     .partition = {{{0}, {0, 0, 0}}},
-     .samples = {{{f32({2, 8, 4})}, {{"k", 1}}},
-                 {{f32({4, 3, 5})}, {{"k", 1}}},
-                 {{f32({2, 8, 4})}, {{"k", 2}}},
-                 {{f32({4, 3, 5})}, {{"k", 3}, {"normalize", 1}}},
-                 {{f32({2, 1, 3})}, {{"k", 3}, {"normalize", 1}}}},
+     .samples = {of("b=2 s=8 e=4 @k=1"), of("b=4 s=3 e=5 @k=1"), of("b=2 s=8 e=4 @k=2"),
+                 of("b=4 s=3 e=5 @k=3", {{"normalize", 1}}), of("b=2 s=1 e=3 @k=3", {{"normalize", 1}})},
      .kind = Kind::choice},
     {.name = "every_expert",
-     .required = 1,
-     .infer = infer_every,
+     .forms = {{"logits:f32[b,s,e] -> expert:i32[b*s,e] weight:f32[b*s,e] scores:f32[b,s,e]", "b"}},
+     .check = check_choice,
      .gradient = gradient,
      .work = work_every,
-     .partition = {{{0}, {0, 0, 0}}},
-     .samples = {{{f32({2, 8, 4})}, {}}, {{f32({4, 3, 5})}, {}}},
+     .samples = {of("b=2 s=8 e=4"), of("b=4 s=3 e=5")},
      .kind = Kind::choice},
     {.name = "top_k_dx",
-     .required = 3,
-     .most = 4,
-     .infer = infer_choice_dx,
+     .forms = {{"dweight:f32[b*s,k] expert:i32[b*s,k] scores:f32[b,s,e] dscores?:f32[l*e] -> dlogits:f32[b,s,e]",
+                "b, b+l space"}},
+     .check = check_choice_dx,
      .work = work_of_choice_dx,
-     .partition = {{{0, 0, 0, none}, {0}}, {{0, 0, 0, 0}, {0}, SplitIn::space}},
-     .samples = {{{f32({16, 1}), expert_of(16), f32({2, 8, 4}, Fill::positive), f32({4})}, sample_of_choice_dx()},
-                 {{f32({16, 1}), expert_of(16), f32({4, 4, 4}, Fill::positive), f32({16})}, sample_of_choice_dx(4)},
-                 {{f32({16, 2}), expert_of(16, 2), f32({4, 4, 4}, Fill::positive), f32({4})}, sample_of_choice_dx()},
-                 {{f32({16, 3}), expert_of(16, 3), f32({4, 4, 4}, Fill::positive), f32({16})},
-                  sample_of_choice_dx(4, true)}}},
+     .samples = {of("b=2 s=8 e=4 k=1 l=1 scores=positive +dscores", sample_of_choice_dx()),
+                 of("b=4 s=4 e=4 k=1 l=4 scores=positive +dscores", sample_of_choice_dx(4)),
+                 of("b=4 s=4 e=4 k=2 l=1 scores=positive +dscores", sample_of_choice_dx()),
+                 of("b=4 s=4 e=4 k=3 l=4 scores=positive +dscores", sample_of_choice_dx(4, true))}},
 };
 
 }  // namespace

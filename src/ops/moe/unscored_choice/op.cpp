@@ -11,22 +11,10 @@
 namespace lancet::ops {
 namespace {
 
-Types of_one_expert(std::int64_t tokens) { return {{DType::i32, {tokens, 1}}, {DType::f32, {tokens, 1}}}; }
-
-Inferred infer_hash(const OpInput& in) {
-  const TensorType& tokens = in.operands[0];
-  if (tokens.dtype != DType::i32 || tokens.shape.rank() != 2) return expected("tokens i32[B,S]");
+Status check_experts(const OpInput& in, Types&) {
+  if (in.attributes.integer("positions", 1) > std::int64_t{1} << 24) return expected("1 to 2^24 positions");
   if (in.attributes.integer("experts") < 1) return expected("at least one expert");
-  return of_one_expert(tokens.shape.elements());
-}
-
-Inferred infer_random(const OpInput& in) {
-  const TensorType& sequence = in.operands[0];
-  if (sequence.shape.rank() != 2 || !is_of_sequences(sequence, sequence.shape[0])) return expected("sequence i32[B,1]");
-  const std::int64_t positions = in.attributes.integer("positions");
-  if (positions < 1 || positions > std::int64_t{1} << 24) return expected("1 to 2^24 positions");
-  if (in.attributes.integer("experts") < 1) return expected("at least one expert");
-  return of_one_expert(sequence.shape[0] * positions);
+  return {};
 }
 
 // About 50 integer operations draw a number. A random choice draws 8 for each of the up to 4 times, 2 on average, that
@@ -40,28 +28,22 @@ Work work_random(const OpInput& in) {
   return {50 * 17 * tokens, 8 * tokens};
 }
 
-Sample sample_hash(std::int64_t batch, std::int64_t positions, std::int64_t experts) {
-  return {{i32({batch, positions}, Fill::tokens)}, {{"experts", experts}, {"seed", 42}, {"vocabulary", 500}}};
-}
-Sample sample_random(std::int64_t batch, std::int64_t positions, std::int64_t experts) {
-  return {{i32({batch, 1}, Fill::tokens)},
-          {{"experts", experts}, {"positions", positions}, {"seed", 1234567890123}, {"vocabulary", 500}}};
-}
+Attributes hashed(std::int64_t experts) { return {{"experts", experts}, {"seed", 42}, {"vocabulary", 500}}; }
+Attributes dealt(std::int64_t experts) { return {{"experts", experts}, {"seed", 1234567890123}, {"vocabulary", 500}}; }
 
 const OpDef table[] = {
     {.name = "hash_choice",
-     .required = 1,
-     .infer = infer_hash,
+     .forms = {{"tokens:i32[b,s] -> expert:i32[b*s,1] weight:f32[b*s,1]", "b"}},
+     .check = check_experts,
      .work = work_hash,
-     .partition = {{{0}, {0, 0}}},
-     .samples = {sample_hash(2, 8, 4), sample_hash(3, 5, 7), sample_hash(4, 16, 1)},
+     .samples = {of("b=2 s=8", hashed(4)), of("b=3 s=5", hashed(7)), of("b=4 s=16", hashed(1))},
      .kind = Kind::choice},
     {.name = "random_choice",
-     .required = 1,
-     .infer = infer_random,
+     .forms = {{"sequence:i32[b,1] -> expert:i32[b*@positions,1] weight:f32[b*@positions,1]", "b"}},
+     .check = check_experts,
      .work = work_random,
-     .partition = {{{0}, {0, 0}}},
-     .samples = {sample_random(2, 8, 4), sample_random(3, 5, 7), sample_random(4, 16, 3), sample_random(2, 300, 8)},
+     .samples = {of("b=2 @positions=8", dealt(4)), of("b=3 @positions=5", dealt(7)), of("b=4 @positions=16", dealt(3)),
+                 of("b=2 @positions=300", dealt(8))},
      .kind = Kind::choice},
 };
 

@@ -9,20 +9,9 @@
 namespace lancet::ops {
 namespace {
 
-Status check(const OpInput& in) {
-  const TensorType& logits = in.operands[0];
-  if (logits.dtype != DType::f32 || logits.shape.rank() != 3) return expected("logits f32[B,S,E]");
+Status check(const OpInput& in, Types&) {
   if (in.attributes.integer("total_tokens") < 1) return expected("at least one token");
   return {};
-}
-
-Inferred infer(const OpInput& in) {
-  LANCET_TRY(check(in));
-  return Types{{DType::f32, {1}}};
-}
-Inferred infer_dx(const OpInput& in) {
-  LANCET_TRY(check(in));
-  return Types{in.operands[0]};
 }
 
 void gradient(GradientContext& g) {
@@ -38,20 +27,18 @@ const Attributes sample_attributes{{"total_tokens", 24}, {"coefficient", 0.5}};
 
 const OpDef table[] = {
     {.name = "z_loss",
-     .required = 1,
-     .infer = infer,
+     // Not in time: no policy may add up a loss in another order.
+     .forms = {{"logits:f32[b,s,e] -> loss:f32[1]", "b space"}},
+     .check = check,
      .gradient = gradient,
      .work = work,
-     // Not in time: no policy may add up a loss in another order.
-     .partition = {{{0}, {partial}, SplitIn::space}},
-     .samples = {{{f32({2, 8, 4})}, sample_attributes}, {{f32({4, 3, 35})}, sample_attributes}},
+     .samples = {of("b=2 s=8 e=4", sample_attributes), of("b=4 s=3 e=35", sample_attributes)},
      .is_loss = true},
     {.name = "z_loss_dx",
-     .required = 1,
-     .infer = infer_dx,
+     .forms = {{"logits:f32[b,s,e] -> dlogits:f32[b,s,e]", "b"}},
+     .check = check,
      .work = work_dx,
-     .partition = {{{0}, {0}}},
-     .samples = {{{f32({2, 8, 4})}, sample_attributes}, {{f32({4, 3, 35})}, sample_attributes}}},
+     .samples = {of("b=2 s=8 e=4", sample_attributes), of("b=4 s=3 e=35", sample_attributes)}},
 };
 
 }  // namespace

@@ -5,12 +5,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  if (!is_activation(in.operands[0].dtype) || in.operands[0] != in.operands[1])
-    return expected("two tensors of one type");
-  return Types{in.operands[0]};
-}
-
 void gradient(GradientContext& g) {
   for (int operand : {0, 1})
     if (g.needs_gradient(operand)) g.add(operand, g.result_gradient(0));
@@ -20,23 +14,15 @@ Work work(const OpInput& in) { return work_per_element(in, 1, 3); }
 
 const OpDef table[] = {
     {.name = "add",
-     .required = 2,
-     .infer = infer,
+     .forms = {{"a[...] b[...] -> y[...]", "0, 1, 2"}},
      .gradient = gradient,
      .work = work,
-     .partition = {{{0, 0}, {0}}, {{1, 1}, {1}}, {{2, 2}, {2}}},
-     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}}, {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}}}},
+     .samples = {of("...=2,4,37"), of("...=2,4,32 bf16")}},
     {.name = "add_to",
-     .required = 2,
-     .infer = infer,
+     .forms = {{"a[...] b[...] -> y@a[...]", "0, 1 space, 2 space, - space a=partial b=partial"}},
      .gradient = gradient,
      .work = work,
-     .aliases = {{0, 0}},
-     .partition = {{{0, 0}, {0}},
-                   {{1, 1}, {1}, SplitIn::space},
-                   {{2, 2}, {2}, SplitIn::space},
-                   {{partial, partial}, {partial}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}}, {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}}}},
+     .samples = {of("...=2,4,37"), of("...=2,4,32 bf16")}},
 };
 
 }  // namespace

@@ -7,22 +7,6 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType& qkv = in.operands[0];
-  const std::int64_t heads = in.attributes.integer("heads");
-  if (!is_activation(qkv.dtype) || qkv.shape.rank() != 3 || heads < 1 || qkv.shape[2] % (3 * heads))
-    return expected("qkv [B,S,3*heads*head size] of f32 or bf16");
-  return Types{{qkv.dtype, with_back(qkv.shape, qkv.shape[2] / 3)}, {DType::f32, {qkv.shape[0], heads, qkv.shape[1]}}};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  LANCET_ASSIGN(const Types forward, infer({in.operands.subspan(1, 1), in.attributes}));
-  if (in.operands[0] != forward[0] || in.operands[2] != forward[0])
-    return expected("dout and out as attention makes them");
-  if (in.operands[3] != forward[1]) return expected("lse f32[B,heads,S]");
-  return Types{in.operands[1]};
-}
-
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   g.add(0, g.emit("attention_dx", {g.result_gradient(0), forward.operands[0], forward.results[0], forward.results[1]},
@@ -38,22 +22,17 @@ Work work_dx(const OpInput& in) {  // five products: scores again, dv, dp, dq, d
 
 const OpDef table[] = {
     {.name = "attention",
-     .required = 1,
-     .infer = infer,
+     .forms = {{"qkv[b,s,3*@heads*c] -> out[b,s,@heads*c] lse:f32[b,@heads,s]", "b, @heads space"}},
      .gradient = gradient,
      .work = work,
-     .partition = {{{0}, {0, 0}}, {{packed}, {last, 1}, SplitIn::space, {"heads"}}},
-     .samples = {{{f32({2, 9, 48})}, {{"heads", 2}}},
-                 {{f32({2, 1, 15})}, {{"heads", 1}}},
-                 {{bf16({2, 16, 96})}, {{"heads", 2}}}},
+     .samples = {of("b=2 s=9 @heads=2 c=8"), of("b=2 s=1 @heads=1 c=5"), of("b=2 s=16 @heads=2 c=16 bf16")},
      .kind = Kind::attention,
      .again = Again{}},
     {.name = "attention_dx",
-     .required = 4,
-     .infer = infer_dx,
+     .forms = {{"dout[b,s,@heads*c] qkv[b,s,3*@heads*c] out[b,s,@heads*c] lse:f32[b,@heads,s] -> dqkv[b,s,3*@heads*c]",
+                "b, @heads space"}},
      .work = work_dx,
-     .partition = {{{0, 0, 0, 0}, {0}}, {{last, packed, last, 1}, {packed}, SplitIn::space, {"heads"}}},
-     .samples = {{{f32({2, 9, 16}), f32({2, 9, 48}), f32({2, 9, 16}), f32({2, 2, 9}, Fill::positive)}, {{"heads", 2}}}},
+     .samples = {of("b=2 s=9 @heads=2 c=8 lse=positive")},
      .kind = Kind::attention},
 };
 

@@ -9,13 +9,9 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType &tokens = in.operands[0], &wte = in.operands[1], &wpe = in.operands[2];
-  if (tokens.dtype != DType::i32 || tokens.shape.rank() != 2) return expected("tokens i32[B,S]");
-  if (!is_activation(wte.dtype) || wte.shape.rank() != 2) return expected("wte [V,D] of f32 or bf16");
-  if (wpe.dtype != wte.dtype || wpe.shape.rank() != 2 || wpe.shape[1] != wte.shape[1] || wpe.shape[0] < tokens.shape[1])
-    return expected("wpe [P,D] like wte, with P at least S");
-  return Types{{wte.dtype, {tokens.shape[0], tokens.shape[1], wte.shape[1]}}};
+Status check_positions(const OpInput& in, Types&) {
+  if (in.operands[2].shape[0] < in.operands[0].shape[1]) return expected("wpe[p,d] with p at least s");
+  return {};
 }
 
 void gradient(GradientContext& g) {
@@ -33,23 +29,6 @@ Work work(const OpInput& in) {
   return {elements, 3 * elements * size_of(in.operands[1].dtype)};
 }
 
-Inferred infer_embedding_dw(const OpInput& in) {
-  const TensorType &dx = in.operands[0], &tokens = in.operands[1];
-  if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
-  if (tokens != TensorType{DType::i32, {dx.shape[0], dx.shape[1]}}) return expected("tokens i32[B,S]");
-  const TensorType dw{DType::f32, {in.attributes.integer("vocabulary"), dx.shape[2]}};
-  if (in.operands.size() > 2 && in.operands[2] != dw) return expected("an accumulator like the result");
-  return Types{dw};
-}
-
-Inferred infer_position_dw(const OpInput& in) {
-  const TensorType& dx = in.operands[0];
-  if (dx.shape.rank() != 3 || !is_activation(dx.dtype)) return expected("dx [B,S,D]");
-  const TensorType dw{DType::f32, {in.attributes.integer("positions"), dx.shape[2]}};
-  if (in.operands.size() > 1 && in.operands[1] != dw) return expected("an accumulator like the result");
-  return Types{dw};
-}
-
 Work work_dw(const OpInput& in) {
   const double elements = double(in.operands[0].shape.elements());
   return {elements, elements * (size_of(in.operands[0].dtype) + 8)};
@@ -57,37 +36,22 @@ Work work_dw(const OpInput& in) {
 
 const OpDef table[] = {
     {.name = "embedding",
-     .required = 3,
-     .infer = infer,
+     .forms = {{"tokens:i32[b,s] wte[v,d] wpe[p,d] -> x[b,s,d]", "b, d space, v placed wpe=once"}},
+     .check = check_positions,
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
-     .partition = {{{0, none, none}, {0}},
-                   {{none, 1, 1}, {last}, SplitIn::space},
-                   {{none, 0, once}, {partial}, SplitIn::space, {}, true}},
-     .samples = {{{i32({2, 5}, Fill::tokens), f32({11, 24}), f32({7, 24})}, {{"vocabulary", 11}}},
-                 {{i32({3, 5}, Fill::tokens), f32({12, 20}), f32({5, 20})}, {{"vocabulary", 12}}},
-                 {{i32({4, 3}, Fill::tokens), bf16({5, 17}), bf16({3, 17})}, {{"vocabulary", 5}}}}},
+     .samples = {of("b=2 s=5 v=11 p=7 d=24", {{"vocabulary", 11}}), of("b=3 s=5 v=12 p=5 d=20", {{"vocabulary", 12}}),
+                 of("b=4 s=3 v=5 p=3 d=17 bf16", {{"vocabulary", 5}})}},
     {.name = "embedding_dw",
-     .required = 2,
-     .most = 3,
-     .infer = infer_embedding_dw,
+     .forms = {{"dx[b,s,d] tokens:i32[b,s] -> +dw:f32[@vocabulary,d]", "b space, d space, @vocabulary placed"}},
      .work = work_dw,
-     .aliases = {{0, 2}},
-     .partition = {{{0, 0, accumulated}, {accumulated}, SplitIn::space},
-                   {{last, none, 1}, {1}, SplitIn::space},
-                   {{none, none, 0}, {0}, SplitIn::space, {"vocabulary"}, true}},
-     .samples = {{{f32({2, 5, 24}), i32({2, 5}, Fill::tokens), f32({11, 24})}, {{"vocabulary", 11}}},
-                 {{f32({3, 9, 20}), i32({3, 9}, Fill::tokens), f32({12, 20})}, {{"vocabulary", 12}}},
-                 {{bf16({2, 9, 16}), i32({2, 9}, Fill::tokens)}, {{"vocabulary", 3}}}}},
+     .samples = {of("b=2 s=5 d=24 @vocabulary=11 +dw"), of("b=3 s=9 d=20 @vocabulary=12 +dw"),
+                 of("b=2 s=9 d=16 @vocabulary=3 bf16")}},
     {.name = "position_dw",
-     .required = 1,
-     .most = 2,
-     .infer = infer_position_dw,
+     .forms = {{"dx[b,s,d] -> +dw:f32[@positions,d]", "b space, d space"}},
      .work = work_dw,
-     .aliases = {{0, 1}},
-     .partition = {{{0, accumulated}, {accumulated}, SplitIn::space}, {{last, 1}, {1}, SplitIn::space}},
-     .samples = {{{f32({3, 5, 24}), f32({7, 24})}, {{"positions", 7}}}, {{bf16({2, 4, 8})}, {{"positions", 4}}}}},
+     .samples = {of("b=3 s=5 d=24 @positions=7 +dw"), of("b=2 s=4 d=8 @positions=4 bf16")}},
 };
 
 }  // namespace

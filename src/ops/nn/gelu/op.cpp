@@ -6,24 +6,6 @@
 namespace lancet::ops {
 namespace {
 
-bool fits_rows(const TensorType& x, const TensorType& rows) {
-  return rows.dtype == DType::i32 && rows.shape.rank() == 2 && x.shape.rank() == 3 && rows.shape[0] == x.shape[0];
-}
-
-Inferred infer(const OpInput& in) {
-  const TensorType& x = in.operands[0];
-  if (!is_activation(x.dtype)) return expected("x of f32 or bf16");
-  if (in.operands.size() > 1 && !fits_rows(x, in.operands[1])) return expected("rows i32[E,W+1] for x [E,R,F]");
-  return Types{x};
-}
-
-Inferred infer_dx(const OpInput& in) {
-  const TensorType& dy = in.operands[0];
-  if (!is_activation(dy.dtype) || in.operands[1] != dy) return expected("dy and x of one type");
-  if (in.operands.size() > 2 && !fits_rows(dy, in.operands[2])) return expected("rows i32[E,W+1] for x [E,R,F]");
-  return Types{dy};
-}
-
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   std::vector<TensorId> operands{g.result_gradient(0), forward.operands[0]};
@@ -45,46 +27,25 @@ Work work_dx(const OpInput& in) {
   return {24 * elements, 3 * elements * size_of(in.operands[0].dtype)};
 }
 
+const Attributes route{{"capacity", 8}, {"tokens", 16}},
+    route_of_groups{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
+
 const OpDef table[] = {
     {.name = "gelu",
-     .required = 1,
-     .most = 2,
-     .infer = infer,
+     .forms = {{"x[...] -> y[...]", "0, 1, 2"},
+               {"x[e,~r,f] rows:i32[e,~*] -> y[e,~r,f]", "~ time /tokens, e space /tokens, ~ space /tokens, f space"}},
      .gradient = gradient,
      .work = work,
-     .partition = {{{0}, {0}},
-                   {{1}, {1}},
-                   {{2}, {2}},
-                   {{irregular, irregular}, {irregular}, SplitIn::time, {"tokens"}},
-                   {{0, 0}, {0}, SplitIn::space, {"tokens"}},
-                   {{1, partial}, {1}, SplitIn::space, {"tokens"}},
-                   {{last, none}, {last}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 37})}, {}},
-                 {{bf16({2, 4, 32})}, {}},
-                 {{f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
-                 {{bf16({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
-                 {{f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 2}, {"groups", 4}, {"tokens", 16}}}},
-     .again = Again{},
-     .ragged = Ragged{{0}, {0}, 1}},
+     .samples = {of("...=2,4,37"), of("...=2,4,32 bf16"), of("e=4 r=8 f=24", route), of("e=4 r=8 f=24 bf16", route),
+                 of("e=4 r=8 f=24", route_of_groups)},
+     .again = Again{}},
     {.name = "gelu_dx",
-     .required = 2,
-     .most = 3,
-     .infer = infer_dx,
+     .forms = {{"dy[...] x[...] -> dx@dy[...]", "0, 1, 2"},
+               {"dy[e,~r,f] x[e,~r,f] rows:i32[e,~*] -> dx@dy[e,~r,f]",
+                "~ time /tokens, e space /tokens, ~ space /tokens, f space"}},
      .work = work_dx,
-     .aliases = {{0, 0}},
-     .partition = {{{0, 0}, {0}},
-                   {{1, 1}, {1}},
-                   {{2, 2}, {2}},
-                   {{irregular, irregular, irregular}, {irregular}, SplitIn::time, {"tokens"}},
-                   {{0, 0, 0}, {0}, SplitIn::space, {"tokens"}},
-                   {{1, 1, partial}, {1}, SplitIn::space, {"tokens"}},
-                   {{last, last, none}, {last}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 37}), f32({2, 4, 37})}, {}},
-                 {{bf16({2, 4, 32}), bf16({2, 4, 32})}, {}},
-                 {{f32({4, 8, 24}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)}, {{"capacity", 8}, {"tokens", 16}}},
-                 {{f32({4, 8, 24}), f32({4, 8, 24}), i32({4, 2}, Fill::rows)},
-                  {{"capacity", 2}, {"groups", 4}, {"tokens", 16}}}},
-     .ragged = Ragged{{0, 1}, {0}, 2}},
+     .samples = {of("...=2,4,37"), of("...=2,4,32 bf16"), of("e=4 r=8 f=24", route),
+                 of("e=4 r=8 f=24", route_of_groups)}},
 };
 
 }  // namespace

@@ -8,22 +8,20 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  const TensorType &bias = in.operands[0], &counts = in.operands[1], &numbers = in.operands[2];
-  if (bias.dtype != DType::f32 || bias.shape.rank() != 1 || counts != bias) return expected("bias and counts f32[E]");
-  if (!is_vector(numbers, schedule::plain) && !is_vector(numbers, schedule::clipped))
+Status check_schedule(const OpInput& in, Types&) {
+  const std::int64_t numbers = in.operands[2].shape[0];
+  if (numbers != schedule::plain && numbers != schedule::clipped)
     return expected("a schedule f32[4] or, clipped, f32[5]");
-  return Types{};
+  return {};
 }
 
 const OpDef table[] = {
     {.name = "balance_bias",
-     .required = 3,
-     .infer = infer,
-     .writes = {0},
-     .samples = {{{f32({4}), f32({4}, Fill::positive), f32({4}, Fill::positive)}, {{"rate", 0.25}}},
-                 {{f32({40}), f32({40}, Fill::positive), f32({5}, Fill::positive)}, {{"rate", 0.001}}},
-                 {{f32({3}), f32({3}, Fill::zero), f32({4}, Fill::positive)}, {{"rate", 0.5}}}}},
+     .forms = {{"&bias:f32[e] counts:f32[e] schedule:f32[n] ->"}},
+     .check = check_schedule,
+     .samples = {of("e=4 n=4 counts=positive schedule=positive", {{"rate", 0.25}}),
+                 of("e=40 n=5 counts=positive schedule=positive", {{"rate", 0.001}}),
+                 of("e=3 n=4 counts=zero schedule=positive", {{"rate", 0.5}})}},
 };
 
 }  // namespace

@@ -22,12 +22,6 @@ Inferred infer_scale(const OpInput& in) {
   return Types{{DType::f32, {2}}};
 }
 
-Inferred infer_schedule(const OpInput& in) {
-  if (!is_vector(in.operands[0], schedule::plain) || !is_vector(in.operands[1], 2))
-    return expected("schedule f32[4] and clip f32[2]");
-  return Types{{DType::f32, {schedule::clipped}}};
-}
-
 Work work(const OpInput& in) { return {bytes_of(in) / 2, bytes_of(in)}; }
 
 const OpDef table[] = {
@@ -44,9 +38,8 @@ const OpDef table[] = {
      .work = work,
      .samples = {{{f32({1}, Fill::positive), f32({1}, Fill::positive)}, {{"max_norm", 0.5}}}}},
     {.name = "clipped_schedule",
-     .required = 2,
-     .infer = infer_schedule,
-     .samples = {{{f32({4}, Fill::positive), f32({2}, Fill::positive)}, {}}}},
+     .forms = {{"schedule:f32[4] clip:f32[2] -> clipped:f32[5]"}},
+     .samples = {of("schedule=positive clip=positive")}},
 };
 
 }  // namespace

@@ -6,16 +6,11 @@
 namespace lancet::ops {
 namespace {
 
-Inferred infer(const OpInput& in) {
-  return in.operands[0].dtype == DType::f32 ? Inferred(Types{}) : Inferred(expected("an f32 tensor"));
-}
-
 Work work(const OpInput& in) { return {0, bytes_of(in)}; }
 
-Inferred infer_zeros(const OpInput& in) {
-  if (!is_activation(in.operands[0].dtype)) return expected("a tensor of f32 or bf16");
-  const bool as_f32 = in.attributes.integer("f32", 0) != 0;
-  return Types{{as_f32 ? DType::f32 : in.operands[0].dtype, in.operands[0].shape}};
+Status check_zeros(const OpInput& in, Types& results) {
+  if (in.attributes.integer("f32", 0) != 0) results[0].dtype = DType::f32;
+  return {};
 }
 
 Work work_zeros(const OpInput& in) {
@@ -24,16 +19,12 @@ Work work_zeros(const OpInput& in) {
 }
 
 const OpDef table[] = {
-    {.name = "zero", .required = 1, .infer = infer, .work = work, .writes = {0}, .samples = {{{f32({9, 7})}, {}}}},
+    {.name = "zero", .forms = {{"&t:f32[...] ->"}}, .work = work, .samples = {of("...=9,7")}},
     {.name = "zeros",
-     .required = 1,
-     .infer = infer_zeros,
+     .forms = {{"t[...] -> zeros[...]", "0 space, 1 space, 2 space, - space"}},
+     .check = check_zeros,
      .work = work_zeros,
-     .partition = {{{0}, {0}, SplitIn::space},
-                   {{1}, {1}, SplitIn::space},
-                   {{2}, {2}, SplitIn::space},
-                   {{none}, {partial}, SplitIn::space}},
-     .samples = {{{f32({2, 4, 7})}, {}}, {{bf16({2, 4, 32})}, {}}, {{bf16({2, 4, 8})}, {{"f32", 1}}}}},
+     .samples = {of("...=2,4,7"), of("...=2,4,32 bf16"), of("...=2,4,8 bf16", {{"f32", 1}})}},
 };
 
 }  // namespace

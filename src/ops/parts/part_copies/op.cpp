@@ -15,11 +15,6 @@ namespace {
 
 bool is_copied(DType dtype) { return is_activation(dtype) || dtype == DType::i32; }
 
-Inferred infer_copy(const OpInput& in) {
-  if (!is_copied(in.operands[0].dtype)) return expected("a tensor of f32, bf16 or i32");
-  return Types{in.operands[0]};
-}
-
 Inferred infer_concat(const OpInput& in) {
   TensorType whole = in.operands[0];
   if (!is_copied(whole.dtype) || whole.shape.rank() < 1) return expected("tensors of f32, bf16 or i32");
@@ -65,9 +60,8 @@ const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 
 const OpDef table[] = {
     {.name = "copy",
-     .required = 1,
-     .infer = infer_copy,
-     .samples = {{{f32({3, 5, 7})}, {}}, {{bf16({2, 4, 37})}, {}}, {{i32({2, 5}, Fill::tokens)}, {{"vocabulary", 9}}}},
+     .forms = {{"x:any[...] -> copy:any[...]"}},
+     .samples = {of("...=3,5,7"), of("...=2,4,37 bf16"), of("...=2,5 i32", {{"vocabulary", 9}})},
      .kind = Kind::part_helper},
     {.name = "concat",
      .required = 1,

@@ -13,62 +13,41 @@
 namespace lancet::ops {
 namespace {
 
-const TensorType one_number{DType::i32, {1}};
-
-Status check_slots(const OpInput& in, const TensorType& slot, const TensorType& filled) {
-  if (!is_of_tokens(slot)) return expected("slot i32[T,K]");
-  if (filled.shape.rank() != 2 || !is_filled(filled, filled.shape[0])) return expected("filled i32[E,2]");
+Status check_slots(const OpInput& in, Types&) {
   if (in.attributes.integer("slots") < 1) return expected("windows of at least 1 slot");
   return {};
 }
 
-Inferred infer_first(const OpInput& in) {
-  LANCET_TRY(check_slots(in, in.operands[1], in.operands[2]));
-  if (in.operands[0] != in.operands[1]) return expected("expert i32[T,K] of the slots");
-  return Types{in.operands[1], in.operands[2], one_number};
-}
-
-Inferred infer_window(const OpInput& in) {
-  LANCET_TRY(check_slots(in, in.operands[0], in.operands[1]));
-  if (in.operands[2] != one_number) return expected("round i32[1]");
-  return Types{in.operands[0], in.operands[1]};
-}
-
-Inferred infer_round(const OpInput& in) {
-  return in.operands[0] == one_number ? Inferred(Types{one_number}) : Inferred(expected("windows i32[1]"));
-}
-
 Work work(const OpInput& in) { return {0, 2 * bytes_of(in)}; }
 
-Sample sample_of(std::int64_t tokens, std::int64_t choices, std::int64_t capacity, std::int64_t slots) {
-  return {{expert_of(tokens, choices), slot_of(tokens, choices), filled_of(4)},
-          {{"capacity", capacity}, {"slots", slots}, {"experts", 4}}};
+Attributes windows(std::int64_t capacity, std::int64_t slots) {
+  return {{"capacity", capacity}, {"slots", slots}, {"experts", 4}};
 }
 // A round from 0 to 2.
-Sample sample_of_round(std::int64_t tokens, std::int64_t capacity, std::int64_t slots) {
-  return {{slot_of(tokens), filled_of(4), i32({1}, Fill::tokens)},
-          {{"capacity", capacity}, {"slots", slots}, {"experts", 4}, {"tokens", tokens}, {"vocabulary", 3}}};
+Attributes windows_of_round(std::int64_t tokens, std::int64_t slots) {
+  return {{"capacity", tokens}, {"slots", slots}, {"experts", 4}, {"tokens", tokens}, {"vocabulary", 3}};
 }
 
 // In space a shard takes windows of its own slots, of which it has a share. So other choices are in a round than in the
 // whole, and all are in some round.
 const OpDef table[] = {
     {.name = "first_window",
-     .required = 3,
-     .infer = infer_first,
+     .forms = {{"expert:i32[t,k] slot:i32[t,k] filled:i32[e,2] -> slot:i32[t,k] filled:i32[e,2] windows:i32[1]",
+                "t time filled=irregular windows=cumulative, t space filled=partial /slots"}},
+     .check = check_slots,
      .work = work,
-     .partition = {{{0, 0, irregular}, {0, irregular, cumulative}, SplitIn::time},
-                   {{0, 0, partial}, {0, partial, partial}, SplitIn::space, {"slots"}}},
-     .samples = {sample_of(16, 1, 16, 3), sample_of(16, 1, 16, 16), sample_of(24, 2, 24, 5)},
+     .samples = {of("t=16 k=1 e=4", windows(16, 3)), of("t=16 k=1 e=4", windows(16, 16)),
+                 of("t=24 k=2 e=4", windows(24, 5))},
      .ragged = Ragged{{}, {}, 2, 1, 2}},
     {.name = "window",
-     .required = 3,
-     .infer = infer_window,
+     .forms = {{"slot:i32[t,k] filled:i32[e,2] round:i32[1] -> slot:i32[t,k] filled:i32[e,2]",
+                "t space filled=partial /slots"}},
+     .check = check_slots,
      .work = work,
-     .partition = {{{0, partial, none}, {0, partial}, SplitIn::space, {"slots"}}},
-     .samples = {sample_of_round(16, 16, 3), sample_of_round(24, 24, 5), sample_of_round(12, 12, 1)},
+     .samples = {of("t=16 k=1 e=4", windows_of_round(16, 3)), of("t=24 k=1 e=4", windows_of_round(24, 5)),
+                 of("t=12 k=1 e=4", windows_of_round(12, 1))},
      .ragged = Ragged{{}, {}, 1, 0}},
-    {.name = "round", .required = 1, .infer = infer_round, .begins_repeat = true},
+    {.name = "round", .forms = {{"windows:i32[1] -> round:i32[1]"}}, .begins_repeat = true},
 };
 
 }  // namespace
