@@ -202,4 +202,41 @@ class FilledRows {
   std::int64_t experts_, sources_, buffer_rows_;
 };
 
+namespace detail {
+
+// Maps the whole tensor, or only its filled rows if the instruction has the operand number `rows`.
+template <class Out, class F, class... In>
+Kernel bind_map(const KernelArgs& args, int rows, Out* out, F f, const In*... in) {
+  const Shape& shape = args.operands[0].shape();
+  if (!args.has(rows)) {
+    const std::int64_t n = shape.elements();
+    return [=]() -> Status {
+      parallel_map(n, out, f, in...);
+      return {};
+    };
+  }
+  const FilledRows filled(args.operands[std::size_t(rows)], shape[1]);
+  const std::int64_t columns = shape[2];
+  return [=]() -> Status {
+    filled.parallel(row_grain(columns), [&](std::int64_t begin, std::int64_t end) {
+      map((end - begin) * columns, out + begin * columns, f, (in + begin * columns)...);
+    });
+    return {};
+  };
+}
+
+}  // namespace detail
+
+// The kernel of an element-wise op f(in... [, rows]): of the whole tensor, or with the operand `rows` of filled rows.
+template <class F, std::size_t inputs>
+Kernel map_op(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return detail::bind_map(args, int(inputs), args.results[0].as<T>(), F{},
+                              static_cast<const T*>(args.operands[i].as<T>())...);
+    }
+    (std::make_index_sequence<inputs>());
+  });
+}
+
 }  // namespace lancet::ops::cpu

@@ -153,8 +153,8 @@ class Match {
 
   Inferred results(std::span<const TensorType> operands) {
     for (std::size_t i = 0; i < values_.size(); ++i)
-      if (std::string_view name = form_.symbols[i]; take(name, "@") && (values_[i] = attributes_.integer(name)) < 1)
-        return expected(fmt::format("{} of at least 1", name));
+      if (std::string_view name = form_.symbols[i]; take(name, "@") && (values_[i] = attributes_.integer(name)) < 0)
+        return expected(fmt::format("{} of at least 0", name));
     const std::size_t described = std::min(operands.size(), form_.operands.size());
     std::vector<bool> done(described);
     for (bool progress = true; progress;) {  // an operand that waits is tried again once another one was matched

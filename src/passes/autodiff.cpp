@@ -42,8 +42,8 @@ class Autodiff final : public ops::GradientContext {
       }
       rename_current();
       const ops::OpDef& op = ops::op(current_.op);
-      const bool reached =
-          op.is_loss || std::ranges::any_of(current_.results, [&](TensorId id) { return gradient_of(id).valid(); });
+      const bool reached = op.kind == ops::Kind::loss ||
+                           std::ranges::any_of(current_.results, [&](TensorId id) { return gradient_of(id).valid(); });
       if (reached && op.gradient && any_needed(current_.operands)) op.gradient(*this);
     }
     end_repeat();

@@ -35,7 +35,7 @@ class Fold {
   // instructions: those of one repeat. Their first begins it.
   Fold(ir::Program& program, const ir::Mesh& mesh, std::vector<Instruction> instructions)
       : program_(program), mesh_(mesh), begin_(instructions.front()), body_(std::move(instructions)) {
-    LANCET_CHECK(ops::op(begin_.op).begins_repeat, "a repeat at {} begins with {}", begin_.label, begin_.op);
+    LANCET_CHECK(ops::kind(begin_) == ops::Kind::round, "a repeat at {} begins with {}", begin_.label, begin_.op);
     body_.erase(body_.begin());
     for (Instruction& part : body_) part.repeated = 0;
   }

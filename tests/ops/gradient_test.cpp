@@ -73,7 +73,7 @@ bool is_choice(const ops::OpDef& op) { return op.kind == ops::Kind::choice; }
 
 // The sets of results with gradients that a rule must support.
 std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
-  if (op.is_loss) return {{}};
+  if (op.kind == ops::Kind::loss) return {{}};
   if (is_choice(op)) return {{1, 2}, {1}};
   if (op.name == "add_layer_norm") return {{0, 1}, {1}};
   return {{0}};
@@ -102,7 +102,7 @@ struct Functional {
 
   double operator()(const std::vector<DoubleTensor>& operands) const {
     const ReferenceCall call = run_reference(op, operands, attributes);
-    if (op.is_loss) return attributes.real("coefficient", 1) * call.results[0][0];
+    if (op.kind == ops::Kind::loss) return attributes.real("coefficient", 1) * call.results[0][0];
     double sum = 0;
     for (const auto& [r, factor] : factors) {
       const auto& values = call.results[r].values;

@@ -183,6 +183,8 @@ enum class Kind : std::uint8_t {
   other,
   product,              // a matrix product: MFU counts its flops
   attention,            // the products of attention: MFU counts their flops
+  loss,                 // its gradient rule starts the backward pass
+  round,                // its result is the round of the repeat that follows (ir/program.h), its operand the count
   choice,               // chooses each token's experts; by their logits, if operand 0 is f32[B,S,E]
   gate,                 // gives slots to the choices of tokens, operand 0
   counts,               // finds how many rows the all-to-alls of a layer receive from each rank
@@ -265,10 +267,7 @@ struct OpDef {
   // needs in their place. Tiles have the bits of the whole, where products sum in the same order.
   bool column_tiles = false;
   bool in_place = false;   // result i is in the memory of operand i, for every i (ops of any number of operands)
-  bool is_loss = false;    // the gradient rule starts the backward pass
   bool is_router = false;  // makes the scores by which a gate chooses experts
-  bool begins_repeat =
-      false;  // its result is the round of the repeat that follows (ir/program.h), its operand the count
   Kind kind = Kind::other;
   bool to_experts = false;  // an all-to-all to the experts' ranks; the others go back
   Ring ring = Ring::none;

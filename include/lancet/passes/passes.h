@@ -72,7 +72,7 @@ ir::Program sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t 
 struct OptimizeOptions {
   enum class Kind { adamw, sgd } kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0, clip_grad = 0;
-  double balance_rate = 0;  // the step of parameters for which choices are counted (ops/optim/balance_bias)
+  double balance_rate = 0;  // the step of parameters for which choices are counted (ops/optim/update)
   bool guard = false;       // updates wait for the norm, even with clip_grad 0, and change nothing if it is not finite
   bool masters = true;      // false: bf16 parameters have no f32 copy and are rounded stochastically
   std::int64_t seed = 0;    // of that rounding

@@ -99,4 +99,16 @@ Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) 
   return run_steps(args.stream, Step{shape[0] * kernel.blocks_per_expert, kernel});
 }
 
+// The kernel of an element-wise op f(in... [, rows]), as cpu::map_op.
+template <class F, std::size_t inputs>
+Kernel map_op(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return bind_map(args, int(inputs), F{}, args.results[0].as<T>(),
+                      static_cast<const T*>(args.operands[i].as<T>())...);
+    }
+    (std::make_index_sequence<inputs>());
+  });
+}
+
 }  // namespace lancet::ops::device

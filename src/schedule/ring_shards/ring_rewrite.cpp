@@ -1,5 +1,5 @@
 // How the rewriting works. Window i of a tensor is the shard of the rank i places on, so that one text serves all ranks
-// (ops/comm/ring_windows). An instruction works on windows if it is a product of a ring, or if it has a row along the
+// (ops/comm/take_shard). An instruction works on windows if it is a product of a ring, or if it has a row along the
 // same dimension and is between two instructions on windows, as GELU between the products of an FFN. All others are
 // whole. A tensor's windows are joined before the first instruction that reads the whole, and taken from the whole for
 // an instruction on windows; both are copies, since a window along the second dimension is not contiguous.

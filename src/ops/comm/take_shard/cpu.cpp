@@ -1,19 +1,29 @@
 #include <cstring>
+#include <vector>
 
 #include "ops/cpu_shards.h"
+#include "window_shard.h"
 
 namespace lancet::ops {
 namespace {
 
 Kernel bind_take(const KernelArgs& args) {
-  const ShardLayout layout =
-      ShardedDimension(args.attributes).layout(args.operands[0].shape(), args.attributes.integer("shards"));
-  const std::int64_t unit = size_of(args.operands[0].dtype()), place = args.group.place;
-  LANCET_CHECK(place < layout.shards, "{} is planned for {} ranks, found place {}", args.op, layout.shards, place);
+  const WindowShards of(args, args.operands[0]);
+  const std::int64_t shard = of.shard_of(args.attributes.integer("part", 0));
   const auto* x = args.operands[0].as<std::byte>();
-  auto* shard = args.results[0].as<std::byte>();
+  auto* window = args.results[0].as<std::byte>();
   return [=]() -> Status {
-    cpu::take_shard(layout, unit, place, x, shard);
+    cpu::take_shard(of.layout, of.unit, shard, x, window);
+    return {};
+  };
+}
+
+Kernel bind_join(const KernelArgs& args) {
+  std::vector<const std::byte*> windows;
+  for (const TensorView& window : args.operands) windows.push_back(window.as<std::byte>());
+  return [of = WindowShards(args, args.results[0]), windows, whole = args.results[0].as<std::byte>()]() -> Status {
+    for (std::size_t i = 0; i < windows.size(); ++i)
+      cpu::put_shard(of.layout, of.unit, of.shard_of(std::int64_t(i)), windows[i], whole);
     return {};
   };
 }
@@ -33,7 +43,8 @@ Kernel bind_summand(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"take_shard", bind_take}, {"one_summand", bind_summand}};
+const CpuKernel table[] = {
+    {"take_shard", bind_take}, {"take_window", bind_take}, {"join_windows", bind_join}, {"one_summand", bind_summand}};
 
 }  // namespace
 

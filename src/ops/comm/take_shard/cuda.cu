@@ -1,15 +1,28 @@
+#include <vector>
+
 #include "ops/device/copy_shards.h"
+#include "window_shard.h"
 
 namespace lancet::ops {
 namespace {
 
 Kernel bind_take(const KernelArgs& args) {
-  const ShardLayout layout =
-      ShardedDimension(args.attributes).layout(args.operands[0].shape(), args.attributes.integer("shards"));
-  const std::int64_t unit = size_of(args.operands[0].dtype()), place = args.group.place;
-  LANCET_CHECK(place < layout.shards, "{} is planned for {} ranks, found place {}", args.op, layout.shards, place);
+  const WindowShards of(args, args.operands[0]);
+  const std::int64_t shard = of.shard_of(args.attributes.integer("part", 0));
   return [=, stream = args.stream, x = args.operands[0].as<std::byte>(), y = args.results[0].as<std::byte>()] {
-    return device::copy_shards(*stream, layout, unit, false, x, y, place, 1);
+    return device::copy_shards(*stream, of.layout, of.unit, false, x, y, shard, 1);
+  };
+}
+
+Kernel bind_join(const KernelArgs& args) {
+  std::vector<std::byte*> windows;
+  for (const TensorView& window : args.operands) windows.push_back(window.as<std::byte>());
+  return [of = WindowShards(args, args.results[0]), windows, stream = args.stream,
+          whole = args.results[0].as<std::byte>()]() -> Status {
+    for (std::size_t i = 0; i < windows.size(); ++i)
+      LANCET_TRY(
+          device::copy_shards(*stream, of.layout, of.unit, true, whole, windows[i], of.shard_of(std::int64_t(i)), 1));
+    return {};
   };
 }
 
@@ -23,7 +36,8 @@ Kernel bind_summand(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {{"take_shard", bind_take}, {"one_summand", bind_summand}};
+const DeviceKernel table[] = {
+    {"take_shard", bind_take}, {"take_window", bind_take}, {"join_windows", bind_join}, {"one_summand", bind_summand}};
 
 }  // namespace
 

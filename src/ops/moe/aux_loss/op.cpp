@@ -54,7 +54,7 @@ const OpDef table[] = {
                  of("b=4 s=4 e=4 l=4 probabilities=positive", sample_loads(4)),
                  of("b=4 s=4 e=4 l=4 probabilities=positive", sample_loads(4, 2)),
                  of("b=2 s=8 e=4 l=1 probabilities=positive", with_mean_choices(sample_loads(1), 1.5))},
-     .is_loss = true},
+     .kind = Kind::loss},
     {.name = "aux_loss_dx",
      .forms = {{"load:f32[l*2,e] -> dscores:f32[l*e]", "l space"}},
      .work = work,

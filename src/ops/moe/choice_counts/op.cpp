@@ -1,6 +1,6 @@
 // choice_counts(expert i32[T,K] [, accumulator]) {experts} -> f32[E]: how often each expert was chosen, before any
 // capacity. Numbers are exact up to 2^24. It stands in the place of the gradient of a bias that balances the load
-// (ops/moe/sigmoid_top_k, ops/optim/balance_bias), so that micro batches and ranks add up as those of any gradient do.
+// (ops/moe/sigmoid_top_k, ops/optim/update), so that micro batches and ranks add up as those of any gradient do.
 //
 // first_choices(expert i32[T,K]) {experts [, load_tokens]} -> f32[2L,E]: how many tokens have each expert as their
 // first choice, and how many as another one, of each of L runs of load_tokens neighbouring tokens, or, without the

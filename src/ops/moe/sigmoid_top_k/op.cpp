@@ -8,7 +8,7 @@
 //   weight f32[T,K]: s of the choices, without bias; with normalize=1 divided by their sum + 1e-20; times scale (1)
 //   scores f32[B,S,E]: s divided by the sum over all experts + 1e-20, for the auxiliary loss
 // The bias has no gradient of a loss. What stands in its place is the number of choices of each expert
-// (ops/moe/choice_counts), by which the update moves it (ops/optim/balance_bias).
+// (ops/moe/choice_counts), by which the update moves it (ops/optim/update).
 #include "math.h"
 #include "ops/moe/top_k/choice.h"
 

@@ -6,7 +6,8 @@ namespace lancet::ops {
 
 // A choice of K of the experts of logits f32[B,S,E] -> expert i32[T,K], weight f32[T,K], scores f32[B,S,E].
 inline Status check_choice(const OpInput& in, Types& results) {
-  if (results[0].shape[1] > in.operands[0].shape[2]) return expected("k from 1 to the number of experts");
+  if (results[0].shape[1] < 1 || results[0].shape[1] > in.operands[0].shape[2])
+    return expected("k from 1 to the number of experts");
   const std::int64_t normalize = in.attributes.integer("normalize", 0);
   if (normalize != 0 && normalize != 1) return expected("normalize=0 or 1");
   return {};

@@ -12,7 +12,8 @@ namespace lancet::ops {
 namespace {
 
 Status check_experts(const OpInput& in, Types&) {
-  if (in.attributes.integer("positions", 1) > std::int64_t{1} << 24) return expected("1 to 2^24 positions");
+  const std::int64_t positions = in.attributes.integer("positions", 1);
+  if (positions < 1 || positions > std::int64_t{1} << 24) return expected("1 to 2^24 positions");
   if (in.attributes.integer("experts") < 1) return expected("at least one expert");
   return {};
 }

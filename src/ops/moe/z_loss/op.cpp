@@ -33,7 +33,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .samples = {of("b=2 s=8 e=4", sample_attributes), of("b=4 s=3 e=35", sample_attributes)},
-     .is_loss = true},
+     .kind = Kind::loss},
     {.name = "z_loss_dx",
      .forms = {{"logits:f32[b,s,e] -> dlogits:f32[b,s,e]", "b"}},
      .check = check,

@@ -36,7 +36,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .samples = samples(),
-     .is_loss = true},
+     .kind = Kind::loss},
 };
 
 }  // namespace

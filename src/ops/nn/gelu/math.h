@@ -18,4 +18,12 @@ LANCET_HD float gelu_slope(float x) {
   return s + s * (1.f - s) * (x * (1.59576912160573071f + 0.2140644488178f * x * x));
 }
 
+// For map_op of both devices.
+struct Gelu {
+  LANCET_HD float operator()(float x) const { return gelu(x); }
+};
+struct GeluGradient {
+  LANCET_HD float operator()(float dy, float x) const { return dy * gelu_slope(x); }
+};
+
 }  // namespace lancet::ops

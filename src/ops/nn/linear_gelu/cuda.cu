@@ -5,7 +5,7 @@
 #include "lancet/backend/cuda/matmul.h"
 #include "ops/device/map.h"
 #include "ops/moe/expert_linear/bind_product.h"
-#include "ops/nn/gelu/functors.h"
+#include "ops/nn/gelu/math.h"
 #include "ops/nn/linear/rounded_bias.h"
 
 namespace lancet::ops {
@@ -66,11 +66,11 @@ Kernel bind_fused_or_apart(const KernelArgs& args, const MatmulDesc& fused, cons
 
 template <class T>
 Kernel activate(const KernelArgs& args, const MatmulOperands& o) {
-  return device::bind_map(args, -1, device::Gelu{}, static_cast<T*>(o.c), static_cast<const T*>(o.argument));
+  return device::bind_map(args, -1, Gelu{}, static_cast<T*>(o.c), static_cast<const T*>(o.argument));
 }
 template <class T>
 Kernel activate_dx(const KernelArgs& args, const MatmulOperands& o) {
-  return device::bind_map(args, -1, device::GeluGradient{}, static_cast<T*>(o.c), static_cast<const T*>(o.c),
+  return device::bind_map(args, -1, GeluGradient{}, static_cast<T*>(o.c), static_cast<const T*>(o.c),
                           static_cast<const T*>(o.argument));
 }
 

@@ -17,7 +17,7 @@ namespace lancet::ops {
 namespace {
 
 Status check(const OpInput& in, const TensorType& logits, std::int64_t blocks) {
-  if (logits.shape[2] % blocks != 0) return expected("a number of blocks that divides v");
+  if (blocks < 1 || logits.shape[2] % blocks != 0) return expected("a number of blocks that divides v");
   if (in.attributes.integer("vocabulary") < 1) return expected("a vocabulary of at least 1");
   return {};
 }
@@ -61,7 +61,7 @@ const OpDef table[] = {
      .work = work_loss,
      .samples = {of("n=4 b=2 s=4", {{"vocabulary", 16}, {"total_tokens", 16}}),
                  of("n=1 b=4 s=3", {{"vocabulary", 16}, {"total_tokens", 12}})},
-     .is_loss = true},
+     .kind = Kind::loss},
 };
 
 }  // namespace

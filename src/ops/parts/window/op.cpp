@@ -8,6 +8,8 @@
 //   window(slot, filled, round i32[1]) -> slot, filled: window `round`
 //   round(windows) -> round i32[1]: begins the body of a repeat (ir/program.h), which runs for the rounds from 1 to
 //       windows - 1. The pass fold_repeats makes it the repeat's own result, so that it has no kernel.
+//   repeat(rounds...): runs the body; executors do, so that it has no kernel. Its work is counted as none: where all
+//       choices of a layer fit into the first window, which is what is expected, the body does not run.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -28,6 +30,9 @@ Attributes windows_of_round(std::int64_t tokens, std::int64_t slots) {
   return {{"capacity", tokens}, {"slots", slots}, {"experts", 4}, {"tokens", tokens}, {"vocabulary", 3}};
 }
 
+Inferred infer_repeat(const OpInput&) { return expected("a body"); }
+Work work_repeat(const OpInput&) { return {}; }
+
 // In space a shard takes windows of its own slots, of which it has a share. So other choices are in a round than in the
 // whole, and all are in some round.
 const OpDef table[] = {
@@ -47,7 +52,13 @@ const OpDef table[] = {
      .samples = {of("t=16 k=1 e=4", windows_of_round(16, 3)), of("t=24 k=1 e=4", windows_of_round(24, 5)),
                  of("t=12 k=1 e=4", windows_of_round(12, 1))},
      .ragged = Ragged{{}, {}, 1, 0}},
-    {.name = "round", .forms = {{"windows:i32[1] -> round:i32[1]"}}, .begins_repeat = true},
+    {.name = "round", .forms = {{"windows:i32[1] -> round:i32[1]"}}, .kind = Kind::round},
+    {.name = "repeat",
+     .required = 1,
+     .most = any_number,
+     .infer = infer_repeat,
+     .work = work_repeat,
+     .stream = ir::Stream::expert},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which shard of a tensor a window is (op.cpp).
+// Which shard of a tensor a window is (op.cpp); window 0 is the rank's own shard.
 #pragma once
 #include "lancet/ops/kernel.h"
 #include "ops/shards.h"
@@ -12,7 +12,9 @@ struct WindowShards {
   WindowShards(const KernelArgs& args, const TensorView& whole)
       : layout(ShardedDimension(args.attributes).layout(whole.shape(), args.attributes.integer("shards"))),
         unit(size_of(whole.dtype())),
-        place(args.group.place) {}
+        place(args.group.place) {
+    LANCET_CHECK(place < layout.shards, "{} is planned for {} ranks, found place {}", args.op, layout.shards, place);
+  }
   std::int64_t shard_of(std::int64_t window) const { return (place + window) % layout.shards; }
 };
 

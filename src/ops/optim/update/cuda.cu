@@ -1,15 +1,16 @@
-// The optimizers' updates over flat memory: one launch for many tensors.
-#pragma once
+// The updates over flat memory: one launch for many tensors.
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "lancet/base/rounding.h"
 #include "lancet/ops/schedule_layout.h"
-#include "ops/updated_range.h"
-#include "tensor_table.h"
+#include "math.h"
+#include "ops/device/tensor_table.h"
 
-namespace lancet::ops::device {
+namespace lancet::ops {
+namespace device {
+namespace {
 
 // The update of one tensor: n weights with `states` floats of state per weight. settings.from_schedule(numbers, scale)
 // reads the numbers of the step on the device and returns a function (w, state..., gradient) -> new weight, which also
@@ -159,4 +160,95 @@ Kernel bind_updates(std::span<const KernelArgs> calls, const MakeSettings& setti
   };
 }
 
-}  // namespace lancet::ops::device
+// One block. Bytes: the bias twice, the counts once.
+struct Balance {
+  static constexpr int threads = 256;
+  float* bias;                    // [E]
+  const float *counts, *numbers;  // [E]; the schedule
+  std::int64_t experts;
+  bool clipped;
+  float rate;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    const float scale = clipped ? numbers[schedule::factor] : 1.f;
+    double total = 0;  // of integers, which is exact in any order
+    for (std::int64_t e = block.thread(); e < experts; e += threads) total += double(counts[e]);
+    total = block.sum(total);
+    if (scale != scale) return;
+    for (std::int64_t e = block.thread(); e < experts; e += threads)
+      bias[e] = balanced(bias[e], counts[e], total, experts, rate);
+  }
+};
+
+}  // namespace
+}  // namespace device
+
+namespace {
+
+// The attributes of AdamW; the kernel reads the schedule when it runs.
+struct AdamWSettings {
+  float beta1, rest1, beta2, rest2, eps, weight_decay;
+
+  LANCET_DEVICE AdamW from_schedule(const float* numbers, float scale) const {
+    const float lr = numbers[schedule::lr];
+    return {beta1,
+            rest1,
+            beta2,
+            rest2,
+            eps,
+            scale,
+            1.f - lr * weight_decay,
+            lr / numbers[schedule::correction1],
+            1.f / __builtin_sqrtf(numbers[schedule::correction2])};
+  }
+};
+
+AdamWSettings adamw_settings(const KernelArgs& args) {
+  const double beta1 = args.attributes.real("beta1"), beta2 = args.attributes.real("beta2");
+  return {float(beta1),
+          float(1 - beta1),
+          float(beta2),
+          float(1 - beta2),
+          float(args.attributes.real("eps")),
+          float(args.attributes.real("weight_decay"))};
+}
+
+Kernel bind_all_adamw(std::span<const KernelArgs> calls) { return device::bind_updates<2>(calls, adamw_settings); }
+Kernel bind_adamw(const KernelArgs& args) { return bind_all_adamw({&args, 1}); }
+
+// The attributes of SGD; the kernel reads the schedule when it runs.
+struct SgdSettings {
+  float momentum, weight_decay;
+
+  LANCET_DEVICE Sgd from_schedule(const float* numbers, float scale) const {
+    return {momentum, weight_decay, numbers[schedule::lr], scale};
+  }
+};
+
+SgdSettings sgd_settings(const KernelArgs& args) {
+  return {float(args.attributes.real("momentum")), float(args.attributes.real("weight_decay"))};
+}
+
+Kernel bind_all_sgd(std::span<const KernelArgs> calls) { return device::bind_updates<1>(calls, sgd_settings); }
+Kernel bind_sgd(const KernelArgs& args) { return bind_all_sgd({&args, 1}); }
+
+Kernel bind_balance(const KernelArgs& args) {
+  const device::Balance kernel{args.operands[0].as<float>(),
+                               args.operands[1].as<float>(),
+                               args.operands[2].as<float>(),
+                               args.operands[0].elements(),
+                               args.operands[2].elements() == schedule::clipped,
+                               float(args.attributes.real("rate"))};
+  return device::run_steps(args.stream, device::Step{1, kernel});
+}
+
+const DeviceKernel table[] = {{.op = "adamw", .bind = bind_adamw, .bind_all = bind_all_adamw},
+                              {.op = "sgd", .bind = bind_sgd, .bind_all = bind_all_sgd},
+                              {"balance_bias", bind_balance}};
+
+}  // namespace
+
+std::span<const DeviceKernel> update_cuda() { return table; }
+
+}  // namespace lancet::ops
