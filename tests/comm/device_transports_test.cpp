@@ -11,6 +11,7 @@
 
 #include "comm/device/mirror.h"
 #include "doubles/host_queue.h"
+#include "doubles/inproc.h"
 #include "lancet/comm/device_communicator.h"
 #include "lancet/comm/mirrored.h"
 

@@ -32,7 +32,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string transport() const = 0;  // "mpi", "inproc", "self": for the banner
+  virtual std::string transport() const = 0;  // "mpi", "self": for the banner
 
   // Sends and receives: every send segment reaches its peer's matching receive segment. Segments to oneself are allowed
   // (copied). A call returns when its own receives are complete and its send buffers are free again; peers may still be
@@ -55,7 +55,7 @@ class Communicator {
   // Wakes every blocked call of this rank, on all communicators that were split from one, with an error; later calls
   // fail at once. Any thread.
   virtual void abort(const std::string& why) = 0;
-  // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
+  // How long a call waits for the other ranks before it fails. Default 300 s.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (scaled.h).
   virtual void scale_messages(double /*scale*/) {}
@@ -68,10 +68,5 @@ class Communicator {
 
 // One rank alone: sends to oneself are copied, reductions return their input.
 std::unique_ptr<Communicator> make_self();
-
-// inproc: `ranks` threads of this process; runs body(communicator) on each and joins them. The first error or
-// exception aborts the others and is returned (an exception is rethrown).
-Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body,
-                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 }  // namespace lancet::comm
