@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "drawn_routing.h"
-#include "lancet/comm/scaled.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
-#include "lancet/comm/mirrored.h"
+#include "lancet/comm/communicator.h"
 
 namespace lancet::profiler {
 

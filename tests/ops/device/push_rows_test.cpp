@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "emulated_ranks.h"
-#include "lancet/comm/launch.h"
+#include "lancet/comm/mpi.h"
 #include "lancet/ops/kernel.h"
 
 using namespace lancet;
