@@ -5,8 +5,7 @@
 
 #include "lancet/backend/device.h"
 #include "module.h"
-#include "runtime/backlog.h"
-#include "runtime/stream_crossing.h"
+#include "runtime/device_stream.h"
 
 namespace lancet {
 namespace {
@@ -88,7 +87,7 @@ TEST_CASE("probe: copies of two streams that wait for each other") {
   for (int round = 1; round < 50; ++round) done(runtime::cross_streams(gpu->device()));
 }
 
-// 600 commands: the 400 that may wait between marks, and 200 of a large instruction (src/runtime/backlog.h).
+// 600 commands: the 400 that may wait between marks, and 200 of a large instruction (src/runtime/device_stream.h).
 TEST_CASE("a stream that waits takes as many commands as an executor leaves on it") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
