@@ -54,19 +54,11 @@ struct Run {
 class Rendezvous {
  public:
   // ranks: those that meet here, by their numbers in the run.
-  Rendezvous(std::shared_ptr<Run> run, std::vector<int> ranks, std::string name)
-      : run_(std::move(run)),
-        ranks_(std::move(ranks)),
-        name_(std::move(name)),
-        calls_(ranks_.size()),
-        arrived_(ranks_.size(), false) {}
+  Rendezvous(std::shared_ptr<Run> run, std::vector<int> ranks)
+      : run_(std::move(run)), ranks_(std::move(ranks)), calls_(ranks_.size()), arrived_(ranks_.size(), false) {}
   int size() const { return static_cast<int>(ranks_.size()); }
   Run& run() { return *run_; }
   void wake() { changed_.notify_all(); }
-  void set_name(const std::string& name) {
-    const std::lock_guard lock(run_->mutex);
-    name_ = name;
-  }
 
   // `rank` counts from 0 within this rendezvous. Waits until all ranks have entered with matching calls. After success
   // calls() may be read and leave() must follow; after an error the rendezvous stays broken.
@@ -146,7 +138,7 @@ class Rendezvous {
           const std::size_t sent = send ? send->bytes : 0, expected = receive ? receive->bytes : 0;
           if (sent != expected)
             return communication_error(
-                fmt::format("send_receive on \"{}\": rank {} expects {} bytes from rank {}, which sends {}", name_,
+                fmt::format("send_receive: rank {} expects {} bytes from rank {}, which sends {}",
                             ranks_[std::size_t(to)], expected, ranks_[std::size_t(from)], sent));
         }
     return {};
@@ -154,13 +146,12 @@ class Rendezvous {
 
   // Makes each group once, at its first member, and gives it to all members.
   void make_groups() {
-    const std::string name = fmt::format("{}.{}", name_, ++splits_);
     groups_.assign(ranks_.size(), nullptr);
     for (const Call& call : calls_) {
       if (groups_[std::size_t(call.members.front())]) continue;
       std::vector<int> ranks;
       for (const int member : call.members) ranks.push_back(ranks_[std::size_t(member)]);
-      const auto group = std::make_shared<Rendezvous>(run_, std::move(ranks), name);
+      const auto group = std::make_shared<Rendezvous>(run_, std::move(ranks));
       run_->rendezvous.push_back(group);
       for (const int member : call.members) groups_[std::size_t(member)] = group;
     }
@@ -168,11 +159,7 @@ class Rendezvous {
 
   std::string describe(int rank) const {
     const Call& call = calls_[std::size_t(rank)];
-    std::string details;
-    if (call.operation == Operation::all_reduce_sum) details = fmt::format(" of {} bytes", call.values.size_bytes());
-    if (call.operation == Operation::broadcast)
-      details = fmt::format(" of {} bytes from rank {}", call.bytes.size(), ranks_[std::size_t(call.root)]);
-    return fmt::format("{} #{}{} on \"{}\" ({})", name(call.operation), turns_ / 2, details, name_,
+    return fmt::format("{} of {} bytes on {}", name(call.operation), call.values.size_bytes() + call.bytes.size(),
                        describe_rank(rank, ranks_, run_->left.size()));
   }
   Error fail(Error error) {
@@ -184,10 +171,9 @@ class Rendezvous {
   const std::shared_ptr<Run> run_;
   const std::vector<int> ranks_;
   std::condition_variable changed_;
-  std::string name_;
   std::vector<Call> calls_;
   std::vector<bool> arrived_;
-  int arrived_count_ = 0, left_count_ = 0, splits_ = 0;
+  int arrived_count_ = 0, left_count_ = 0;
   std::uint64_t turns_ = 0;
   std::optional<Error> error_;                       // why it is broken
   std::vector<std::shared_ptr<Rendezvous>> groups_;  // of the last split, by rank
@@ -266,7 +252,6 @@ class InprocCommunicator final : public Communicator {
   }
   void abort(const std::string& why) override { rendezvous_->run().abort(why); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
-  void set_name(const std::string& name) override { rendezvous_->set_name(name); }
 
  private:
   // Calls move(the calls of all ranks) while the ranks meet.
@@ -325,7 +310,7 @@ Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body, s
   run->left.resize(std::size_t(ranks));
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
-  const auto world = std::make_shared<Rendezvous>(run, std::move(all), "world");
+  const auto world = std::make_shared<Rendezvous>(run, std::move(all));
   run->rendezvous.push_back(world);
   FirstFailure first;
   {
