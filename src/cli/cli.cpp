@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/comm/launch.h"
+#include "lancet/comm/mpi.h"
 #include "signals.h"
 
 namespace lancet::cli {

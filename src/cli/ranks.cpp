@@ -5,11 +5,8 @@
 #include <algorithm>
 
 #include "commands.h"
-#include "lancet/comm/launch.h"
-#include "signals.h"
-#ifdef LANCET_HAVE_MPI
 #include "lancet/comm/mpi.h"
-#endif
+#include "signals.h"
 
 namespace lancet::cli {
 namespace {

@@ -101,18 +101,14 @@ Result<bool> any(comm::Communicator& world, bool mine) {
   return sum > 0;
 }
 
-Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine) {
-  return comm::collect(world, mine);
-}
-
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root) {
-  LANCET_ASSIGN(const auto sizes, gather(world, std::int64_t(mine.size())));
+  LANCET_ASSIGN(const auto sizes, comm::collect(world, mine.size()));
   std::string sent = mine;
   const comm::Segment send{root, reinterpret_cast<std::byte*>(sent.data()), sent.size()};
   std::vector<std::string> texts;
   std::vector<comm::Segment> receives;
   if (world.rank() == root) {
-    for (const std::int64_t size : sizes) texts.emplace_back(static_cast<std::size_t>(size), '\0');
+    for (const std::size_t size : sizes) texts.emplace_back(size, '\0');
     for (std::size_t r = 0; r < texts.size(); ++r)
       receives.push_back({static_cast<int>(r), reinterpret_cast<std::byte*>(texts[r].data()), texts[r].size()});
   }

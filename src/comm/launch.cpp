@@ -1,4 +1,4 @@
-#include "lancet/comm/launch.h"
+#include "lancet/comm/mpi.h"
 
 #include <charconv>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "lancet/comm/scaled.h"
+#include "lancet/comm/communicator.h"
 
 #include <cmath>
 #include <vector>

@@ -1,9 +1,10 @@
-// Communicator of a single rank: sends to oneself are copied, collectives return their input.
+#include "lancet/comm/communicator.h"
+
 #include <fmt/format.h>
 
 #include <mutex>
+#include <numeric>
 
-#include "lancet/comm/communicator.h"
 #include "operation.h"
 
 namespace lancet::comm {
@@ -15,6 +16,7 @@ struct SelfState {
   std::string why;
 };
 
+// Of a single rank: sends to oneself are copied, collectives return their input.
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(std::shared_ptr<SelfState> state) : state_(std::move(state)) {}
@@ -57,6 +59,12 @@ class SelfCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::duplicate() {
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  return split(all);
+}
 
 std::unique_ptr<Communicator> make_self() { return std::make_unique<SelfCommunicator>(std::make_shared<SelfState>()); }
 

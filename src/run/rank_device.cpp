@@ -42,7 +42,7 @@ bool may_share(const config::Config& config) { return config.comm.transport == T
 // Config error: two ranks have the same GPU and may not share it. Collective.
 Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
   const std::string mine = accelerator.device().identity();
-  LANCET_ASSIGN(const auto all, gather(world, static_cast<std::int64_t>(hash64(mine))));
+  LANCET_ASSIGN(const auto all, comm::collect(world, hash64(mine)));
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     for (std::size_t other = 0; other < rank; ++other) {
       if (all[rank] != all[other]) continue;

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "lancet/comm/collect.h"
-#include "lancet/comm/mirrored.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/ir/groups.h"
 
@@ -142,7 +142,7 @@ void Streams::abort(const std::string& why) {
   comm::abort_all(on_device, why);
 }
 
-// The mirrored communicator (comm/mirrored.h) gets the duration of each call from two functions. Here they apply the
+// The mirrored communicator gets the duration of each call from two functions. Here they apply the
 // cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
 Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,
                                                            const comm::Communicator& world, DeclaredTimes* times) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lancet/backend/cpu/parallel.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 
@@ -11,6 +12,21 @@ namespace {
 using ir::TensorId;
 
 std::size_t aligned_input(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Memory that the kernels allocate for themselves alone.
+std::int64_t own_memory(const ir::Program& program, Accelerator& accelerator) {
+  std::int64_t sum = 0;
+  const auto add = [&](const ir::Instruction& instruction, ir::Stream) -> Status {
+    const ops::DeviceKernel* kernel = accelerator.find_kernel(instruction.op);
+    if (!kernel->own_memory) return {};
+    ops::KernelArgs args = types_of(program, instruction);
+    args.device = &accelerator.device();
+    sum += static_cast<std::int64_t>(kernel->own_memory(args));
+    return {};
+  };
+  LANCET_CHECK(ir::for_each_kernel(program, add).ok(), "sizes of own memory have no errors");
+  return sum;
+}
 
 }  // namespace
 
@@ -80,10 +96,17 @@ ops::TensorView Addresses::output(std::string_view name) const {
 }
 
 ops::KernelArgs Addresses::arguments(const ir::Instruction& instruction) const {
+  ops::KernelArgs args = types_of(plan_.program, instruction);
+  for (std::size_t i = 0; i < args.operands.size(); ++i) args.operands[i] = view(instruction.operands[i]);
+  for (std::size_t i = 0; i < args.results.size(); ++i) args.results[i] = view(instruction.results[i]);
+  return args;
+}
+
+ops::KernelArgs types_of(const ir::Program& program, const ir::Instruction& instruction) {
   ops::KernelArgs args{.op = instruction.op, .operands = {}, .results = {}, .attributes = instruction.attributes};
   args.instruction = &instruction;
-  for (TensorId id : instruction.operands) args.operands.push_back(view(id));
-  for (TensorId id : instruction.results) args.results.push_back(view(id));
+  for (const TensorId id : instruction.operands) args.operands.push_back({nullptr, program.type(id)});
+  for (const TensorId id : instruction.results) args.results.push_back({nullptr, program.type(id)});
   return args;
 }
 
@@ -113,6 +136,23 @@ Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& erro
           fmt::format("stream {}: [{}] {} at {}: {}", ir::name(at.stream), instruction, at.op, ir::place_of(at),
                       error.message),
           false};
+}
+
+Result<std::int64_t> planned_workspace(const ir::Plan& plan, Accelerator* accelerator, int threads) {
+  std::array<std::size_t, ir::stream_count> streams{};
+  std::int64_t sum = 0;
+  if (accelerator) {
+    LANCET_TRY(accelerator->device().bind_thread());
+    LANCET_ASSIGN(streams,
+                  workspace_bytes(
+                      plan, [&](std::string_view op) { return accelerator->find_kernel(op); }, &accelerator->device()));
+    sum = own_memory(plan.program, *accelerator);
+  } else {
+    backend::cpu::set_threads(threads);  // the scratch of a kernel depends on it
+    LANCET_ASSIGN(streams, workspace_bytes(plan, ops::find_cpu_kernel, nullptr));
+  }
+  for (const std::size_t bytes : streams) sum += static_cast<std::int64_t>(bytes);
+  return sum;
 }
 
 }  // namespace lancet::runtime

@@ -61,17 +61,20 @@ Status call(const ops::Kernel& kernel);
 // ...".
 Error error_at(const ir::Plan& plan, std::int32_t instruction, const Error& error);
 
-// Scratch bytes of each stream: the largest that a kernel of the stream needs. addresses: has arguments(instruction).
-// find(op) returns a kernel or null. device: null for the CPU.
-template <class Arguments, class Find>
-Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Arguments& addresses,
-                                                                  const Find& find, backend::Device* device) {
+// A kernel's arguments without addresses: types and attributes.
+ops::KernelArgs types_of(const ir::Program& program, const ir::Instruction& instruction);
+
+// Scratch bytes of each stream: the largest that a kernel of the stream needs. find(op) returns a kernel or null.
+// device: null for the CPU.
+template <class Find>
+Result<std::array<std::size_t, ir::stream_count>> workspace_bytes(const ir::Plan& plan, const Find& find,
+                                                                  backend::Device* device) {
   std::array<std::size_t, ir::stream_count> bytes{};
   LANCET_TRY(ir::for_each_kernel(plan.program, [&](const ir::Instruction& instruction, ir::Stream stream) -> Status {
     const auto* kernel = find(instruction.op);
     if (!kernel)
       return internal_error("op " + instruction.op + " has no kernel on " + (device ? device->name() : "the CPU"));
-    ops::KernelArgs args = addresses.arguments(instruction);
+    ops::KernelArgs args = types_of(plan.program, instruction);
     args.device = device;
     auto& most = bytes[static_cast<std::size_t>(stream)];
     if (kernel->workspace) most = std::max(most, kernel->workspace(args));
@@ -93,5 +96,15 @@ class SingleSteps {
 Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
                                                    const std::function<bool(std::int32_t)>& left_out,
                                                    std::span<const ir::PlacedInstruction> order);
+
+// Kernels of repeats (ir/program.h), made of the kernels of their bodies.
+
+// On the host: the body's kernels run with as many threads as those of the compute stream.
+ops::Kernel repeat_on_host(const ir::Instruction& repeat, const Addresses& addresses, std::vector<ops::Kernel> body,
+                           int threads);
+
+// On a device: the host thread of the stream waits until the device has the count, once in a step for all repeats of
+// the same count, of which notes tell the later ones, and then puts the rounds on the stream. args: of the repeat.
+ops::Kernel repeat_on_device(const ops::KernelArgs& args, std::vector<ops::Kernel> body);
 
 }  // namespace lancet::runtime

@@ -6,14 +6,11 @@
 #include <cstring>
 #include <limits>
 
-#include "device_executor.h"
 #include "emulated_kernels.h"
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/parallel.h"
 #include "plan_executor.h"
-#include "repeat.h"
 #include "step_failure.h"
-#include "stream_threads.h"
 
 namespace lancet::runtime {
 namespace {
@@ -56,7 +53,7 @@ class CpuExecutor final : public PlanExecutor {
 
   Status bind() {
     backend::cpu::set_threads(options_.threads);
-    LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, addresses_, ops::find_cpu_kernel, nullptr));
+    LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       workspaces_[stream] = Buffer::raw(scratch[stream]);
     if (options_.emulated) LANCET_TRY(emulated_.emplace(plan_, *options_.emulated).find_costs());

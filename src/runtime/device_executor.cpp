@@ -1,6 +1,6 @@
 // Executes each stream of a plan on a device stream of an accelerator. Here "stream" means a stream of the plan,
 // "device stream" the queue of the device behind it (the variables `queue`, `queues_`). Each stream has a host thread,
-// which enqueues its work of a step without waiting for another thread, since flags order the device streams; backlog.h
+// which enqueues its work of a step without waiting for another thread, since flags order the device streams; Backlog
 // says how far it may be ahead of its device stream. All executors of a device share its device streams.
 //
 // The runs up to the one after which every instruction has run execute one instruction at a time, because a kernel's
@@ -10,19 +10,15 @@
 // all device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph
 // from the next run on. In a run that leaves instructions out, sections that have some are not launched as graphs. Each
 // host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
-#include "device_executor.h"
-
 #include <algorithm>
 #include <optional>
 
 #include "device_kernels.h"
 #include "device_times.h"
-#include "host_mirror.h"
 #include "lancet/base/log.h"
 #include "lancet/runtime/watched_stream.h"
 #include "plan_executor.h"
 #include "step_failure.h"
-#include "stream_threads.h"
 
 namespace lancet::runtime {
 namespace {
@@ -62,6 +58,64 @@ class SectionGraphs {
   }
 
   std::vector<std::unique_ptr<backend::Graph>> graphs_;  // by section
+};
+
+// A program's inputs and outputs in page-locked memory, which the host writes and reads.
+class HostMirror {
+ public:
+  // Allocates the inputs' memory on the host and the device; call it before the plan's addresses are known.
+  Status allocate_inputs(const ir::Program& program, backend::Device& device) {
+    const std::size_t bytes = Addresses::input_bytes(program);
+    LANCET_ASSIGN(input_memory_, Block::on_device(device, bytes));
+    LANCET_ASSIGN(inputs_, Block::page_locked(device, bytes));
+    return {};
+  }
+  Memory device_inputs() const { return input_memory_.memory(); }
+  Status allocate_outputs(const ir::Program& program, const Addresses& addresses, backend::Device& device) {
+    std::size_t bytes = 0;
+    auto aligned = [](std::int64_t size) { return (static_cast<std::size_t>(size) + 63) / 64 * 64; };
+    for (const ir::Output& output : program.outputs) bytes += aligned(ir::bytes(program.type(output.tensor)));
+    LANCET_ASSIGN(output_memory_, Block::page_locked(device, bytes));
+    std::byte* next = output_memory_.start();
+    for (const ir::Output& output : program.outputs) {
+      const ops::TensorView view = addresses.view(output.tensor);
+      outputs_.push_back({output.name, view, {next, view.type}});
+      next += aligned(ir::bytes(view.type));
+    }
+    return {};
+  }
+
+  // The mirror of an input. device_view: its view on the device.
+  ops::TensorView input(ops::TensorView device_view) const {
+    device_view.data = inputs_.start() + (static_cast<std::byte*>(device_view.data) - input_memory_.start());
+    return device_view;
+  }
+  // Throws InternalError if the plan has no such output.
+  ops::TensorView output(std::string_view name) const {
+    const auto at = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& o) { return o.name == name; });
+    LANCET_CHECK(at != outputs_.end(), "the plan has no output {}", name);
+    return at->host;
+  }
+
+  Status copy_inputs(backend::Stream& stream) const {
+    return stream.copy(input_memory_.start(), inputs_.start(), input_memory_.bytes());
+  }
+  Status copy_outputs(backend::Stream& stream) const {
+    for (const Output& output : outputs_)
+      if (output.device.data)
+        LANCET_TRY(
+            stream.copy(output.host.data, output.device.data, static_cast<std::size_t>(ir::bytes(output.device.type))));
+    return {};
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    ops::TensorView device, host;
+  };
+
+  Block input_memory_, inputs_, output_memory_;
+  std::vector<Output> outputs_;
 };
 
 class DeviceExecutor final : public PlanExecutor {

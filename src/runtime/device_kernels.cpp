@@ -10,7 +10,6 @@
 #include "lancet/base/log.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "repeat.h"
 
 namespace lancet::runtime {
 namespace {
@@ -51,10 +50,6 @@ void log_once(const std::set<std::string>& remarks) {
   for (const std::string& remark : remarks)
     if (logged.insert(remark).second) log::info("{}", remark);
 }
-
-}  // namespace
-
-namespace {
 
 // Whether the instruction may be in one kernel with those of the run. Instructions with results are in none: the memory
 // of a result may be that of an operand of another one, whose last use it follows.
@@ -114,7 +109,7 @@ Status DeviceKernels::bind(const ir::Plan& plan, const Addresses& addresses, con
   device_ = &options.accelerator->device();
   LANCET_TRY(reserve_calls(plan.program, options));
   const auto find = [&](std::string_view op) { return options.accelerator->find_kernel(op); };
-  LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan, addresses, find, device_));
+  LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan, find, device_));
   for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
     LANCET_ASSIGN(workspaces[stream], Block::on_device(*device_, scratch[stream]));
   }

@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "backlog.h"
 #include "bound_plan.h"
 #include "lancet/backend/device.h"
 #include "lancet/runtime/block.h"
+#include "lancet/runtime/watched_stream.h"
 
 namespace lancet::runtime {
 
@@ -61,6 +61,47 @@ FlagPlan plan_flags(const Streams& streams, const Recordable& recordable) {
   }
   return plan;
 }
+
+// Bounds how many commands wait on a device stream.
+//
+// A driver takes only so many commands of a stream (CUDA about 1,000), then the call blocks until the device has
+// executed some. The blocked thread keeps a lock of the driver, so that the threads of other streams block as well,
+// among them the one that would put the work that the device waits for: the step never ends, and no thread is left that
+// could notice it. So the host must not get that far ahead.
+class Backlog {
+ public:
+  // The commands between two marks. Far below what a driver takes, and more than enough to keep a device busy while the
+  // host thread wakes up.
+  static constexpr std::size_t between_marks = 200;
+  using Marks = std::array<backend::Flag*, 2>;
+
+  Backlog() = default;
+  // Both outlive this object.
+  Backlog(WatchedStream& queue, Marks marks) : queue_(&queue), marks_(marks) {}
+
+  // Starts a step: the stream is empty and the marks are 0.
+  void start() {
+    turn_ = 0;
+    marked_ = queue_->commands();
+  }
+  // Called before each instruction and each recorded section. After every 200 commands it puts a mark, a flag, and
+  // waits until the stream has reached the mark before. So at most 400 commands and those of one instruction wait.
+  // Error: that of the stream's watch().
+  Status limit() {
+    if (queue_->commands() - marked_ < between_marks) return {};
+    backend::Flag* const mark = marks_[turn_ % 2];
+    std::atomic_ref(*mark).store(0, std::memory_order_relaxed);  // the stream passed it before the last call returned
+    LANCET_TRY(queue_->signal(mark));
+    marked_ = queue_->commands();
+    return ++turn_ > 1 ? backend::wait_for_flag(marks_[turn_ % 2], *queue_) : Status();
+  }
+
+ private:
+  WatchedStream* queue_ = nullptr;
+  Marks marks_{};           // used in turns
+  std::size_t turn_ = 0;    // number of marks in this step
+  std::size_t marked_ = 0;  // commands of the stream at the last mark
+};
 
 // The flags of a step, in page-locked memory: those of the plan, one for the copied inputs, and one for the end of each
 // stream.

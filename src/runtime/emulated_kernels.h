@@ -1,14 +1,69 @@
 // The kernels of a plan on an emulated device.
 #pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/emulated_device.h"
-#include "pace.h"
 
 namespace lancet::runtime {
+
+// The times of a step on an emulated device. Each instruction has an ideal end, by which it would have ended on
+// the device that the hardware file declares; the host sleeps until then. Ideal ends are counted from ideal ends, so a
+// sleep that takes too long delays nothing after it, unless a message had to begin there.
+//
+// All times are nanoseconds of the emulated device since the start of the step. A nanosecond of the device lasts
+// `dilation` nanoseconds of the host.
+class Pace {
+ public:
+  // signal_ns: from the end of an instruction to the start of one on another stream that waits for it.
+  Pace(const ir::Plan& plan, double signal_ns, double dilation);
+
+  void begin_step();
+  // Called by the instruction's stream once what it waits for has ended. Sleeps until an instruction of the compute
+  // stream that takes `ns` when nothing else uses the device has ended; messages that are under way meanwhile take
+  // their share of the device.
+  void compute(std::int32_t instruction, double ns);
+  // Sleeps until the message would start. From then on it takes `share` of the compute stream's time, for at most `ns`,
+  // the time that it takes alone: one that waits for others takes no more.
+  void begin_message(std::int32_t instruction, double ns, double share);
+  // Sleeps for latency_ns: the message has arrived before this call, and would have taken so much longer. Negative: it
+  // took so much longer here than on the device.
+  void end_message(std::int32_t instruction, double latency_ns);
+  // The instruction is left out of this run: it has ended where it would have started.
+  void leave_out(std::int32_t instruction) { end_[std::size_t(instruction)] = ready(instruction); }
+  // By how much this machine has delayed the messages of this step, in all: starts after the ideal start, latencies
+  // above the declared ones, sleeps that took too long. After the step.
+  double late_ns() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Message {
+    double start, end, share;  // end: when it takes no more of the device
+  };
+  double now() const;
+  void sleep_until(double time) const;
+  double ready(std::int32_t instruction) const;  // its ideal start
+  // Time that messages take from the compute stream between two times, the later of which has passed.
+  double taken(double from, double to) const;
+  std::size_t stream_of(std::int32_t instruction) const;
+  std::vector<Message>& messages_of(std::int32_t instruction) { return messages_[stream_of(instruction)]; }
+  double& late_of(std::int32_t instruction) { return late_[stream_of(instruction)]; }
+
+  const ir::Plan& plan_;
+  const double signal_ns_, dilation_;
+  std::vector<std::int32_t> before_;  // the instruction before it on its stream, or -1
+  Clock::time_point start_{};
+  std::vector<double> end_;  // ideal ends of computation, real ends of messages; written before the stream advances
+  mutable std::mutex mutex_;
+  std::array<std::vector<Message>, ir::stream_count> messages_;  // by stream, in order
+  std::array<double, ir::stream_count> late_{};
+};
 
 class EmulatedKernels {
  public:

@@ -1,4 +1,4 @@
-#include "repeat.h"
+#include "bound_plan.h"
 
 #include <fmt/format.h>
 

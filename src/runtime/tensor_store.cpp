@@ -38,6 +38,17 @@ std::string shard_of(const ir::Program& program, const ir::Tensor& tensor) {
   return owner->name;
 }
 
+// The tensor as the store lists it, without memory.
+NamedTensor listed(const ir::Program& program, const ir::Tensor& tensor) {
+  return {.kind = tensor.kind,
+          .type = tensor.type,
+          .sharding = tensor.sharding,
+          .flat_shard = tensor.flat_shard,
+          .state = tensor.state,
+          .shard_of = shard_of(program, tensor),
+          .memory = {}};
+}
+
 void check_range(const NamedTensor& tensor, std::size_t offset, std::size_t bytes) {
   LANCET_CHECK(offset <= tensor.memory.bytes && bytes <= tensor.memory.bytes - offset,
                "a tensor has {} bytes, not {} from {} on", tensor.memory.bytes, bytes, offset);
@@ -75,13 +86,7 @@ void TensorStore::add(const ir::Program& program) {
   std::byte* next = blocks_.back().start();
   for (const ir::Tensor* tensor : fresh) {
     const auto size = static_cast<std::size_t>(ir::bytes(tensor->type));
-    tensors_.emplace(tensor->name, NamedTensor{.kind = tensor->kind,
-                                               .type = tensor->type,
-                                               .sharding = tensor->sharding,
-                                               .flat_shard = tensor->flat_shard,
-                                               .state = tensor->state,
-                                               .shard_of = shard_of(program, *tensor),
-                                               .memory = {next, size}});
+    tensors_.emplace(tensor->name, listed(program, *tensor)).first->second.memory = {next, size};
     next += aligned(size);
   }
 }
@@ -97,15 +102,9 @@ void TensorStore::add_stage(const ir::Program& program, int stage) {
       continue;
     }
     LANCET_CHECK(!own, "stage {} lacks its own @{}", stage, tensor.name);
-    tensors_.emplace(tensor.name, NamedTensor{.kind = tensor.kind,
-                                              .type = tensor.type,
-                                              .sharding = tensor.sharding,
-                                              .flat_shard = tensor.flat_shard,
-                                              .state = tensor.state,
-                                              .shard_of = shard_of(program, tensor),
-                                              .stage = stage,
-                                              .elsewhere = true,
-                                              .memory = {}});
+    NamedTensor& added = tensors_.emplace(tensor.name, listed(program, tensor)).first->second;
+    added.stage = stage;
+    added.elsewhere = true;
   }
 }
 

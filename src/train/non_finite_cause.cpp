@@ -26,7 +26,7 @@ Result<std::string> find_non_finite_cause(const config::Config& config, comm::Co
   for (int run = 0; run < runs; ++run) {
     LANCET_ASSIGN(const auto found, search(run));
     constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::max();
-    LANCET_ASSIGN(const auto places, comm::gather(world, found ? found->place : nowhere));
+    LANCET_ASSIGN(const auto places, comm::collect(world, found ? found->place : nowhere));
     const auto first = std::min_element(places.begin(), places.end());
     if (*first == nowhere) continue;
     const int rank = static_cast<int>(first - places.begin());

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "doubles/inproc.h"
 #include "lancet/comm/collect.h"
 
 namespace lancet::comm {

@@ -1,17 +1,73 @@
 // The contract of every transport, as functions that each rank runs; they return the first violation. The in-process
 // tests run them on threads, tests/comm/mpi on processes.
 #pragma once
+#include <fmt/format.h>
+
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "comm/contract_groups.h"
-#include "comm/contract_values.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/comm/network_check.h"
 
+#define EXPECT_THAT(condition, ...)                                                                \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      return ::lancet::internal_error(                                                             \
+          fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__))); \
+  } while (0)
+
 namespace lancet::comm::contract {
+
+using Bytes = std::vector<std::byte>;
+
+inline std::uint32_t mix(std::uint32_t x) {
+  x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+// Byte i of message `salt` from one rank to another.
+inline std::byte content(int from, int to, int salt, std::size_t i) {
+  return static_cast<std::byte>(mix(static_cast<std::uint32_t>(from * 131 + to * 17 + salt * 7919) +
+                                    static_cast<std::uint32_t>(i) * 2654435761u));
+}
+inline Bytes message(int from, int to, int salt, std::size_t bytes) {
+  Bytes out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = content(from, to, salt, i);
+  return out;
+}
+
+// Values of very different magnitude, so that another order of summation gives other bits.
+inline float summand(int rank, std::size_t i) {
+  const std::uint32_t h = mix(static_cast<std::uint32_t>(i) * 97u + static_cast<std::uint32_t>(rank) * 7u + 1u);
+  const float value = static_cast<float>(static_cast<std::int32_t>(h >> 8) - (1 << 23));
+  return (h & 1u) ? value : value * 1e-6f;
+}
+
+// Sends `size_of(from, to)` bytes between all pairs, each rank to itself included, and compares.
+template <class SizeOf>
+Status send_and_compare(Communicator& c, int salt, SizeOf size_of) {
+  const int n = c.size(), me = c.rank();
+  std::vector<Bytes> out, in;
+  for (int peer = 0; peer < n; ++peer) {
+    out.push_back(message(me, peer, salt, size_of(me, peer)));
+    in.emplace_back(size_of(peer, me), std::byte{0xEE});
+  }
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < n; ++peer) {
+    sends.push_back({peer, out[std::size_t(peer)].data(), out[std::size_t(peer)].size()});
+    receives.push_back({peer, in[std::size_t(peer)].data(), in[std::size_t(peer)].size()});
+  }
+  LANCET_TRY(c.send_receive(sends, receives));
+  for (int peer = 0; peer < n; ++peer)
+    EXPECT_THAT(in[std::size_t(peer)] == message(peer, me, salt, size_of(peer, me)), "rank {} from rank {}, salt {}",
+                me, peer, salt);
+  return {};
+}
 
 inline Status sends_and_receives(Communicator& c) {
   // Uneven sizes with empty pairs; 9 MB + 1 exceeds the largest fragment of a transport.
@@ -156,6 +212,56 @@ inline Status network(Communicator& c) {
   EXPECT_THAT(theirs == report.megabytes_per_second, "rank 0 reports {}, rank {} {}", theirs, c.rank(),
               report.megabytes_per_second);
   return {};
+}
+
+// The ranks of 0 to size - 1 whose number modulo `columns` (down) or divided by it is that of `rank`.
+inline std::vector<int> line_of(int rank, int size, int columns, bool down) {
+  std::vector<int> members;
+  for (int other = 0; other < size; ++other)
+    if (down ? other % columns == rank % columns : other / columns == rank / columns) members.push_back(other);
+  return members;
+}
+
+// The groups of a grid's rows and columns, disjoint groups at the same time, and groups of groups.
+inline Status groups(Communicator& c) {
+  constexpr int columns = 2;
+  for (const bool down : {false, true}) {
+    const std::vector<int> members = line_of(c.rank(), c.size(), columns, down);
+    LANCET_ASSIGN(const auto group, c.split(members));
+    EXPECT_THAT(group->size() == int(members.size()) && members[std::size_t(group->rank())] == c.rank(),
+                "rank {}: {} of {}", c.rank(), group->rank(), group->size());
+    EXPECT_THAT(group->transport() == c.transport(), "{}", group->transport());
+    std::vector<float> values(5000, 1.f + float(c.rank()));
+    float expected = 0;
+    for (const int member : members) expected += 1.f + float(member);
+    LANCET_TRY(group->all_reduce_sum(values));
+    for (const float value : values) EXPECT_THAT(value == expected, "rank {}: {} != {}", c.rank(), value, expected);
+    LANCET_TRY(send_and_compare(*group, 70, [](int from, int to) { return std::size_t(100'000 + from * 7 + to); }));
+    std::int32_t root = c.rank();
+    LANCET_TRY(group->broadcast(std::as_writable_bytes(std::span(&root, 1)), group->size() - 1));
+    EXPECT_THAT(root == members.back(), "rank {}: {} is not the last of its group", c.rank(), root);
+    const int alone[] = {group->rank()};
+    LANCET_ASSIGN(const auto self, group->split(alone));
+    EXPECT_THAT(self->size() == 1 && self->rank() == 0, "rank {} alone", c.rank());
+    LANCET_TRY(self->barrier());
+    LANCET_ASSIGN(const auto twin, group->duplicate());
+    EXPECT_THAT(twin->size() == group->size() && twin->rank() == group->rank(), "rank {}", c.rank());
+    LANCET_TRY(twin->barrier());
+  }
+  return c.barrier();
+}
+
+// Wrong members are an error of the caller, groups that overlap one of all ranks; the communicator still works.
+inline Status wrong_groups(Communicator& c) {
+  const std::string range = fmt::format("expected ascending ranks of 0 to {} with {}", c.size() - 1, c.rank());
+  const std::vector<std::vector<int>> wrong_members{
+      {}, {c.size()}, {c.rank(), c.rank()}, {c.rank(), -1}, {(c.rank() + 1) % (c.size() + 1)}};
+  for (const std::vector<int>& wrong : wrong_members) {
+    const auto refused = c.split(wrong);
+    EXPECT_THAT(!refused.ok() && refused.error().message.find(range) != std::string::npos, "rank {}: {}", c.rank(),
+                refused.ok() ? "no error" : refused.error().message);
+  }
+  return c.barrier();
 }
 
 struct Case {

@@ -9,10 +9,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "comm/device/mirror.h"
 #include "doubles/host_queue.h"
+#include "doubles/inproc.h"
 #include "lancet/comm/device_communicator.h"
-#include "lancet/comm/mirrored.h"
 
 using namespace lancet;
 using comm::Segment;
@@ -180,12 +179,16 @@ TEST_CASE("mirrored: messages of neighbouring bytes, such as counts, are one cop
     for (int half = 0; half < 2; ++half)
       receives.push_back({peer, reinterpret_cast<std::byte*>(&in[std::size_t(2 * peer + half)]), 4});
   }
-  const auto copies = comm::mirror(sends, receives, ranks);
-  REQUIRE(copies.ok());
-  REQUIRE(copies->size() == 1);
-  CHECK((*copies)[0].to == reinterpret_cast<std::byte*>(in.data()));
-  CHECK((*copies)[0].from == reinterpret_cast<std::byte*>(out.data()));
-  CHECK((*copies)[0].bytes == 8 * ranks);
+  std::iota(out.begin(), out.end(), 1.f);
+  const auto world = comm::make_mirrored_world(ranks, network);
+  const auto device = test::make_host_queue({.dropped_copy = 2});  // there is none
+  auto stream = device->make_stream(true);
+  REQUIRE(stream.ok());
+  auto communicator = comm::make_mirrored({.device = device.get(), .host = world.get()});
+  REQUIRE(communicator.ok());
+  REQUIRE((*communicator)->send_receive(**stream, sends, receives).ok());
+  REQUIRE((*stream)->synchronize().ok());
+  CHECK(in == out);
 }
 
 TEST_CASE("mirrored on a device: the same behaviour on a stream") {

@@ -1,5 +1,5 @@
 // make_scaled: what reaches the communicator below.
-#include "lancet/comm/scaled.h"
+#include "lancet/comm/communicator.h"
 
 #include <catch2/catch.hpp>
 #include <utility>

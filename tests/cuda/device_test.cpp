@@ -5,8 +5,7 @@
 
 #include "lancet/backend/device.h"
 #include "module.h"
-#include "runtime/backlog.h"
-#include "runtime/stream_crossing.h"
+#include "runtime/device_stream.h"
 
 namespace lancet {
 namespace {
@@ -88,7 +87,7 @@ TEST_CASE("probe: copies of two streams that wait for each other") {
   for (int round = 1; round < 50; ++round) done(runtime::cross_streams(gpu->device()));
 }
 
-// 600 commands: the 400 that may wait between marks, and 200 of a large instruction (src/runtime/backlog.h).
+// 600 commands: the 400 that may wait between marks, and 200 of a large instruction (src/runtime/device_stream.h).
 TEST_CASE("a stream that waits takes as many commands as an executor leaves on it") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
@@ -151,15 +150,13 @@ TEST_CASE("a delay from a mark includes the work since the mark") {
   if (!gpu) return;
   backend::Device& device = gpu->device();
   const auto stream = made(device.make_stream(false));
-  auto* paced = stream->paced();  // a pointer that crosses the plugin's boundary
-  REQUIRE(paced);
   const auto start = made(device.make_event()), before = made(device.make_event()), end = made(device.make_event());
   for (int turn = 0; turn < 3; ++turn) {
     done(stream->record(*start));
-    done(paced->mark());
+    done(stream->mark());
     done(stream->delay(20));
     done(stream->record(*before));
-    done(paced->delay_from_mark(25));
+    done(stream->delay_from_mark(25));
     done(stream->record(*end));
     done(stream->synchronize());
     CHECK(made(device.milliseconds(*start, *end)) >= 24.5);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "all_to_all_values.h"
+#include "doubles/inproc.h"
 #include "lancet/comm/communicator.h"
 #include "module.h"
 

@@ -5,9 +5,7 @@ if(LANCET_HAVE_CUDA)
   set(backend ${CMAKE_SOURCE_DIR}/src/backend/cuda)
   add_executable(test_cuda_doubles ${doubles}/fake_runtime.cpp ${doubles}/fake_cublas.cpp ${doubles}/device_errors_test.cpp
                                    ${doubles}/matmul_test.cpp ${doubles}/tensor_map_test.cpp ${backend}/device.cpp
-                                   ${backend}/stream.cpp ${backend}/tensor_map.cpp)
-  target_sources(test_cuda_doubles PRIVATE ${backend}/matmul.cpp ${backend}/matmul_desc.cpp ${backend}/matmul_choices.cpp
-                                           ${backend}/matmul_scratch.cpp ${backend}/lt_product.cpp)
+                                   ${backend}/matmul.cpp ${backend}/matmul_choices.cpp ${backend}/tensor_map.cpp)
   if(NCCL_FOUND)
     target_sources(test_cuda_doubles PRIVATE ${doubles}/fake_nccl.cpp ${doubles}/nccl_errors_test.cpp
                                              ${CMAKE_SOURCE_DIR}/src/comm/nccl/communicator.cpp)

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "backend/cuda/normals.h"
+#include "backend/cuda/kernels.h"
 #include "fake_runtime.h"
 #include "lancet/base/random.h"
 

@@ -6,8 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cuda/copy.h"
-#include "backend/cuda/delay.h"
+#include "backend/cuda/kernels.h"
 
 using lancet::test::fake_runtime;
 
@@ -71,7 +70,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::memset(properties->uuid.bytes, fake_runtime().uuid, sizeof(properties->uuid.bytes));
   properties->multiProcessorCount = 132;
   properties->sharedMemPerBlockOptin = 227 * 1024;
-  properties->sharedMemPerMultiprocessor = 228 * 1024;
   properties->major = fake_runtime().major;
   properties->minor = fake_runtime().minor;
   properties->pciBusID = fake_runtime().pci_bus;

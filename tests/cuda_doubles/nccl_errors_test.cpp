@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "doubles/host_queue.h"
+#include "doubles/inproc.h"
 #include "fake_nccl.h"
 #include "fake_runtime.h"
 #include "lancet/comm/device_communicator.h"

@@ -34,10 +34,7 @@ namespace {
 constexpr std::int64_t two_31 = std::int64_t{1} << 31;
 
 // An A100 (NVIDIA's tables of compute capability 8.0; 108 multiprocessors in the SXM form).
-constexpr DeviceTraits ampere_traits{.capability = 80,
-                                     .multiprocessors = 108,
-                                     .shared_bytes_of_block = 163 * 1024,
-                                     .shared_bytes_of_multiprocessor = 164 * 1024};
+constexpr DeviceTraits ampere_traits{.capability = 80, .multiprocessors = 108, .shared_bytes_of_block = 163 * 1024};
 
 // What the device would refuse about a launch (CUDA C++ Programming Guide, technical specifications by compute
 // capability). Grids have one dimension. Parameters may take 32,764 bytes from CUDA 12.1 on, but kernels keep to the

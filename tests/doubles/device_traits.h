@@ -5,9 +5,7 @@
 
 namespace lancet::test {
 
-inline constexpr backend::DeviceTraits hopper_traits{.capability = 90,
-                                                     .multiprocessors = 132,
-                                                     .shared_bytes_of_block = 227 * 1024,
-                                                     .shared_bytes_of_multiprocessor = 228 * 1024};
+inline constexpr backend::DeviceTraits hopper_traits{
+    .capability = 90, .multiprocessors = 132, .shared_bytes_of_block = 227 * 1024};
 
 }  // namespace lancet::test

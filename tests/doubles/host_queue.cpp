@@ -147,7 +147,7 @@ class Worker {
   std::jthread thread_;  // last: it uses all of the above and ends first
 };
 
-class ThreadStream final : public HostQueueStream, public PacedStream {
+class ThreadStream final : public HostQueueStream {
  public:
   ThreadStream(std::shared_ptr<Worker> worker, bool records) : records_(records), worker_(std::move(worker)) {}
 
@@ -208,7 +208,6 @@ class ThreadStream final : public HostQueueStream, public PacedStream {
       return {};
     });
   }
-  PacedStream* paced() override { return this; }
   Status mark() override {
     return enqueue([this]() -> Status {
       mark_ = Clock::now();

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "doubles/inproc.h"
 #include "lancet/base/log.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/train/trainer.h"

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "doubles/inproc.h"
 #include "lancet/base/random.h"
 #include "ops/references/harness.h"
 

@@ -1,4 +1,5 @@
 // Permutes over ranks that are threads, windows of tensors, and what they refuse and send.
+#include "doubles/inproc.h"
 #include "ops/references/harness.h"
 
 #include <catch2/catch.hpp>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "lancet/comm/group.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ir/groups.h"
 
 namespace lancet::test {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "doubles/inproc.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/ops/catalogue.h"
 #include "ops/references/harness.h"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "declared_costs.h"
+#include "doubles/inproc.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"

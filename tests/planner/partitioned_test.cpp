@@ -1,6 +1,7 @@
 // From a logical Program to steps on several ranks: shard, partition_spmd, a plan with its memory, executors of ranks
 // that are threads, whose streams go over groups of the mesh. Against the logical Program in double.
 #include "passes/partitioned.h"
+#include "doubles/inproc.h"
 #include "lancet/planner/planner.h"
 #include "passes/dense_gpt2.h"
 #include "passes/lock_step.h"

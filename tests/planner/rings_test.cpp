@@ -7,6 +7,7 @@
 #include <random>
 
 #include "declared_costs.h"
+#include "doubles/inproc.h"
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/plan.h"

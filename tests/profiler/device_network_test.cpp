@@ -26,6 +26,8 @@ class NoDelay final : public backend::Stream {
   Status record(backend::Event& event) override { return under_->record(event); }
   Status scale(float* values, std::size_t count, float factor) override { return under_->scale(values, count, factor); }
   Status delay(double) override { return internal_error("no delay"); }
+  Status mark() override { return under_->mark(); }
+  Status delay_from_mark(double milliseconds) override { return under_->delay_from_mark(milliseconds); }
   Status begin_capture() override { return under_->begin_capture(); }
   Result<std::unique_ptr<backend::Graph>> end_capture() override { return under_->end_capture(); }
   Status launch(backend::Graph& graph) override { return under_->launch(graph); }

@@ -1,9 +1,10 @@
 #include "lancet/profiler/interference.h"
+#include "doubles/inproc.h"
 
 #include <catch2/catch.hpp>
 #include <mutex>
 
-#include "lancet/comm/mirrored.h"
+#include "lancet/comm/communicator.h"
 
 namespace lancet::profiler {
 

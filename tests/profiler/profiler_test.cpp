@@ -1,5 +1,6 @@
 // The profiler measures missing costs and nothing else. Times are measured, so the tests only check that they are sane.
 #include "lancet/profiler/profiler.h"
+#include "doubles/inproc.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 // Checkpoints hold whole tensors: what ranks of one mesh save, ranks of any other mesh load bit for bit.
 #include "lancet/run/checkpoint_tensors.h"
+#include "doubles/inproc.h"
 
 #include <fmt/format.h>
 

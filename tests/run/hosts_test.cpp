@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "declared_profile.h"
+#include "doubles/inproc.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/peer_parts.h"
 #include "lancet/planner/planner.h"

@@ -1,3 +1,4 @@
+#include "doubles/inproc.h"
 #include "lancet/run/rank_device.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,6 @@
 // A config's costs: measured at their first use, read from the file afterwards.
 #include "lancet/run/step_costs.h"
+#include "doubles/inproc.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,6 @@
 // The groups of ranks that a plan names, on ranks that are threads.
 #include "lancet/run/stream_communicators.h"
+#include "doubles/inproc.h"
 
 #include <catch2/catch.hpp>
 

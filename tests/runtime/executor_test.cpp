@@ -1,5 +1,6 @@
 // The executor on plans written by hand: values, concurrent streams, errors that stop all of them.
 #include "lancet/runtime/executor.h"
+#include "doubles/inproc.h"
 
 #include <atomic>
 #include <cmath>

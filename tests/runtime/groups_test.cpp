@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_hardware.h"
+#include "doubles/inproc.h"
 #include "host_accelerator.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/plan.h"

@@ -1,6 +1,6 @@
 // The times that Pace gives to instructions. Bounds from above are far from what they exclude, since other processes
 // may hold up this one.
-#include "runtime/pace.h"
+#include "runtime/emulated_kernels.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

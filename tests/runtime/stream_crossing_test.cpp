@@ -1,10 +1,9 @@
 // Streams that wait for each other, tried when a device is opened.
-#include "runtime/stream_crossing.h"
-
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
 #include "lancet/ir/program.h"
+#include "lancet/runtime/accelerator.h"
 
 using namespace std::chrono_literals;
 

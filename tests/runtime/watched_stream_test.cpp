@@ -21,6 +21,8 @@ struct NoStream : public backend::Stream {
   Status record(backend::Event&) override { return done(); }
   Status scale(float*, std::size_t, float) override { return done(); }
   Status delay(double) override { return done(); }
+  Status mark() override { return done(); }
+  Status delay_from_mark(double) override { return done(); }
   Status begin_capture() override { return done(); }
   Result<std::unique_ptr<backend::Graph>> end_capture() override { return internal_error("none"); }
   Status launch(backend::Graph&) override { return done(); }
@@ -142,19 +144,15 @@ TEST_CASE("a watched stream counts as many commands for a list of copies as the 
   CHECK(joined.commands() == 3);
 }
 
-TEST_CASE("a watched stream is paced if its inner stream is") {
-  const auto nothing = [] { return Status(); };
-  NoStream unpaced;
-  CHECK(WatchedStream(unpaced, nothing).paced() == nullptr);
+TEST_CASE("a watched stream delays from a mark of the stream below it") {
   const auto device = test::make_host_queue();
   auto below = device->make_stream(false);
   REQUIRE(below.ok());
-  WatchedStream stream(**below, nothing);
-  REQUIRE(stream.paced() == &stream);
+  WatchedStream stream(**below, [] { return Status(); });
   const auto start = std::chrono::steady_clock::now();
-  REQUIRE(stream.paced()->mark().ok());
+  REQUIRE(stream.mark().ok());
   REQUIRE(stream.delay(4).ok());
-  REQUIRE(stream.paced()->delay_from_mark(9).ok());
+  REQUIRE(stream.delay_from_mark(9).ok());
   REQUIRE(stream.synchronize().ok());
   CHECK(std::chrono::steady_clock::now() - start >= 9ms);
 }

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "host_accelerator.h"
-#include "lancet/comm/mirrored.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/run/rank_device.h"
 #include "log_capture.h"
 #include "train/support.h"

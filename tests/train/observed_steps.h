@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "doubles/inproc.h"
 #include "train/meshes.h"
 #include "train/weights.h"
 

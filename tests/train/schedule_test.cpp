@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "doubles/inproc.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/metrics.h"
 #include "lancet/train/learning_rate.h"

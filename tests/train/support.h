@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "doubles/inproc.h"
 #include "lancet/config/config.h"
 #include "lancet/train/trainer.h"
 #include "small_model.h"

@@ -38,8 +38,6 @@ class Graph {
   virtual ~Graph() = default;
 };
 
-class PacedStream;
-
 // A copy between device memory; nothing if `bytes` is 0.
 struct Copy {
   std::byte* to;
@@ -64,8 +62,13 @@ class Stream {
   virtual Status wait(Flag* flag) = 0;
   virtual Status record(Event& event) = 0;
   virtual Status scale(float* values, std::size_t count, float factor) = 0;  // values[i] *= factor, on device memory
-  // Keeps the stream busy for this time without touching memory, to emulate a network.
+  // Keeps the stream busy for this time without touching memory.
   virtual Status delay(double milliseconds) = 0;
+  // To emulate a network: mark() records the time at which the stream reaches this point, and delay_from_mark() keeps
+  // it busy until this time after the last mark, so that the copies of an emulated message are part of its duration. It
+  // does nothing if that time has passed already.
+  virtual Status mark() = 0;
+  virtual Status delay_from_mark(double milliseconds) = 0;
   // From here to end_capture(), work put on the stream is recorded instead of run.
   virtual Status begin_capture() = 0;
   virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
@@ -74,9 +77,6 @@ class Stream {
   virtual Result<bool> idle() = 0;   // returns at once: true if the stream is empty
   // Health check that code polls while it waits for work of this stream; an error ends the wait.
   virtual Status watch() { return {}; }
-  // The stream's interface for emulated networks (PacedStream); null if it has only delay(). A virtual function,
-  // because a stream made by a plugin cannot be cast to a class of the program.
-  virtual PacedStream* paced() { return nullptr; }
   virtual void* native() = 0;  // cudaStream_t for kernels of that backend
 };
 
@@ -86,8 +86,7 @@ class Stream {
 struct DeviceTraits {
   int capability = 0;  // 90: of sm_90
   int multiprocessors = 0;
-  std::int64_t shared_bytes_of_block = 0;           // the most that one block may request
-  std::int64_t shared_bytes_of_multiprocessor = 0;  // for all its blocks, and 1 KB more for each
+  std::int64_t shared_bytes_of_block = 0;  // the most that one block may request
 };
 
 class Device {
@@ -144,16 +143,6 @@ inline Status wait_for_flag(Flag* flag, Stream& stream) {
   }
   return {};
 }
-
-// Interface of streams that emulate a network: a delay that counts from an earlier point of the stream, so that the
-// copies of an emulated message are part of its duration.
-class PacedStream {
- public:
-  virtual ~PacedStream() = default;
-  virtual Status mark() = 0;  // records the time at which the stream reaches this point
-  // Keeps the stream busy until this time after the last mark; does nothing if it has passed already.
-  virtual Status delay_from_mark(double milliseconds) = 0;
-};
 
 // Lists of copies for Stream::copy_all().
 

@@ -59,13 +59,8 @@ Status broadcast_status(comm::Communicator& world, const Status& mine, int root)
 // Collective: true if `mine` is true on any rank.
 Result<bool> any(comm::Communicator& world, bool mine);
 
-// Collective: returns every rank's number, by rank.
-Result<std::vector<std::int64_t>> gather(comm::Communicator& world, std::int64_t mine);
-
 // Collective: returns every rank's text, by rank, on root; an empty list on the other ranks.
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root);
-
-using comm::broadcast_text;
 
 // Collective: returns root's texts on all ranks. A text may hold any character, a newline too, except '\0'.
 Result<std::vector<std::string>> broadcast_texts(comm::Communicator& world, const std::vector<std::string>& texts,

@@ -32,7 +32,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string transport() const = 0;  // "mpi", "inproc", "self": for the banner
+  virtual std::string transport() const = 0;  // "mpi", "self": for the banner
 
   // Sends and receives: every send segment reaches its peer's matching receive segment. Segments to oneself are allowed
   // (copied). A call returns when its own receives are complete and its send buffers are free again; peers may still be
@@ -55,11 +55,11 @@ class Communicator {
   // Wakes every blocked call of this rank, on all communicators that were split from one, with an error; later calls
   // fail at once. Any thread.
   virtual void abort(const std::string& why) = 0;
-  // How long a call waits for the other ranks before it fails. Default 300 s (run_inproc: its argument).
+  // How long a call waits for the other ranks before it fails. Default 300 s.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-  // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (scaled.h).
+  // From now on an all-reduce goes in as many rounds as one of `scale` times its bytes would (make_scaled).
   virtual void scale_messages(double /*scale*/) {}
-  // False: messages hold no values of the callers, which need not prepare or use them (scaled.h).
+  // False: messages hold no values of the callers, which need not prepare or use them (make_scaled).
   virtual bool carries_values() const { return true; }
   // The communicator's name in errors: that of its stream and group. Default "world", and "world.1", ... for those
   // split from it. Errors name ranks by their numbers in the world.
@@ -69,9 +69,24 @@ class Communicator {
 // One rank alone: sends to oneself are copied, reductions return their input.
 std::unique_ptr<Communicator> make_self();
 
-// inproc: `ranks` threads of this process; runs body(communicator) on each and joins them. The first error or
-// exception aborts the others and is returned (an exception is rethrown).
-Status run_inproc(int ranks, const std::function<Status(Communicator&)>& body,
-                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
+// A communicator whose messages are a fraction of those that are asked for. It forwards every call to `communicator`,
+// which outlives it, with the same segments in the same order. A segment of n bytes becomes one of n / scale, rounded
+// up, and a vector of n elements one of n / scale, in as many rounds. They go from and to memory of this object, so the
+// caller's data is neither read nor written. broadcast() and barrier() are not scaled.
+std::unique_ptr<Communicator> make_scaled(Communicator& communicator, double scale);
+
+// Duration of a call among `ranks`, in milliseconds. all_to_all_ms: by the bytes that the rank sends to others;
+// all_reduce_ms: by the bytes of the vector.
+struct Network {
+  std::string name;  // of the declared hardware
+  std::function<double(std::span<const int> ranks, double bytes)> all_to_all_ms, all_reduce_ms;
+};
+// A single rank that trains as rank 0 of `ranks`, whose peers do not exist: calls last as long as the declared network
+// would need. Its duplicates and groups serve the streams.
+//
+// Every other rank mirrors this one: it returns the bytes that it is sent, and contributes the same gradients. So each
+// expert gets as many rows as under an even distribution of tokens, and training stays valid: it is that of a model
+// whose ranks share their experts.
+std::unique_ptr<Communicator> make_mirrored_world(int ranks, Network network);
 
 }  // namespace lancet::comm

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,9 +78,30 @@ struct DeviceStream {
 // "mpi": through page-locked host memory and the stream's host communicator.
 Result<std::unique_ptr<DeviceCommunicator>> make_staged(const DeviceStream& stream);
 // "mirrored": calls last as long as on a declared network. Config error: stream.host is not of a mirrored world
-// (mirrored.h).
+// (make_mirrored_world).
 Result<std::unique_ptr<DeviceCommunicator>> make_mirrored(const DeviceStream& stream);
 // "nccl": of the CUDA plugin. Config error: built without NCCL.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl(const DeviceStream& stream);
+
+// The ranks that an instruction goes over, as one of them sees them.
+struct Group {
+  int place = 0, size = 1;                    // of this rank among the group's ranks, and their number
+  Communicator* comm = nullptr;               // null on the compute stream, and where a rank is alone
+  DeviceCommunicator* device_comm = nullptr;  // likewise; for tensors on a device
+};
+
+// The group of all ranks of a communicator. The argument outlives it.
+inline Group group_of(Communicator& comm) { return {comm.rank(), comm.size(), &comm, nullptr}; }
+inline Group group_of(DeviceCommunicator& comm) { return {comm.rank(), comm.size(), nullptr, &comm}; }
+
+// The groups of a stream, by the attribute `axes` of the instructions that go over them (ir/groups.h). The first, "",
+// is all ranks, which instructions without the attribute go over.
+using Groups = std::map<std::string, Group, std::less<>>;
+
+// The one group of all ranks of a communicator; no group of a null communicator.
+template <class AnyCommunicator>
+Groups all_ranks(AnyCommunicator* comm) {
+  return comm ? Groups{{"", group_of(*comm)}} : Groups();
+}
 
 }  // namespace lancet::comm

@@ -1,16 +1,29 @@
-// The MPI transport. One progress thread per process makes every MPI call after start-up. Callers sleep until it has
+// The start of a process among its ranks, by the launcher's environment and by MPI. A build without MPI uses the former
+// to refuse a launch of several ranks.
+//
+// The MPI transport: one progress thread per process makes every MPI call after start-up. Callers sleep until it has
 // finished their operation, and it sleeps between polls, so that waiting does not occupy a core.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/comm/launch.h"
 
 namespace lancet::comm {
+
+struct Launch {
+  int rank = 0, size = 1, local_rank = 0, local_size = 1;
+};
+// Read from the environment before MPI is started (Open MPI, MPICH/PMI and Slurm variables). Without a launcher: one
+// rank. Slurm's variables count only where srun started this process, not in a batch script that runs one.
+Launch detect_launch();
+// The same from any table of variables; `get` returns null for a variable that is not set.
+Launch detect_launch(const std::function<const char*(const char*)>& get);
 
 // Owns MPI from its start to the end of the process. A process may start one session, once.
 // Communicators may outlive it, but their calls fail then. The destructor finalises MPI and waits for the other ranks

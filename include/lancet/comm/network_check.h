@@ -1,6 +1,5 @@
 // Start-up check of bandwidth and latency between the ranks; warns about a misconfigured network.
 #pragma once
-#include <cstddef>
 #include <string>
 
 #include "lancet/comm/communicator.h"
@@ -15,8 +14,6 @@ struct NetworkReport {
   double megabytes_per_second = 0;
   // Round trip between neighbours (rank r sends to r + 1, which answers): the slowest rank, median. 0 with one rank.
   double round_trip_us = 0;
-  std::size_t bytes = 0;  // sent by each rank in one repetition
-  double seconds = 0;     // the whole measurement
 };
 
 // Collective; the same report on all ranks. Takes about 0.1 s, less than 0.3 s on any network over 10 MB/s.
@@ -24,8 +21,8 @@ Result<NetworkReport> measure_network(Communicator& communicator);
 
 std::string to_string(const NetworkReport& report);  // "transport mpi (2 ranks, 1 host): 3.1 GB/s, 18 us"
 
-// Returns a warning if the network is slower than `megabytes_per_second`; empty if it is not, or with one rank. The
-// default is a tenth of a 10 Gb/s network's rate: below it something is wrong (wrong interface, no shared memory).
-std::string slow_network_warning(const NetworkReport& report, double megabytes_per_second = 100);
+// Returns a warning if the network is slower than a tenth of a 10 Gb/s network, since something is wrong then (wrong
+// interface, no shared memory); empty if it is not, or with one rank.
+std::string slow_network_warning(const NetworkReport& report);
 
 }  // namespace lancet::comm

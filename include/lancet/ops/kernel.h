@@ -12,7 +12,7 @@
 
 #include "lancet/backend/device.h"
 #include "lancet/base/result.h"
-#include "lancet/comm/group.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/program.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/group.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
 

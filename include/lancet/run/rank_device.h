@@ -10,7 +10,7 @@
 
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
-#include "lancet/comm/launch.h"
+#include "lancet/comm/mpi.h"
 #include "lancet/config/config.h"
 #include "lancet/runtime/accelerator.h"
 #include "lancet/runtime/emulated_device.h"

@@ -2,6 +2,7 @@
 // shared library that is loaded on request, so that a program that trains on the CPU needs none of the device's
 // libraries.
 #pragma once
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,8 +51,12 @@ struct AcceleratorModule {
 // module belongs to another build of the program.
 Result<const AcceleratorModule*> load_module(const std::string& file);
 
-// Opens device `index` of the module and lets its streams wait for each other once (stream_crossing.h). Errors: the
-// module's; the streams block each other.
+// A trial of what a step relies on: lets each two of the device's shared streams wait for each other, with copies in
+// both directions before and after the waits. The shared streams must be empty. Config error: they have not ended
+// within `most`, or what they copied is wrong.
+Status cross_streams(backend::Device& device, std::chrono::milliseconds most = std::chrono::seconds(5));
+
+// Opens device `index` of the module and crosses its streams. Errors: the module's; the streams block each other.
 Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index);
 
 // The path of liblancet_cuda.so in the folder of the running program.

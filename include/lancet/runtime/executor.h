@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/group.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/kernel.h"
 #include "lancet/runtime/accelerator.h"

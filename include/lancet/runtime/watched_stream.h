@@ -62,7 +62,7 @@ Status wait_until_idle(backend::Stream& stream, const Watch& watch, UsualWait* u
 }
 
 // Forwards all calls to the stream and counts the commands that they put on it; synchronize() polls `watch`.
-class WatchedStream final : public backend::Stream, public backend::PacedStream {
+class WatchedStream final : public backend::Stream {
  public:
   // stream: outlives this object. The waiting thread calls `watch`.
   WatchedStream(backend::Stream& stream, std::function<Status()> watch) : stream_(stream), watch_(std::move(watch)) {}
@@ -85,9 +85,8 @@ class WatchedStream final : public backend::Stream, public backend::PacedStream 
     return counted().scale(values, count, factor);
   }
   Status delay(double milliseconds) override { return counted().delay(milliseconds); }
-  backend::PacedStream* paced() override { return stream_.paced() ? this : nullptr; }
-  Status mark() override { return counted().paced()->mark(); }
-  Status delay_from_mark(double milliseconds) override { return counted().paced()->delay_from_mark(milliseconds); }
+  Status mark() override { return counted().mark(); }
+  Status delay_from_mark(double milliseconds) override { return counted().delay_from_mark(milliseconds); }
   Status begin_capture() override { return stream_.begin_capture(); }
   Result<std::unique_ptr<backend::Graph>> end_capture() override { return stream_.end_capture(); }
   Status launch(backend::Graph& graph) override { return counted().launch(graph); }

@@ -18,7 +18,7 @@
 #include "lancet/backend/cpu/parallel.h"
 #include "lancet/base/check.h"
 #include "lancet/base/math.h"
-#include "pack.h"
+#include "tile.h"
 
 namespace lancet::backend::cpu {
 namespace {

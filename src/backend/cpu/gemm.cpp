@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "pack.h"
+#include "tile.h"
 
 namespace lancet::backend::cpu {
 namespace {

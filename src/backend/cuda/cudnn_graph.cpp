@@ -263,7 +263,7 @@ Result<CudnnTarget> describe_cudnn_target(const std::string& json) {
 }
 
 Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target, std::int64_t most_workspace,
-                             bool deterministic, int* considered) {
+                             bool deterministic) {
   if (!graph.status().ok()) return graph.status().error();
   LANCET_ASSIGN(const CudnnDescriptor descriptor, make_descriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
   std::vector<void*> operations;
@@ -278,7 +278,6 @@ Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target,
                        "a graph's handle"));
   LANCET_TRY(finalized(descriptor, "a graph"));
   LANCET_ASSIGN(const auto configurations, propose(descriptor, target));
-  if (considered) *considered = int(configurations.size());
   std::string refused;
   for (const CudnnDescriptor& configuration : configurations) {
     LANCET_ASSIGN(const Engine engine, engine_of(configuration));
@@ -293,7 +292,6 @@ Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target,
       refused += fmt::format("; engine {} needs {} bytes, at most {} are given", engine.index, plan->workspace,
                              most_workspace);
     } else {
-      plan->engine = engine.index;
       return plan;
     }
   }

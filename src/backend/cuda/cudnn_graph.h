@@ -79,13 +79,12 @@ Result<CudnnTarget> describe_cudnn_target(const std::string& json);
 struct CudnnPlan {
   CudnnDescriptor descriptor;
   std::int64_t workspace = 0;  // bytes
-  std::int64_t engine = -1;    // cuDNN's number of the engine
 };
 
 // Returns the first of cuDNN's proposals that needs at most `most_workspace` bytes and, if `deterministic` is set,
-// whose engine always sums in the same order. considered: receives the number of proposals; may be null.
+// whose engine always sums in the same order.
 Result<CudnnPlan> plan_graph(const CudnnGraph& graph, const CudnnTarget& target, std::int64_t most_workspace,
-                             bool deterministic, int* considered = nullptr);
+                             bool deterministic);
 
 Status run_plan(const CudnnPlan& plan, cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
                 const std::vector<void*>& addresses, void* workspace);

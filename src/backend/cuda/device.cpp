@@ -5,13 +5,14 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
 #include "check.h"
+#include "kernels.h"
 #include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/base/log.h"
-#include "stream.h"
 
 namespace lancet::backend::cuda {
 namespace {
@@ -34,8 +35,7 @@ Error without_driver(cudaError_t error) {
 DeviceTraits traits_of(const cudaDeviceProp& p) {
   return {.capability = 10 * p.major + p.minor,
           .multiprocessors = p.multiProcessorCount,
-          .shared_bytes_of_block = std::int64_t(p.sharedMemPerBlockOptin),
-          .shared_bytes_of_multiprocessor = std::int64_t(p.sharedMemPerMultiprocessor)};
+          .shared_bytes_of_block = std::int64_t(p.sharedMemPerBlockOptin)};
 }
 
 class CudaEvent final : public Event {
@@ -52,6 +52,131 @@ class CudaEvent final : public Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+// The driver's calls for flags, looked up at run time, so that the plugin loads on machines without the driver.
+struct FlagCalls {
+  PFN_cuStreamWriteValue32_v11070 write = nullptr;
+  PFN_cuStreamWaitValue32_v11070 wait = nullptr;
+  // Config error: the driver lacks them.
+  static Result<FlagCalls> find() {
+    FlagCalls calls;
+    if (!find_call("cuStreamWriteValue32", 11070, calls.write) || !find_call("cuStreamWaitValue32", 11070, calls.wait))
+      return config_error(
+          "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
+    return calls;
+  }
+};
+
+Status check_driver(CUresult error, const char* what) {
+  if (error == CUDA_SUCCESS) return {};
+  return internal_error(fmt::format("{}: driver error {}", what, static_cast<int>(error)));
+}
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  cudaGraphExec_t native() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(cudaStream_t stream, const FlagCalls& flags, int copy_blocks)
+      : stream_(stream), flags_(flags), copy_blocks_(copy_blocks) {}
+  ~CudaStream() override {
+    cudaStreamDestroy(stream_);
+    cudaFree(mark_);
+  }
+
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+  }
+  Status copy_all(std::span<const Copy> copies) override { return cuda::copy_all(copies, copy_blocks_, stream_); }
+  std::size_t copy_commands(std::size_t copies) const override { return cuda::copy_commands(copies); }
+  Status zero(void* memory, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
+  }
+  // The write is ordered after a fence, so a reader that sees the flag sees all earlier writes of the stream.
+  Status signal(Flag* flag) override {
+    return check_driver(flags_.write(stream_, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
+  }
+  Status wait(Flag* flag) override {
+    return check_driver(flags_.wait(stream_, address(flag), 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+  }
+  Status record(Event& event) override {
+    return check(cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_), "cudaEventRecord");
+  }
+  Status scale(float* values, std::size_t count, float factor) override {
+    return cuda::scale(values, count, factor, stream_);
+  }
+  Status delay(double milliseconds) override { return cuda::delay(milliseconds, stream_); }
+  Status mark() override {
+    if (!mark_) {
+      void* memory = nullptr;
+      LANCET_TRY(check(cudaMalloc(&memory, sizeof *mark_), "cudaMalloc"));
+      mark_ = static_cast<unsigned long long*>(memory);
+    }
+    return cuda::mark(mark_, stream_);
+  }
+  Status delay_from_mark(double milliseconds) override {
+    if (!mark_) return internal_error("expected a mark on the stream before a delay from it, found none");
+    return cuda::delay_from(mark_, milliseconds, stream_);
+  }
+
+  // The capture restricts this thread only; threads of other streams may allocate and synchronize meanwhile.
+  Status begin_capture() override {
+    return check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    if (const Status ended = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture"); !ended.ok()) {
+      cudaGetLastError();  // the stream remains usable
+      return ended.error();
+    }
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    LANCET_TRY(check(error, "cudaGraphInstantiate"));
+    LANCET_TRY(check(cudaGraphUpload(executable, stream_), "cudaGraphUpload"));
+    return std::unique_ptr<Graph>(std::make_unique<CudaGraph>(executable));
+  }
+  Status launch(Graph& graph) override {
+    return check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).native(), stream_), "cudaGraphLaunch");
+  }
+  Status synchronize() override { return check(cudaStreamSynchronize(stream_), "the stream's work"); }
+  Result<bool> idle() override {
+    const cudaError_t error = cudaStreamQuery(stream_);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // so that the next call does not report it
+      return false;
+    }
+    LANCET_TRY(check(error, "the stream's work"));
+    return true;
+  }
+  // A query takes the driver's lock, which the threads that put work on streams need.
+  Status watch() override {
+    constexpr std::chrono::microseconds between_queries(200);
+    const auto now = std::chrono::steady_clock::now();
+    if (now - queried_ < between_queries) return {};
+    queried_ = now;
+    LANCET_TRY(idle());
+    return {};
+  }
+  void* native() override { return stream_; }
+
+ private:
+  static CUdeviceptr address(Flag* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
+  cudaStream_t stream_;
+  FlagCalls flags_;
+  const int copy_blocks_;
+  unsigned long long* mark_ = nullptr;  // on the device
+  std::chrono::steady_clock::time_point queried_{};
 };
 
 class CudaDevice final : public Device {
@@ -114,12 +239,18 @@ class CudaDevice final : public Device {
     // A block for every fourth multiprocessor makes copies, so that most are left to computation beside them; each has
     // 32 KB of loads in flight.
     const int copy_blocks = std::max(traits_.multiprocessors / 4, 1);
-    return cuda::make_stream(flags_, urgent ? most_urgent_ : least_urgent_, copy_blocks);
+    cudaStream_t stream = nullptr;
+    LANCET_TRY(
+        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? most_urgent_ : least_urgent_),
+              "cudaStreamCreate"));
+    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(stream, flags_, copy_blocks));
   }
   Result<std::unique_ptr<Event>> make_event() override { return CudaEvent::make(); }
   Result<double> milliseconds(Event& from, Event& to) override {
     float time = 0;
-    LANCET_TRY(check(cudaEventElapsedTime(&time, native_event(from), native_event(to)), "cudaEventElapsedTime"));
+    LANCET_TRY(
+        check(cudaEventElapsedTime(&time, static_cast<CudaEvent&>(from).native(), static_cast<CudaEvent&>(to).native()),
+              "cudaEventElapsedTime"));
     return double(time);
   }
   void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
@@ -147,8 +278,6 @@ class CudaDevice final : public Device {
 };
 
 }  // namespace
-
-cudaEvent_t native_event(Event& event) { return static_cast<CudaEvent&>(event).native(); }
 
 // A stream that waits for a flag must not share a hardware queue with the stream that sets it. The environment may hold
 // a lower number of queues, set for other programs; 32 is the most that CUDA takes.

@@ -2,19 +2,32 @@
 // all-reduce sums in two steps. Each rank receives its own piece of everybody's values, adds the pieces in the order of
 // ranks, so that the bits are the same on all of them (post_sums, sum_own_piece), and sends the sum to all
 // (post_gather). A long array goes in rounds, two of them in flight.
-#include "communicator.h"
-
-#include <fmt/format.h>
-
-#include <algorithm>
-
-#include "../operation.h"
+//
+// At the end of the file are the start and the end of MPI: settings of Open MPI, a watch over MPI_Init, and the session
+// that owns the progress thread.
 #include "lancet/comm/mpi.h"
 
-namespace lancet::comm::mpi {
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "../operation.h"
+#include "lancet/base/log.h"
+#include "progress.h"
+
+namespace lancet::comm {
+namespace mpi {
 namespace {
 
-// A message is cut into pieces that Open MPI sends over TCP without a handshake (session.cpp). It announces longer
+// A message is cut into pieces that Open MPI sends over TCP without a handshake (tune()). It announces longer
 // messages and sends them after the receiver's answer; the answer queues after the data that the receiver itself is
 // sending, so that only one of two ranks that send to each other sends at a time: 4 MB each way at 62 MB/s took 130 ms
 // with handshakes, and takes 66 ms without. MPI counts in int, hence the limit on the number of pieces.
@@ -40,7 +53,45 @@ void add_receive(Request& r, int peer, std::span<float> values) {
   add_message(r, peer, values.data(), values.size_bytes(), false);
 }
 
-}  // namespace
+// Every operation is a set of point-to-point messages that the progress thread carries.
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(std::shared_ptr<Progress> progress, Channel* channel)
+      : progress_(std::move(progress)), channel_(*channel) {}
+  int rank() const override { return channel_.rank; }
+  int size() const override { return channel_.size; }
+  std::string transport() const override { return "mpi"; }
+  Status send_receive(std::span<const Segment> sends, std::span<const Segment> receives) override;
+  Status all_reduce_sum(std::span<float> values) override;
+  Status broadcast(std::span<std::byte> bytes, int root) override;
+  Status barrier() override;
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> members) override;
+  void abort(const std::string& why) override { progress_->abort(why); }
+  void set_timeout(std::chrono::milliseconds timeout) override { channel_.timeout = timeout; }
+  void scale_messages(double scale) override { scale_ = scale; }
+  void set_name(const std::string& name) override;
+
+ private:
+  // The partition of an all-reduce: in round k rank r sums the `piece` floats from offset (k * size + r) * piece on.
+  struct Cut {
+    std::size_t rounds, piece;
+  };
+  Cut cut(std::size_t count) const;
+  std::span<float> piece_of(std::span<float> values, const Cut& cut, std::size_t round, int rank) const;
+  float* received(const Cut& cut, std::size_t round, int from);
+  Status begin();
+  Status check_all_groups(std::span<const int> members);
+  Request& prepare(std::size_t slot, Operation operation, std::size_t total_bytes);
+  Status run(Request& request);
+  Status reduce_small(std::span<float> values);
+  void post_sums(std::span<float> values, const Cut& cut, std::size_t round);
+  void post_gather(std::span<float> values, const Cut& cut, std::size_t round);
+  void sum_own_piece(std::span<float> values, const Cut& cut, std::size_t round);
+
+  std::shared_ptr<Progress> progress_;
+  Channel& channel_;
+  double scale_ = 1;
+};
 
 void MpiCommunicator::set_name(const std::string& name) {
   std::lock_guard lock(channel_.mutex);
@@ -247,4 +298,97 @@ void MpiCommunicator::post_gather(std::span<float> values, const Cut& cut, std::
   progress_->post(request);
 }
 
-}  // namespace lancet::comm::mpi
+// Sets Open MPI's options for TCP that the user has not set: messages of direct_bytes are sent without a handshake (see
+// shortest_cut). A megabyte of all-to-all costs as much processor time as with handshakes, which save copies.
+void tune() {
+  const std::string longest = std::to_string(direct_bytes + 1024);  // with Open MPI's header
+  for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"})
+    setenv(("OMPI_MCA_btl_tcp_" + std::string(name)).c_str(), longest.c_str(), 0);
+}
+
+// Open MPI writes to sockets of peers that may have ended; such a write must be an error and not kill this process.
+void ignore_broken_pipes() {
+  struct sigaction action = {};
+  if (::sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
+// Ends the process if MPI_Init does not return within the timeout, since it waits for missing ranks forever.
+class StartWatch {
+ public:
+  explicit StartWatch(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
+  ~StartWatch() {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_one();
+  }
+
+ private:
+  void watch(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, timeout, [this] { return started_; })) return;
+    log::error("start-up: timed out after {:.3g} s: MPI has not started; check that all ranks were started",
+               std::chrono::duration<double>(timeout).count());
+    _exit(static_cast<int>(ExitCode::communication));  // the launcher then ends the job
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::jthread thread_;  // last: it uses the above
+};
+
+int init(int& provided, std::chrono::milliseconds timeout) {
+  const StartWatch watch(timeout);
+  return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+}
+
+class Session final : public MpiSession {
+ public:
+  explicit Session(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+  // After a failure MPI is not finalised, since MPI_Finalize would wait for the other ranks, which may wait for this
+  // one. The launcher takes a process that exits without it for an error and ends the other ranks.
+  ~Session() override {
+    if (progress_->stop()) MPI_Finalize();
+  }
+  std::unique_ptr<Communicator> world() override {
+    return std::make_unique<MpiCommunicator>(progress_, progress_->world());
+  }
+  [[noreturn]] void abort_job(int exit_code) override { progress_->abort_job(exit_code); }
+
+ private:
+  std::shared_ptr<Progress> progress_;
+};
+
+}  // namespace
+}  // namespace mpi
+
+Result<std::unique_ptr<MpiSession>> MpiSession::start(std::chrono::milliseconds launch,
+                                                      std::chrono::milliseconds first_message) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized) return internal_error("MPI was started already; expected one MPI session a process");
+  mpi::tune();
+  int provided = MPI_THREAD_SINGLE;
+  if (int code = mpi::init(provided, launch); code != MPI_SUCCESS)
+    return communication_error("starting MPI: " + mpi::error_text(code));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    MPI_Finalize();
+    return communication_error(
+        fmt::format("this MPI library gives {}, expected MPI_THREAD_SERIALIZED or better",
+                    provided == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED"));
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  // No duplicate is made of it, since that would wait for the other ranks without a timeout.
+  const MPI_Comm world = MPI_COMM_WORLD;
+  int rank = 0, size = 1;
+  MPI_Comm_rank(world, &rank);
+  MPI_Comm_size(world, &size);
+  if (size > 1) mpi::ignore_broken_pipes();
+  LANCET_ASSIGN(mpi::Neighbours neighbours, mpi::Neighbours::find(world, first_message));
+  return std::unique_ptr<MpiSession>(
+      new mpi::Session(std::make_shared<mpi::Progress>(world, rank, size, std::move(neighbours))));
+}
+
+}  // namespace lancet::comm

@@ -17,7 +17,6 @@
 #include <thread>
 #include <utility>
 
-#include "error_text.h"
 #include "lancet/base/hash.h"
 
 namespace lancet::comm::mpi {

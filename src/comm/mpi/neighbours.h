@@ -2,17 +2,27 @@
 // a signal has killed; without this the others would wait for it until the timeout.
 #pragma once
 
+#include <fmt/format.h>
 #include <mpi.h>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "lancet/base/result.h"
 
 namespace lancet::comm::mpi {
+
+// What MPI says about one of its error codes.
+inline std::string error_text(int mpi_code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(mpi_code, text, &length) != MPI_SUCCESS) return fmt::format("MPI error {}", mpi_code);
+  return std::string(text, static_cast<std::size_t>(length));
+}
 
 class Neighbours {
  public:

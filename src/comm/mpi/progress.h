@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "../operation.h"
-#include "error_text.h"
 #include "lancet/comm/communicator.h"
 #include "neighbours.h"
 #include "receive_rate.h"

@@ -35,14 +35,10 @@ CudnnTarget target_of(const std::string& device) {
 }
 
 CudnnPlan plan(const CudnnTarget& target, const AttentionDesc& desc) {
-  int considered = 0;
-  const auto made =
-      plan_graph(attention_graph(desc), target, any_workspace, desc.backward && desc.deterministic, &considered);
+  const auto made = plan_graph(attention_graph(desc), target, any_workspace, desc.backward && desc.deterministic);
   INFO("sequence " << desc.sequence << ", heads of " << desc.head_dim << (desc.backward ? ", backward: " : ": ")
                    << (made.ok() ? "" : made.error().message));
   REQUIRE(made.ok());
-  CHECK(considered > 0);
-  CHECK(made->engine >= 0);
   return *made;
 }
 

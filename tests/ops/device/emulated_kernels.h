@@ -21,6 +21,8 @@ class HostStream : public backend::Stream {
   Status record(backend::Event& event) override;
   Status scale(float* values, std::size_t count, float factor) override;
   Status delay(double milliseconds) override;
+  Status mark() override { return {}; }
+  Status delay_from_mark(double milliseconds) override { return delay(milliseconds); }
   Status begin_capture() override;
   Result<std::unique_ptr<backend::Graph>> end_capture() override;
   Status launch(backend::Graph& graph) override;

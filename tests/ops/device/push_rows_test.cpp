@@ -1,6 +1,7 @@
 // All-to-alls of rows straight into the peers' memory: the kernels of all ranks run together on the host, in many
 // orders, and are compared with the CPU's all-to-alls between ranks that are threads: the same bytes for any counts.
 #include "ops/comm/all_to_all/push_rows.h"
+#include "doubles/inproc.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "emulated_ranks.h"
-#include "lancet/comm/launch.h"
+#include "lancet/comm/mpi.h"
 #include "lancet/ops/kernel.h"
 
 using namespace lancet;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "doubles/inproc.h"
 #include "ops/references/harness.h"
 
 namespace lancet::test {

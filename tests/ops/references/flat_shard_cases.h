@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "doubles/inproc.h"
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/random.h"
 #include "ops/references/harness.h"

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 
 #include "lancet/backend/cpu/matmul_desc.h"
 #include "lancet/base/dtype.h"
@@ -33,7 +32,6 @@ class Matmul {
   virtual ~Matmul() = default;
   // bias: null if the description has none. C overlaps neither A nor B.
   virtual void run(const void* a, const void* b, const void* bias, void* c) = 0;
-  virtual std::string_view kernel() const = 0;  // name of the kernel, for logs and profiles
 };
 
 // A description that no kernel supports (types, a stride below the row's length) is a broken invariant.
@@ -66,7 +64,6 @@ class GroupedMatmul {
   // for m, of B for k). Ranges are disjoint; an empty one has end <= begin.
   virtual void run(std::span<const std::int64_t> row_begin, std::span<const std::int64_t> row_end, const void* a,
                    const void* b, const void* bias, void* c) = 0;
-  virtual std::string_view kernel() const = 0;
 };
 
 std::unique_ptr<GroupedMatmul> make_grouped_matmul(const GroupedMatmulDesc& desc,
