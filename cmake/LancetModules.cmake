@@ -168,7 +168,7 @@ endfunction()
 function(lancet_simulator_build module)
   # config.h holds the defaults: ids contain only the fields that a config names.
   set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/run/planned_step.cpp
-      ${CMAKE_SOURCE_DIR}/src/planner/from_config.cpp ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
+      ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
   foreach(folder IN ITEMS ir ops cost model passes schedule planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)

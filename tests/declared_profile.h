@@ -34,7 +34,7 @@ inline cost::Profile declared_profile(const config::Config& config, const cost::
                                       const DeclaredCosts& costs = {}, double share = 1) {
   cost::Profile profile(machine);
   profile.mesh = config::mesh_of(config, machine.cluster.ranks);
-  const auto programs = planner::programs_to_profile(config, machine.cluster.ranks, machine.cluster.hosts);
+  const auto programs = planner::programs_to_profile({config, machine.cluster.ranks}, machine.cluster.hosts);
   for (const ir::Program& program : programs.value())
     for (const ir::Instruction& instruction : program.instructions) {
       if (machine.cluster.ranks > 1 && instruction.stream != ir::Stream::compute)

@@ -13,12 +13,10 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/json.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/profiler/peak.h"
+#include "lancet/profiler/profiler.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"
 #include "lancet/train/trainer.h"
-#include "load_config.h"
-#include "numbers.h"
 
 namespace lancet::cli {
 namespace {
@@ -222,9 +220,7 @@ void add_bench_ops(CLI::App& bench, Selection& selection) {
   auto arguments = add_config_arguments(*command);
   auto options = std::make_shared<OpOptions>();
   auto json = std::make_shared<bool>();
-  command->add_option("--steps", options->steps, "Steps to measure")
-      ->capture_default_str()
-      ->check(whole_between(1, 100000));
+  add_number(*command, "--steps", options->steps, "Steps to measure", whole_between(1, 100000));
   command->add_flag("--json", *json, "Print one JSON object");
   command->callback([arguments, options, json, &selection] {
     selection.timeout = configured_timeout(*arguments);

@@ -1,16 +1,20 @@
 #include "lancet/cli/cli.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
+#include <string_view>
 #include <system_error>
 
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/mpi.h"
-#include "signals.h"
 
 namespace lancet::cli {
 namespace {
@@ -109,5 +113,125 @@ int main(int argc, char** argv) {
   }
   return run(selection);
 }
+
+// Runs a command on every rank: under MPI if a launcher started several ranks, else alone. A rank reports its error
+// and, unless all ranks have agreed on it, aborts the job, so that no rank waits for one that failed.
+namespace {
+
+Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm::Communicator& world,
+               int local_ranks) {
+  try {
+    return all_printed([&] { return body(world, local_ranks); });
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
+}
+
+#ifdef LANCET_HAVE_MPI
+// MPI_Init returns once the launcher has started every rank, which may load the program from a slow disk.
+constexpr std::chrono::milliseconds least_launch = std::chrono::seconds(30);
+
+int run_mpi(const std::function<Status(comm::Communicator&, int)>& body, const comm::Launch& launch,
+            std::chrono::milliseconds timeout) {
+  auto session = comm::MpiSession::start(std::max(timeout, least_launch), timeout);
+  if (!session.ok()) return report(session.error());
+  const auto world = (*session)->world();
+  if (world->size() != launch.size || world->rank() != launch.rank) {
+    // If MPI does not support this launcher, every process is a world of its own.
+    report(config_error(
+        fmt::format("expected rank {} of {}, as the launcher says, found rank {} of {} in MPI: start with the mpirun "
+                    "of this program's MPI, or srun --mpi=pmix",
+                    launch.rank, launch.size, world->rank(), world->size())));
+    (*session)->abort_job(static_cast<int>(ExitCode::config));
+  }
+  const Status status = guarded(body, *world, launch.local_size);
+  if (status.ok()) return 0;
+  const Error& error = status.error();
+  report_no_signals();
+  if (!error.agreed || launch.rank == 0) report(error);
+  // The other ranks may be waiting for this one.
+  if (!error.agreed) (*session)->abort_job(static_cast<int>(error.code));
+  return static_cast<int>(error.code);
+}
+#endif
+
+}  // namespace
+
+int run_ranked(const std::function<Status(comm::Communicator&, int)>& body,
+               [[maybe_unused]] std::chrono::milliseconds timeout) {
+  const comm::Launch launch = comm::detect_launch();
+  if (launch.size > 1) {
+#ifdef LANCET_HAVE_MPI
+    return run_mpi(body, launch, timeout);
+#else
+    if (launch.rank > 0) return static_cast<int>(ExitCode::config);
+    return report(config_error("expected one rank, since this program was built without MPI (LANCET_MPI=OFF); found " +
+                               std::to_string(launch.size)));
+#endif
+  }
+  const auto self = comm::make_self();
+  const Status status = guarded(body, *self, 1);
+  return status.ok() ? 0 : report(status.error());
+}
+
+// Of the two ways to handle signals, the one that a command installs last holds: main() calls announce_signals() on
+// rank 0 for every command, training catch_stop_signals(). Handlers use only write(), sigaction(), raise() and
+// lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
+namespace {
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void say_name(int signal) {
+  say("SIG");
+  say(::sigabbrev_np(signal));
+}
+
+// SA_RESETHAND has restored the default action, so that raise() ends the process.
+void stop(int signal) {
+  say("stopped by ");
+  say_name(signal);
+  say(" before the end\n");
+  std::raise(signal);
+}
+
+void handle(std::initializer_list<int> signals, void (*handler)(int), int flags) {
+  for (const int signal : signals) {
+    struct sigaction before = {}, action = {};
+    if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+std::atomic<int> requested{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "handlers read and write them");
+std::atomic<bool> speaks{false};
+
+void request(int signal) {
+  if (requested.exchange(signal) != 0) return;
+  handle({SIGINT, SIGTERM}, SIG_DFL, 0);
+  if (!speaks) return;
+  say_name(signal);
+  say(": saving and stopping after this step; another SIGTERM or SIGINT stops at once\n");
+}
+
+}  // namespace
+
+void announce_signals() {
+  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP}, stop, static_cast<int>(SA_RESETHAND));
+  handle({SIGXFSZ}, SIG_IGN, 0);  // so that write() returns an error when a file reaches the size limit
+}
+
+const std::atomic<int>& catch_stop_signals(bool is_rank0) {
+  speaks = is_rank0;
+  handle({SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}, request, SA_RESTART);
+  return requested;
+}
+
+void report_no_signals() { speaks = false; }
 
 }  // namespace lancet::cli

@@ -6,10 +6,7 @@
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/models/hugging_face.h"
-#include "lancet/run/model_folder.h"
-#include "load_config.h"
-#include "numbers.h"
-#include "progress.h"
+#include "lancet/run/run_folder.h"
 
 namespace lancet::cli {
 namespace {
@@ -99,11 +96,8 @@ void add_export(CLI::App& app, Selection& selection) {
   command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  command
-      ->add_option("--max-shard-gb", arguments->shard_gb,
-                   "A larger model is split into files of at most this size, or of one tensor; 0: one file")
-      ->capture_default_str()
-      ->check(between(0, 1e6));
+  add_number(*command, "--max-shard-gb", arguments->shard_gb,
+             "A larger model is split into files of at most this size, or of one tensor; 0: one file", between(0, 1e6));
   command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
 }
 

@@ -8,9 +8,6 @@
 #include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
-#include "lancet/data/train_tokenizer.h"
-#include "numbers.h"
-#include "progress.h"
 
 namespace lancet::cli {
 namespace {
@@ -93,9 +90,7 @@ void add_tokenize(CLI::App& data, Selection& selection) {
       ->capture_default_str()
       ->needs(eval_out)
       ->check(between(0, 1));
-  command->add_option("--threads", arguments->threads, "Number of threads")
-      ->capture_default_str()
-      ->check(whole_between(1, 1024));
+  add_number(*command, "--threads", arguments->threads, "Number of threads", whole_between(1, 1024));
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
 
@@ -129,9 +124,8 @@ void add_train_tokenizer(CLI::App& data, Selection& selection) {
       "Train a byte-level BPE tokenizer: lancet data train-tokenizer --vocab-size 8192 --out DIR book.txt");
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
-  command->add_option("--vocab-size", arguments->vocab_size, "Number of ids, including <|endoftext|>")
-      ->capture_default_str()
-      ->check(whole_between(257, std::numeric_limits<std::int32_t>::max()));
+  add_number(*command, "--vocab-size", arguments->vocab_size, "Number of ids, including <|endoftext|>",
+             whole_between(257, std::numeric_limits<std::int32_t>::max()));
   command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
   command->callback([arguments, &selection] { selection.local = [arguments] { return train_tokenizer(*arguments); }; });
 }

@@ -15,8 +15,6 @@
 #include "lancet/planner/from_config.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/schedule/partition/cut.h"
-#include "load_config.h"
-#include "numbers.h"
 #include "plan_report.h"
 
 namespace lancet::cli {
@@ -29,11 +27,9 @@ std::string memory_line(const run::PlannedStep& planned) {
 }
 
 struct PlanArguments {
-  int ranks = 1, hosts = 0;
-  std::string out, profile, hardware, given, dump, trace;
-  std::vector<std::string> skip;
-  double imbalance = 1;
-  bool passes = false, bounds = false, json = false, alone = false, padded = false;
+  run::PlanTarget target;
+  std::string out, dump, trace;
+  bool passes = false, json = false, alone = false;
 };
 
 // Whether dump() may have written a file of this name: NN_name.ir.
@@ -61,15 +57,6 @@ Status dump(const std::filesystem::path& folder, const planner::PlanReport& repo
   return write_file(folder / "policies.txt", policy_table(report));
 }
 
-// The word as a shell reads it.
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 // Says how to measure the machine that the plan is for.
 std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) {
   std::error_code ignored;
@@ -90,19 +77,11 @@ std::string how_to_measure(const ConfigArguments& config, int ranks, int hosts) 
 // Plans for this machine if its costs are known, else, with a note, for a declared one whose ranks are a host each.
 Result<run::PlannedStep> planned_for(const config::Config& config, const ConfigArguments& file,
                                      const PlanArguments& arguments) {
-  run::PlanTarget target{.ranks = arguments.ranks,
-                         .hosts = arguments.hosts,
-                         .profile = arguments.profile,
-                         .profile_folder = profile_folder(),
-                         .hardware = arguments.hardware,
-                         .imbalance = arguments.imbalance,
-                         .padded = arguments.padded,
-                         .must_fit = !arguments.json,
-                         .plan_file = arguments.given,
-                         .skip = arguments.skip,
-                         .keep_texts = !arguments.dump.empty(),
-                         .bounds = arguments.bounds,
-                         .compare = !arguments.alone};
+  run::PlanTarget target = arguments.target;
+  target.profile_folder = profile_folder();
+  target.must_fit = !arguments.json;
+  target.keep_texts = !arguments.dump.empty();
+  target.compare = !arguments.alone;
   auto planned = run::plan_offline(config, target);
   const bool named = !target.profile.empty() || !target.hardware.empty() || !config.overlap.profile.empty() ||
                      config.device == config::Device::emulated;
@@ -142,17 +121,11 @@ Status write_plans(const std::string& out, const run::PlannedStep& planned) {
   return write_file(out, ir::print(planned.plan));
 }
 
-// What a plan of several stages does not have.
-Status check_stages(const config::Config& config, const PlanArguments& arguments) {
-  if (config.mesh.stage == 1) return {};
-  if (!arguments.bounds) return {};
-  return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
-}
-
 void print_tables(const config::Config& config, const PlanArguments& arguments, const run::PlannedStep& planned,
                   const std::vector<report::Communication>& communications) {
   fmt::print("costs: {}\n", planned.costs);
-  if (arguments.ranks > 1) fmt::print("mesh: {}\n", ir::describe(config::mesh_of(config, arguments.ranks)));
+  if (arguments.target.ranks > 1)
+    fmt::print("mesh: {}\n", ir::describe(config::mesh_of(config, arguments.target.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
   if (planned.crowded)
     fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
@@ -162,7 +135,7 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
   if (measured && planned.profile.machine.device.build != cost::kernel_build())
     fmt::print("note: measured with another build than this program's, {}\n", cost::kernel_build());
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
-  if (!arguments.alone && arguments.given.empty() && planned.stages.empty() &&
+  if (!arguments.alone && arguments.target.plan_file.empty() && planned.stages.empty() &&
       planned.report.policies.size() < planner::compared_policies(in_plan).size())
     fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
@@ -182,8 +155,9 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
 }
 
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
-  LANCET_TRY(check_stages(config, arguments));
-  LANCET_TRY(planner::check_skip(arguments.skip));
+  if (config.mesh.stage > 1 && arguments.target.bounds)
+    return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
+  LANCET_TRY(planner::check_skip(arguments.target.skip));
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const run::PlannedStep planned, planned_for(config, file, arguments));
@@ -213,40 +187,39 @@ void add_plan(CLI::App& app, Selection& selection) {
     policies += fmt::format("  {:<22} {}\n", policy.name, policy.what);
   command->footer(policies + "\n" + command->get_footer());
   auto arguments = std::make_shared<PlanArguments>();
-  command->add_option("--ranks", arguments->ranks, "Ranks to plan for")
-      ->capture_default_str()
-      ->check(whole_between(1, 65536));
+  add_number(*command, "--ranks", arguments->target.ranks, "Ranks to plan for", whole_between(1, 65536));
   command
-      ->add_option("--hosts", arguments->hosts,
+      ->add_option("--hosts", arguments->target.hosts,
                    "Hosts that they run on; left out: 1, or full nodes of --on; emulated: as many as ranks")
       ->check(whole_between(1, 65536));
   command
-      ->add_option("--on", arguments->hardware,
+      ->add_option("--on", arguments->target.hardware,
                    "A declared machine: a name in configs/hardware, or a file; what --profile holds goes before it")
       ->type_name("HARDWARE");
   command
-      ->add_option("--profile", arguments->profile,
+      ->add_option("--profile", arguments->target.profile,
                    "File of measured costs (lancet profile --out), of this device or of another")
       ->type_name("FILE");
   CLI::Option* on = command->get_option("--on");
   command
       ->add_option(
-          "--imbalance", arguments->imbalance,
+          "--imbalance", arguments->target.imbalance,
           "Of --on: the tokens of the fullest expert over the mean; what its capacity does not hold is dropped")
       ->check(between(1, 1000))
       ->needs(on);
-  command->add_flag("--padded", arguments->padded, "Of --on: whole buffers are sent and multiplied, filled or not")
+  command
+      ->add_flag("--padded", arguments->target.padded, "Of --on: whole buffers are sent and multiplied, filled or not")
       ->needs(on);
   command->add_flag("--alone", arguments->alone, "Plan overlap.policy without the predictions of the other policies");
   CLI::Option* json = command->add_flag(
       "--json", arguments->json,
       "Print one JSON object, also of a step that the device has no memory for (docs/experiments.md)");
-  command->add_flag("--bounds", arguments->bounds,
+  command->add_flag("--bounds", arguments->target.bounds,
                     "List what each known way to overlap would bring with ideal dependencies");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
-  command->add_option("--skip", arguments->skip, "Leave out a pass, to see what it does (repeatable)")
+  command->add_option("--skip", arguments->target.skip, "Leave out a pass, to see what it does (repeatable)")
       ->type_name("PASS")
       ->expected(1)
       ->take_all();
@@ -256,7 +229,7 @@ void add_plan(CLI::App& app, Selection& selection) {
       "List the ways to cut a step in parts, with what they cost and their source, and exit");
   CLI::Option* given =
       command
-          ->add_option("--plan", arguments->given,
+          ->add_option("--plan", arguments->target.plan_file,
                        "Predict the plan of this file, which may have been made for other costs or another routing")
           ->type_name("FILE");
   command

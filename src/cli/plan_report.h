@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lancet/report/communication.h"
+#include "lancet/report/report.h"
 #include "lancet/run/planned_step.h"
 
 namespace lancet::cli {

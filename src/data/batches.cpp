@@ -6,7 +6,6 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
-#include "lancet/data/token_file.h"
 
 namespace lancet::data {
 namespace {

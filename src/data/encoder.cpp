@@ -10,9 +10,8 @@
 #include <queue>
 
 #include "lancet/data/tokenizer.h"
-#include "pretokens.h"
+#include "text.h"
 #include "tokenizer_tables.h"
-#include "utf8.h"
 
 namespace lancet::data {
 namespace {
@@ -107,7 +106,6 @@ class HeapMerger {
 
 struct Encoder::State {
   std::shared_ptr<const TokenizerTables> tables;
-  Special special;
   Pretokens pretokens;
   // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).
   BytesTable cached;
@@ -126,11 +124,6 @@ struct Encoder::State {
     ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
   }
 
-  void encode_plain(std::string_view text, std::vector<TokenId>& ids) {
-    pretokens.start(text);
-    for (auto word = pretokens.next(); !word.empty(); word = pretokens.next()) encode_word(word, ids);
-  }
-
  private:
   void merge(std::string_view word, std::vector<TokenId>& ids) const {
     if (word.size() <= kScanBytes) return merge_by_scanning(*tables, word, ids);
@@ -144,27 +137,17 @@ struct Encoder::State {
   }
 };
 
-Encoder::Encoder(const Tokenizer& tokenizer, Special special) : state_(std::make_unique<State>()) {
-  state_->tables = tokenizer.tables_;
-  state_->special = special;
-}
+Encoder::Encoder(const Tokenizer& tokenizer) : state_(std::make_unique<State>()) { state_->tables = tokenizer.tables_; }
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
   if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
-  if (state_->special == Special::as_text || state_->tables->eos < 0) {
-    state_->encode_plain(text, ids);
-    return {};
-  }
-  for (;;) {
-    const std::size_t found = text.find(kEndOfText);
-    state_->encode_plain(text.substr(0, found), ids);
-    if (found == std::string_view::npos) return {};
-    ids.push_back(state_->tables->eos);
-    text.remove_prefix(found + kEndOfText.size());
-  }
+  state_->pretokens.start(text);
+  for (auto word = state_->pretokens.next(); !word.empty(); word = state_->pretokens.next())
+    state_->encode_word(word, ids);
+  return {};
 }
 
 }  // namespace lancet::data

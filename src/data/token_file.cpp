@@ -5,103 +5,31 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lancet/base/check.h"
-#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
-#include "token_header.h"
 
 namespace lancet::data {
 
 namespace fs = std::filesystem;
 
-struct TokenFile::Mapping {
-  fs::path path;
-  Descriptor file;
-  void* address = nullptr;
-  std::size_t bytes = 0;
-  TokenLayout layout;
+constexpr std::size_t kHeaderBytes = 64;
 
-  ~Mapping() {
-    if (address != nullptr) ::munmap(address, bytes);
-  }
-  // Reading bytes that are no longer in the file would end the process with SIGBUS.
-  bool shrunk() const {
-    struct stat status {};
-    return ::fstat(file.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
-  }
+struct TokenLayout {
+  std::uint64_t tokens = 0, tokenizer_hash = 0;
+  std::uint64_t data_offset = kHeaderBytes;
+  int vocab_size = 0;
+  int bytes_per_token = 2;
 };
-
-namespace {
-
-// Converts ids to TokenId. Returns the index of the first one that is not below `limit`, or out.size() if all are.
-template <class Stored>
-std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> out) {
-  std::uint32_t greatest = 0;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    greatest = std::max(greatest, std::uint32_t(from[i]));
-    out[i] = static_cast<TokenId>(from[i]);
-  }
-  if (greatest < limit) return out.size();
-  return std::size_t(std::find_if(from, from + out.size(), [&](Stored id) { return id >= limit; }) - from);
-}
-
-}  // namespace
-
-Result<TokenFile> TokenFile::open(const fs::path& path) {
-  auto mapping = std::make_shared<Mapping>();
-  mapping->path = path;
-  // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
-  mapping->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!mapping->file.is_open())
-    return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
-  struct stat status {};
-  if (::fstat(mapping->file.get(), &status) != 0 || !S_ISREG(status.st_mode))
-    return data_error(fmt::format("{}: expected a token file, found no regular file", path.string()));
-  mapping->bytes = static_cast<std::size_t>(status.st_size);
-  if (mapping->bytes == 0)
-    return data_error(fmt::format("{}: expected a token file, found an empty one", path.string()));
-  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->file.get(), 0);
-  if (address == MAP_FAILED)
-    return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), mapping->bytes, std::strerror(errno)));
-  mapping->address = address;
-  auto layout = read_header({static_cast<const std::byte*>(address), mapping->bytes});
-  if (!layout) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));
-  mapping->layout = *layout;
-  TokenFile opened;
-  opened.mapping_ = std::move(mapping);
-  return opened;
-}
-
-std::uint64_t TokenFile::size() const { return mapping_->layout.tokens; }
-int TokenFile::vocab_size() const { return mapping_->layout.vocab_size; }
-int TokenFile::bytes_per_token() const { return mapping_->layout.bytes_per_token; }
-std::uint64_t TokenFile::tokenizer_hash() const { return mapping_->layout.tokenizer_hash; }
-const fs::path& TokenFile::path() const { return mapping_->path; }
-
-Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
-  const TokenLayout& layout = mapping_->layout;
-  LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,
-               first + out.size(), layout.tokens);
-  if (mapping_->shrunk())
-    return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use",
-                                  path().string(), mapping_->bytes));
-  const auto* from = static_cast<const std::byte*>(mapping_->address) + layout.data_offset +
-                     first * static_cast<std::uint64_t>(layout.bytes_per_token);
-  const auto limit = static_cast<std::uint32_t>(layout.vocab_size);
-  const std::size_t good = layout.bytes_per_token == 2
-                               ? widen(reinterpret_cast<const std::uint16_t*>(from), limit, out)
-                               : widen(reinterpret_cast<const std::uint32_t*>(from), limit, out);
-  if (good == out.size()) return {};
-  return data_error(fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit,
-                                static_cast<std::uint32_t>(out[good]), first + good));
-}
 
 namespace {
 
@@ -188,8 +116,6 @@ std::string printable(std::span<const std::byte> bytes) {
   return text;
 }
 
-}  // namespace
-
 std::array<std::byte, kHeaderBytes> make_header(const TokenLayout& layout) {
   std::array<std::byte, kHeaderBytes> header{};
   std::memcpy(header.data(), kMagic.data(), kMagic.size());
@@ -202,6 +128,7 @@ std::array<std::byte, kHeaderBytes> make_header(const TokenLayout& layout) {
   return header;
 }
 
+// file: the whole file, not empty. Data errors do not name the path.
 Result<TokenLayout> read_header(std::span<const std::byte> file) {
   const auto start = file.first(std::min(file.size(), kMagic.size()));
   if (start.size() == kMagic.size() && std::memcmp(start.data(), kMagic.data(), kMagic.size()) == 0)
@@ -210,6 +137,147 @@ Result<TokenLayout> read_header(std::span<const std::byte> file) {
     if (start.size() == kMagic.size() && load<std::int32_t>(file, 0) == format.magic) return read_llmc(file, format);
   return data_error(fmt::format("expected a token file that begins with {} (or one of llm.c's), found \"{}\"", kMagic,
                                 printable(start)));
+}
+
+}  // namespace
+
+struct TokenFile::Mapping {
+  fs::path path;
+  Descriptor file;
+  void* address = nullptr;
+  std::size_t bytes = 0;
+  TokenLayout layout;
+
+  ~Mapping() {
+    if (address != nullptr) ::munmap(address, bytes);
+  }
+  // Reading bytes that are no longer in the file would end the process with SIGBUS.
+  bool shrunk() const {
+    struct stat status {};
+    return ::fstat(file.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
+  }
+};
+
+namespace {
+
+// Converts ids to TokenId. Returns the index of the first one that is not below `limit`, or out.size() if all are.
+template <class Stored>
+std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> out) {
+  std::uint32_t greatest = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    greatest = std::max(greatest, std::uint32_t(from[i]));
+    out[i] = static_cast<TokenId>(from[i]);
+  }
+  if (greatest < limit) return out.size();
+  return std::size_t(std::find_if(from, from + out.size(), [&](Stored id) { return id >= limit; }) - from);
+}
+
+}  // namespace
+
+Result<TokenFile> TokenFile::open(const fs::path& path) {
+  auto mapping = std::make_shared<Mapping>();
+  mapping->path = path;
+  // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
+  mapping->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!mapping->file.is_open())
+    return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
+  struct stat status {};
+  if (::fstat(mapping->file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return data_error(fmt::format("{}: expected a token file, found no regular file", path.string()));
+  mapping->bytes = static_cast<std::size_t>(status.st_size);
+  if (mapping->bytes == 0)
+    return data_error(fmt::format("{}: expected a token file, found an empty one", path.string()));
+  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->file.get(), 0);
+  if (address == MAP_FAILED)
+    return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), mapping->bytes, std::strerror(errno)));
+  mapping->address = address;
+  auto layout = read_header({static_cast<const std::byte*>(address), mapping->bytes});
+  if (!layout) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));
+  mapping->layout = *layout;
+  TokenFile opened;
+  opened.mapping_ = std::move(mapping);
+  return opened;
+}
+
+std::uint64_t TokenFile::size() const { return mapping_->layout.tokens; }
+int TokenFile::vocab_size() const { return mapping_->layout.vocab_size; }
+int TokenFile::bytes_per_token() const { return mapping_->layout.bytes_per_token; }
+std::uint64_t TokenFile::tokenizer_hash() const { return mapping_->layout.tokenizer_hash; }
+const fs::path& TokenFile::path() const { return mapping_->path; }
+
+Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
+  const TokenLayout& layout = mapping_->layout;
+  LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,
+               first + out.size(), layout.tokens);
+  if (mapping_->shrunk())
+    return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use",
+                                  path().string(), mapping_->bytes));
+  const auto* from = static_cast<const std::byte*>(mapping_->address) + layout.data_offset +
+                     first * static_cast<std::uint64_t>(layout.bytes_per_token);
+  const auto limit = static_cast<std::uint32_t>(layout.vocab_size);
+  const std::size_t good = layout.bytes_per_token == 2
+                               ? widen(reinterpret_cast<const std::uint16_t*>(from), limit, out)
+                               : widen(reinterpret_cast<const std::uint32_t*>(from), limit, out);
+  if (good == out.size()) return {};
+  return data_error(fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit,
+                                static_cast<std::uint32_t>(out[good]), first + good));
+}
+
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+int width_of(int vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
+
+}  // namespace
+
+// Reserves the header's bytes: it is written last, when the number of tokens is known.
+TokenWriter::TokenWriter(AtomicFile file, int vocab_size, std::uint64_t tokenizer_hash)
+    : file_(std::move(file)), vocab_size_(vocab_size), tokenizer_hash_(tokenizer_hash), buffer_(kHeaderBytes) {
+  buffer_.reserve(kBufferBytes + kHeaderBytes);
+}
+
+Result<TokenWriter> TokenWriter::create(const fs::path& path, int vocab_size, std::uint64_t tokenizer_hash) {
+  LANCET_CHECK(vocab_size > 0, "a vocabulary of {}", vocab_size);
+  LANCET_ASSIGN(AtomicFile file, AtomicFile::create(path));
+  return TokenWriter(std::move(file), vocab_size, tokenizer_hash);
+}
+
+template <class Stored>
+Status TokenWriter::append_as(std::span<const TokenId> tokens) {
+  for (const TokenId id : tokens) {
+    LANCET_CHECK(id >= 0 && id < vocab_size_, "token {} of a vocabulary of {}", id, vocab_size_);
+    const auto stored = static_cast<Stored>(id);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&stored);
+    buffer_.insert(buffer_.end(), bytes, bytes + sizeof(Stored));
+    if (buffer_.size() >= kBufferBytes) LANCET_TRY(flush());
+  }
+  tokens_ += tokens.size();
+  return {};
+}
+
+Status TokenWriter::append(std::span<const TokenId> tokens) {
+  return width_of(vocab_size_) == 2 ? append_as<std::uint16_t>(tokens) : append_as<std::uint32_t>(tokens);
+}
+
+Status TokenWriter::flush() {
+  LANCET_TRY(file_.append(buffer_.data(), buffer_.size()));
+  buffer_.clear();
+  return {};
+}
+
+Status TokenWriter::sync() {
+  LANCET_TRY(flush());
+  const auto header = make_header({.tokens = tokens_,
+                                   .tokenizer_hash = tokenizer_hash_,
+                                   .vocab_size = vocab_size_,
+                                   .bytes_per_token = width_of(vocab_size_)});
+  LANCET_TRY(file_.overwrite(0, header.data(), header.size()));
+  return file_.sync();
+}
+
+Status TokenWriter::finish() {
+  LANCET_TRY(sync());
+  return file_.commit();
 }
 
 }  // namespace lancet::data

@@ -1,7 +1,7 @@
 // Encodes in rounds: the calling thread reads one chunk per worker, the workers encode them in parallel, and the
 // calling thread writes their ids in order. A chunk ends at a position at which no pre-token spans the cut
 // (last_safe_cut), so the ids do not depend on the chunks. The held-out part is cut off first: the last eval_fraction
-// of all bytes, from the start of the next document or line on. Both outputs are on the disk before either gets its
+// of all bytes, from the start of the next line on. Both outputs are on the disk before either gets its
 // name.
 #include "lancet/data/tokenize.h"
 
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "lancet/data/token_file.h"
-#include "text_reader.h"
+#include "text.h"
 
 namespace lancet::data {
 namespace {
@@ -44,7 +44,7 @@ class Job {
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
       : options_(options), eos_(tokenizer.eos()) {
     for (int i = 0; i < std::max(options.threads, 1); ++i)
-      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
+      workers_.push_back(Worker{Encoder(tokenizer), {}, 0, {}, {}, {}});
     progress_.total_bytes = total_bytes;
   }
 
@@ -52,7 +52,6 @@ class Job {
 
   Status encode(const TextPart& part, TokenWriter& writer) {
     LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes));
-    TokenId last = -1;
     for (;;) {
       std::size_t filled = 0;
       for (; filled < workers_.size(); ++filled) {
@@ -62,12 +61,10 @@ class Job {
       }
       if (filled == 0) break;
       run_workers(filled);
-      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(workers_[i], part, writer, last));
+      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(workers_[i], part, writer));
       if (options_.progress) options_.progress(progress_);
     }
-    if (!options_.eos_after_file || eos_ < 0 || last == eos_) return {};
-    ++progress_.tokens;
-    return writer.append(std::span(&eos_, 1));
+    return eos_ < 0 ? Status() : writer.append(std::span(&eos_, 1));
   }
 
  private:
@@ -77,13 +74,11 @@ class Job {
     workers_[0].run();
   }
 
-  Status write(Worker& worker, const TextPart& part, TokenWriter& writer, TokenId& last) {
+  Status write(Worker& worker, const TextPart& part, TokenWriter& writer) {
     if (worker.failure) std::rethrow_exception(worker.failure);
     if (!worker.status) return data_error(fmt::format("{}: {}", part.path.string(), worker.status.error().message));
     LANCET_TRY(writer.append(worker.ids));
-    if (!worker.ids.empty()) last = worker.ids.back();
     progress_.bytes += worker.chunk.size();
-    progress_.tokens += worker.ids.size();
     return {};
   }
 
@@ -114,7 +109,7 @@ Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, con
     }
     std::uint64_t cut = part.begin;
     if (left > 0) {
-      LANCET_ASSIGN(cut, next_start(part, part.begin + left, options.special == Special::as_token));
+      LANCET_ASSIGN(cut, next_line(part, part.begin + left));
     }
     if (cut > part.begin) out.train.push_back({part.path, part.begin, cut});
     if (cut < part.end) out.eval.push_back({part.path, cut, part.end});

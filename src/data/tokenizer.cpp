@@ -74,9 +74,9 @@ Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<M
   return tokenizer;
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, Special special) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text) const {
   std::vector<TokenId> ids;
-  LANCET_TRY(Encoder(*this, special).encode(text, ids));
+  LANCET_TRY(Encoder(*this).encode(text, ids));
   return ids;
 }
 

@@ -9,8 +9,8 @@
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
+#include "text.h"
 #include "tokenizer_tables.h"
-#include "utf8.h"
 
 namespace lancet::data {
 

@@ -3,23 +3,137 @@
 // the most frequent pair, gives it the next id, and merges it in all words that contain it, until the vocabulary is
 // full or the best pair occurs fewer than min_count times. A pair whose bytes already are a token is skipped. Ids are
 // assigned as in GPT-2: 256 bytes in GPT-2's order, then merges, then <|endoftext|>.
-#include "lancet/data/train_tokenizer.h"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <queue>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
-#include "pair_counts.h"
-#include "pretokens.h"
-#include "text_reader.h"
+#include "lancet/data/tokenize.h"
+#include "lancet/data/tokenizer.h"
+#include "text.h"
 #include "tokenizer_tables.h"
-#include "utf8.h"
 
 namespace lancet::data {
 namespace {
+
+std::uint64_t key_of(TokenId left, TokenId right) {
+  return std::uint64_t(std::uint32_t(left)) << 32 | std::uint32_t(right);
+}
+
+Merge pair_of(std::uint64_t key) { return {TokenId(key >> 32), TokenId(key & 0xFFFFFFFFu)}; }
+
+// The state of the tokenizer's training: holds the words (distinct pre-tokens) as tokens, and counts how
+// often each pair of neighbouring tokens occurs.
+//
+// The heap holds candidates (count, pair). A count that rises puts the pair on the heap again (in the next pop()); a
+// count that falls does not, so a candidate's count may be too high. pop() takes the top, compares it with the pair's
+// current count, and pushes it back with that count if it was too high: the first exact candidate is the most frequent
+// pair. merge() visits only the words that may contain the pair (Pair::words) and updates the counts of the
+// neighbouring pairs.
+class PairCounts {
+ public:
+  // Adds a word, as token ids, that occurs `count` times in the text.
+  void add_word(std::span<const TokenId> tokens, std::int64_t count) {
+    const auto word = static_cast<std::uint32_t>(words_.size());
+    words_.push_back({tokens_.size(), static_cast<std::uint32_t>(tokens.size()), count});
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) gain(tokens[i], tokens[i + 1], word, count);
+  }
+
+  struct Best {
+    Merge pair;
+    std::int64_t count = 0;  // 0: no pair is left
+  };
+  // Removes and returns the most frequent pair, the smallest of equals. The pair is returned again only after a merge
+  // has raised its count.
+  Best pop() {
+    std::sort(raised_.begin(), raised_.end());
+    raised_.erase(std::unique(raised_.begin(), raised_.end()), raised_.end());
+    for (const std::uint64_t key : raised_) heap_.push({pairs_[key].count, key});
+    raised_.clear();
+    while (!heap_.empty()) {
+      const Candidate top = heap_.top();
+      heap_.pop();
+      const std::int64_t count = pairs_[top.key].count;
+      if (count == top.count && count > 0) return {pair_of(top.key), count};
+      if (count < top.count && count > 0) heap_.push({count, top.key});
+    }
+    return {};
+  }
+
+  // Replaces every occurrence of the pair by `result`, from left to right in each word.
+  void merge(Merge pair, TokenId result) {
+    const auto found = pairs_.find(key_of(pair.left, pair.right));
+    if (found == pairs_.end()) return;
+    const std::vector<std::uint32_t> words = std::move(found->second.words);
+    found->second = {};
+    for (const std::uint32_t word : words) merge_in(word, pair, result);
+    pairs_[key_of(pair.left, pair.right)] = {};  // lose() also counted the pair itself down, as in "aaa"
+  }
+
+ private:
+  struct Word {
+    std::size_t begin = 0;  // in tokens_
+    std::uint32_t length = 0;
+    std::int64_t count = 0;
+  };
+  struct Pair {
+    std::int64_t count = 0;
+    std::vector<std::uint32_t> words;  // words in which it occurs or did; may have repeats
+  };
+  struct Candidate {
+    std::int64_t count;
+    std::uint64_t key;
+    bool operator<(const Candidate& other) const {  // std::priority_queue pops the greatest
+      return count != other.count ? count < other.count : key > other.key;
+    }
+  };
+  struct KeyHash {
+    std::size_t operator()(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> 16; }
+  };
+
+  void merge_in(std::uint32_t number, Merge pair, TokenId result) {
+    Word& word = words_[number];
+    TokenId* token = tokens_.data() + word.begin;
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < word.length;) {
+      if (i + 1 == word.length || token[i] != pair.left || token[i + 1] != pair.right) {
+        token[kept++] = token[i++];
+        continue;
+      }
+      if (kept > 0) {
+        lose(token[kept - 1], pair.left, word.count);
+        gain(token[kept - 1], result, number, word.count);
+      }
+      if (i + 2 < word.length) {
+        lose(pair.right, token[i + 2], word.count);
+        gain(result, token[i + 2], number, word.count);
+      }
+      token[kept++] = result;
+      i += 2;
+    }
+    word.length = kept;
+  }
+  void gain(TokenId left, TokenId right, std::uint32_t word, std::int64_t count) {
+    Pair& pair = pairs_[key_of(left, right)];
+    pair.count += count;
+    if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
+    raised_.push_back(key_of(left, right));
+  }
+  void lose(TokenId left, TokenId right, std::int64_t count) { pairs_[key_of(left, right)].count -= count; }
+
+  std::vector<TokenId> tokens_;  // all words, end to end; a word only shrinks
+  std::vector<Word> words_;
+  std::unordered_map<std::uint64_t, Pair, KeyHash> pairs_;
+  std::priority_queue<Candidate> heap_;
+  std::vector<std::uint64_t> raised_;  // keys whose count rose since they were last put on the heap
+};
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 // Longer pre-tokens (runs without a space) are counted in pieces, which bounds the cost of a merge per word.
@@ -28,13 +142,10 @@ constexpr std::size_t kLongestWord = 256;
 // Distinct words and how often each occurs.
 class WordCounts {
  public:
-  explicit WordCounts(Special special) : special_(special) {}
-
+  // "<|endoftext|>" ends a document and is not counted as text.
   Status add(std::string_view text, std::uint64_t first_byte) {
     if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
-    while (special_ == Special::as_token) {
-      const std::size_t found = text.find(kEndOfText);
-      if (found == std::string_view::npos) break;
+    for (std::size_t found; (found = text.find(kEndOfText)) != text.npos;) {
       count(text.substr(0, found));
       text.remove_prefix(found + kEndOfText.size());
     }
@@ -68,7 +179,6 @@ class WordCounts {
     ++counts_[number];
   }
 
-  Special special_;
   Pretokens pretokens_;
   BytesTable words_;
   std::vector<std::int64_t> counts_;
@@ -112,7 +222,7 @@ Status check(const TrainTokenizerOptions& options) {
 Result<Tokenizer> train_tokenizer(std::string_view text, const TrainTokenizerOptions& options) {
   LANCET_TRY(check(options));
   if (text.empty()) return data_error("expected a text to train a tokenizer on, found an empty one");
-  WordCounts words(options.special);
+  WordCounts words;
   LANCET_TRY(words.add(text, 0));
   return learn(words, options);
 }
@@ -121,7 +231,7 @@ Result<Tokenizer> train_tokenizer(const std::vector<std::filesystem::path>& text
                                   const TrainTokenizerOptions& options) {
   LANCET_TRY(check(options));
   if (texts.empty()) return config_error("expected a text to train a tokenizer on, found none");
-  WordCounts words(options.special);
+  WordCounts words;
   std::string chunk;
   for (const auto& path : texts) {
     LANCET_ASSIGN(TextPart part, whole_text(path));

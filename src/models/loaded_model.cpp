@@ -10,8 +10,8 @@
 #include "lancet/comm/collect.h"
 #include "lancet/data/batches.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/run/model_folder.h"
 #include "lancet/run/rank_device.h"
+#include "lancet/run/run_folder.h"
 #include "lancet/run/step_costs.h"
 
 namespace lancet::models {
@@ -110,7 +110,9 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   data::Evaluation& evaluation = **batches;
   model::BuildOptions build = planner::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = config.model.capacity_factor.has_value();  // rounds keep all choices in smaller buffers
-  LANCET_ASSIGN(const ir::Plan plan, planner::share_plan(world, planner::plan_forward(config, build, world.size())));
+  LANCET_ASSIGN(const std::vector<ir::Plan> stages,
+                planner::share_plans(world, planner::plan_forward(config, build, world.size()), 1));
+  const ir::Plan& plan = stages.front();
   LANCET_TRY(model.streams().open_groups(config::mesh_of(config, world.size()), plan.program));
   LANCET_ASSIGN(const auto executor,
                 runtime::Executor::create(plan, model.store(), model.streams().executor_options(model.threads())));

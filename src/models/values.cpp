@@ -1,4 +1,4 @@
-#include "config.h"
+#include "files.h"
 
 #include <algorithm>
 #include <bit>
@@ -53,10 +53,6 @@ void from_floats(DType dtype, std::span<const float> values, std::span<std::byte
     const bf16 x = from_f32<bf16>(values[i]);
     std::memcpy(bytes.data() + 2 * i, &x, 2);
   }
-}
-
-std::size_t first_byte(const Entry& entry) {
-  return entry.expert < 0 ? 0 : sizeof(float) * std::size_t(entry.expert) * std::size_t(entry.shape.elements());
 }
 
 void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns, std::span<float> to) {

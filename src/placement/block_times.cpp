@@ -80,7 +80,7 @@ Result<double> least_of_splits_ms(const config::Config& config, const Cluster& c
   config::Config whole = config;
   whole.train.memory_limit_mb = 0;
   whole.train.gradient_accumulation_steps = 1;  // the first micro batch adds its gradients to none
-  LANCET_ASSIGN(const std::vector<ir::Program> programs, planner::programs_to_profile(whole, 1, 1));
+  LANCET_ASSIGN(const std::vector<ir::Program> programs, planner::programs_to_profile({whole, 1}, 1));
   const WholeStep step = whole_step(programs.front(), cluster, double(config.train.gradient_accumulation_steps));
   return std::max(step.chain_ms, lower_bound_ms(step.problem));
 }
@@ -92,8 +92,9 @@ Result<std::vector<BlockTimes>> block_times(const config::Config& config, const 
   cut.mesh.stage_blocks.assign(std::size_t(blocks), 1);
   cut.mesh.stage_blocks.push_back(0);
   cut.train.memory_limit_mb = 0;  // one program a stage, without what is computed again
-  LANCET_ASSIGN(const std::vector<ir::Program> programs, planner::programs_to_profile(cut, stages, 1));
-  LANCET_ASSIGN(const std::vector<planner::LeastMemory> held, planner::least_memory(cut, stages));
+  const planner::StepModel model(cut, stages);
+  LANCET_ASSIGN(const std::vector<ir::Program> programs, planner::programs_to_profile(model, 1));
+  LANCET_ASSIGN(const std::vector<planner::LeastMemory> held, planner::least_memory(model));
   std::vector<BlockTimes> times;
   for (std::size_t block = 0; block < programs.size(); ++block) {
     times.push_back(times_of(programs[block], cluster));

@@ -127,7 +127,7 @@ ModelGraph program_graph(const ir::Program& program, const Cluster& cluster, Tas
 
 Result<ModelGraph> model_graph(const config::Config& config, const Cluster& cluster, Task task) {
   if (task == Task::training) {
-    LANCET_ASSIGN(const std::vector<ir::Program> steps, planner::programs_to_profile(config, 1, 1));
+    LANCET_ASSIGN(const std::vector<ir::Program> steps, planner::programs_to_profile({config, 1}, 1));
     return program_graph(steps.front(), cluster, task);
   }
   LANCET_ASSIGN(ir::Program forward, planner::rank_forward(config, model::Mode::evaluate, 1));

@@ -34,11 +34,12 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
           .sequence_parallel = config.train.sequence_parallel};
 }
 
+namespace {
+
+// The logical Program that the config's model is on that many ranks.
 ir::Program build_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {
   return model::build_forward(config.model.on(config::mesh_of(config, ranks)), options);
 }
-
-namespace {
 
 // The share that one rank has of a program of all.
 Result<ir::Program> rank_program(const ir::Program& logical, const config::Config& config, int ranks) {
@@ -51,17 +52,20 @@ Result<ir::Program> rank_program(const ir::Program& logical, const config::Confi
 // be a loss there.
 constexpr double crowded_error = 0.28;
 
-// Where the model is cut: the same for all of its plans, since a stage has its parameters for all of them.
-Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks) {
+Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks, const ir::Program& forward) {
   std::vector<int> first{0};
   if (config.mesh.stage == 1) return first;
   const std::vector<std::int64_t>& blocks = config.mesh.stage_blocks;
   for (std::size_t chunk = 0; chunk + 1 < blocks.size(); ++chunk) first.push_back(first.back() + int(blocks[chunk]));
   if (!blocks.empty()) return first;
-  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  LANCET_ASSIGN(const ir::Program step,
-                rank_program(passes::autodiff(build_forward(config, options, ranks)), config, ranks));
+  LANCET_ASSIGN(const ir::Program step, rank_program(passes::autodiff(forward), config, ranks));
   return passes::balanced_chunks(step, {int(config.mesh.stage), int(config::chunks_of_stage(config))});
+}
+
+ir::Program build_step(const config::Config& config, int ranks, bool inspect) {
+  model::BuildOptions options = build_options(config, model::Mode::train, ranks);
+  options.inspect = inspect;
+  return build_forward(config, options, ranks);
 }
 
 }  // namespace
@@ -70,9 +74,17 @@ Result<ir::Program> rank_forward(const config::Config& config, model::Mode mode,
   return rank_program(build_forward(config, build_options(config, mode, ranks), ranks), config, ranks);
 }
 
-planner::PlanRequest plan_request(const config::Config& config, int ranks) {
+StepModel::StepModel(const config::Config& of, int on_ranks, bool inspected)
+    : config(of),
+      ranks(on_ranks),
+      inspect(inspected),
+      forward(build_step(of, on_ranks, inspected)),
+      first_blocks(first_blocks_of(of, on_ranks, forward)) {}
+
+Result<PlanRequest> StepModel::request() const {
   const config::Train& train = config.train;
-  planner::PlanRequest request;
+  PlanRequest request;
+  LANCET_ASSIGN(request.first_blocks, first_blocks);
   request.overlap = config.overlap;
   if (ranks == 1) request.overlap.policy = "sequential";  // a rank alone has no all-to-all to hide
   request.mesh = config::mesh_of(config, ranks);
@@ -95,6 +107,7 @@ planner::PlanRequest plan_request(const config::Config& config, int ranks) {
                        .masters = train.master_weights || train.dtype == DType::f32,
                        .seed = train.seed,
                        .mesh = request.mesh};
+  request.optimizer.keep_gradients = inspect;
   return request;
 }
 
@@ -103,12 +116,9 @@ std::string LeastMemory::parts() const {
                      state / 1'000'000, gradients / 1'000'000);
 }
 
-Result<std::vector<LeastMemory>> least_memory(const config::Config& config, int ranks) {
-  planner::PlanRequest request = plan_request(config, ranks);
-  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
-  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  LANCET_ASSIGN(const std::vector<ir::Program> stages,
-                planner::stage_programs(build_forward(config, options, ranks), request));
+Result<std::vector<LeastMemory>> least_memory(const StepModel& model) {
+  LANCET_ASSIGN(const PlanRequest request, model.request());
+  LANCET_ASSIGN(const std::vector<ir::Program> stages, stage_programs(model.forward, request));
   std::vector<LeastMemory> of_stages;
   for (const ir::Program& step : stages) {
     LeastMemory& least = of_stages.emplace_back();
@@ -158,8 +168,8 @@ std::string short_runs_warning(const config::Config& config) {
 
 namespace {
 
-planner::PlanRequest step_request(const config::Config& config, int ranks, const StepOptions& options) {
-  planner::PlanRequest request = plan_request(config, ranks);
+Result<PlanRequest> step_request(const StepModel& model, const StepOptions& options) {
+  LANCET_ASSIGN(PlanRequest request, model.request());
   request.costs = options.costs;
   request.costs_may_lack_ops = options.costs_may_lack_ops;
   if (options.crowded) request.least_gain = crowded_error;
@@ -167,62 +177,39 @@ planner::PlanRequest step_request(const config::Config& config, int ranks, const
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;
   request.bounds = options.bounds;
-  request.optimizer.keep_gradients = options.inspect;
   return request;
 }
 
-ir::Program step_forward(const config::Config& config, int ranks, const StepOptions& options) {
-  model::BuildOptions build = build_options(config, model::Mode::train, ranks);
-  build.inspect = options.inspect;
-  return build_forward(config, build, ranks);
-}
-
 }  // namespace
 
-namespace {
-
-// What takes a single plan for all ranks has none for stages.
-Status check_one_stage(const config::Config& config) {
-  if (config.mesh.stage == 1) return {};
-  return config_error(fmt::format("mesh.stage: expected 1 here, found {}: lancet train and lancet plan know stages",
-                                  config.mesh.stage));
-}
-
-}  // namespace
-
-Result<ir::Plan> plan_step(const config::Config& config, int ranks, const StepOptions& options,
-                           planner::PlanReport* report) {
-  LANCET_TRY(check_one_stage(config));
-  const planner::PlanRequest request = step_request(config, ranks, options);
-  auto plan = planner::make_plan(step_forward(config, ranks, options), request, report);
-  if (report && ranks == 1 && config.overlap.policy != request.overlap.policy) {
+Result<ir::Plan> plan_step(const StepModel& model, const StepOptions& options, PlanReport* report) {
+  const config::Config& config = model.config;
+  if (config.mesh.stage > 1)  // what takes a single plan for all ranks has none for stages
+    return config_error(fmt::format("mesh.stage: expected 1 here, found {}: lancet train and lancet plan know stages",
+                                    config.mesh.stage));
+  LANCET_ASSIGN(const PlanRequest request, step_request(model, options));
+  auto plan = make_plan(model.forward, request, report);
+  if (report && model.ranks == 1 && config.overlap.policy != request.overlap.policy) {
     report->requested = config.overlap.policy;
     report->why = fmt::format("{} runs sequential: one rank, nothing to overlap", report->requested);
   }
   return plan;
 }
 
-Result<std::vector<ir::Plan>> plan_stages(const config::Config& config, int ranks, const StepOptions& options,
-                                          planner::PlanReport* report, planner::StageReport* stages) {
-  std::vector<ir::Plan> plans;
-  if (config.mesh.stage == 1) {
-    LANCET_ASSIGN(ir::Plan plan, plan_step(config, ranks, options, report));
-    plans.push_back(std::move(plan));
-    return plans;
+Result<std::vector<ir::Plan>> plan_stages(const StepModel& model, const StepOptions& options, PlanReport* report,
+                                          StageReport* stages) {
+  if (model.config.mesh.stage == 1) {
+    LANCET_ASSIGN(ir::Plan plan, plan_step(model, options, report));
+    return std::vector{std::move(plan)};
   }
-  planner::PlanRequest request = step_request(config, ranks, options);
-  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
-  return planner::make_stage_plans(step_forward(config, ranks, options), request, report, stages);
+  LANCET_ASSIGN(const PlanRequest request, step_request(model, options));
+  return make_stage_plans(model.forward, request, report, stages);
 }
 
-Result<std::vector<ir::Program>> programs_to_profile(const config::Config& config, int ranks, int hosts) {
-  const model::BuildOptions options = build_options(config, model::Mode::train, ranks);
-  planner::PlanRequest request = plan_request(config, ranks);
-  if (config.mesh.stage == 1)
-    return planner::programs_to_profile(build_forward(config, options, ranks), request, hosts);
-  LANCET_ASSIGN(request.first_blocks, first_blocks_of(config, ranks));
-  LANCET_ASSIGN(std::vector<ir::Program> programs,
-                planner::stage_programs(build_forward(config, options, ranks), request));
+Result<std::vector<ir::Program>> programs_to_profile(const StepModel& model, int hosts) {
+  LANCET_ASSIGN(const PlanRequest request, model.request());
+  if (model.config.mesh.stage == 1) return programs_to_profile(model.forward, request, hosts);
+  LANCET_ASSIGN(std::vector<ir::Program> programs, stage_programs(model.forward, request));
   if (request.memory_limit == 0) return programs;
   for (std::size_t stage = 0, stages = programs.size(); stage < stages; ++stage) {
     const passes::Recomputation values(programs[stage]);
@@ -231,23 +218,12 @@ Result<std::vector<ir::Program>> programs_to_profile(const config::Config& confi
   return programs;
 }
 
-Result<ir::Plan> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks) {
-  LANCET_TRY(check_one_stage(config));
-  return planner::make_forward_plan(build_forward(config, options, ranks), config::mesh_of(config, ranks));
+Result<std::vector<ir::Plan>> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks,
+                                           std::span<const int> first_blocks) {
+  return make_forward_stage_plans(build_forward(config, options, ranks), config::mesh_of(config, ranks), first_blocks);
 }
 
-Result<std::vector<ir::Plan>> plan_forward_stages(const config::Config& config, const model::BuildOptions& options,
-                                                  int ranks) {
-  LANCET_ASSIGN(const std::vector<int> first_blocks, first_blocks_of(config, ranks));
-  return planner::make_forward_stage_plans(build_forward(config, options, ranks), config::mesh_of(config, ranks),
-                                           first_blocks);
-}
-
-Result<std::vector<ir::Plan>> plan_decode(const config::Config& config, std::int64_t rows, int ranks) {
-  model::BuildOptions options = build_options(config, model::Mode::decode, ranks);
-  options.sequence = rows;
-  return plan_forward_stages(config, options, ranks);
-}
+namespace {
 
 Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& mine) {
   LANCET_TRY(comm::agree(world, mine.ok() ? Status() : Status(mine.error())));
@@ -260,6 +236,8 @@ Result<ir::Plan> share_plan(comm::Communicator& world, const Result<ir::Plan>& m
   LANCET_TRY(comm::agree(world, status));
   return plan;
 }
+
+}  // namespace
 
 Result<std::vector<ir::Plan>> share_plans(comm::Communicator& world, Result<std::vector<ir::Plan>> mine,
                                           std::size_t count) {

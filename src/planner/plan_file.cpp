@@ -197,8 +197,8 @@ Status same_header(const ir::Plan& found, const ir::Plan& expected) {
   return {};
 }
 
-Status check_border(const ir::Program& program, const config::Config& config, int ranks) {
-  planner::PlanRequest request = plan_request(config, ranks);
+Status check_border(const ir::Program& program, const StepModel& model) {
+  LANCET_ASSIGN(planner::PlanRequest request, model.request());
   std::string why_not = planner::why_not_across_steps(request);
   const bool some_may = why_not.empty();
   request.gradient_sums.shards = false;  // why not all that closes the step, where gathers of weights may
@@ -221,18 +221,18 @@ Status check_limit(const ir::Plan& plan, std::int64_t limit_mb) {
                                   limit_mb, (bytes + mb - 1) / mb));
 }
 
-Result<ir::Plan> checked_plan(std::string_view text, config::Config config, int ranks) {
+Result<ir::Plan> checked_plan(std::string_view text, StepModel model) {
   LANCET_ASSIGN(ir::Plan plan, ir::parse_plan(text));
-  const std::int64_t limit_mb = std::exchange(config.train.memory_limit_mb, 0);
-  config.overlap.policy = "sequential";
-  LANCET_ASSIGN(const ir::Plan expected, plan_step(config, ranks, {}));
+  const std::int64_t limit_mb = std::exchange(model.config.train.memory_limit_mb, 0);
+  model.config.overlap.policy = "sequential";
+  LANCET_ASSIGN(const ir::Plan expected, plan_step(model, {}));
   LANCET_TRY(same_header(plan, expected));
   LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
   LANCET_TRY(check_limit(plan, limit_mb));
-  LANCET_TRY(check_border(plan.program, config, ranks));
+  LANCET_TRY(check_border(plan.program, model));
   LANCET_TRY(same_content(plan.program, expected.program));
   return plan;
 }
@@ -260,26 +260,23 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   return text;
 }
 
-Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const config::Config& config,
-                         int ranks) {
-  if (config.mesh.stage > 1)
-    return in_file(
-        path, config_error(fmt::format("expected mesh.stage = 1 for a plan from a file, found {}", config.mesh.stage)));
+Result<ir::Plan> plan_in(const std::filesystem::path& path, std::string_view text, const StepModel& model) {
+  if (const std::int64_t stages = model.config.mesh.stage; stages > 1)
+    return in_file(path, config_error(fmt::format("expected mesh.stage = 1 for a plan from a file, found {}", stages)));
   if (text.empty()) return in_file(path, config_error("expected a plan, found an empty file"));
-  auto plan = checked_plan(text, config, ranks);
+  auto plan = checked_plan(text, model);
   if (!plan.ok()) return in_file(path, plan.error());
   return plan;
 }
 
 }  // namespace
 
-Result<ir::Plan> read_plan(const std::filesystem::path& path, const config::Config& config, int ranks) {
+Result<ir::Plan> read_plan(const std::filesystem::path& path, const StepModel& model) {
   LANCET_ASSIGN(const std::string text, read_text(path));
-  return plan_in(path, text, config, ranks);
+  return plan_in(path, text, model);
 }
 
-Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config::Config& config,
-                                comm::Communicator& world) {
+Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const StepModel& model, comm::Communicator& world) {
   const Result<std::string> text = read_text(path);
   LANCET_TRY(comm::agree(world, text.ok() ? Status() : Status(text.error())));
   LANCET_ASSIGN(const std::string first, broadcast_text(world, *text, 0));
@@ -288,7 +285,7 @@ Result<ir::Plan> read_same_plan(const std::filesystem::path& path, const config:
       world, same ? Status()
                   : Status(config_error(fmt::format(
                         "plan {}: expected the same file on all ranks, found another than rank 0's", path.string())))));
-  auto plan = plan_in(path, *text, config, world.size());
+  auto plan = plan_in(path, *text, model);
   LANCET_TRY(comm::agree(world, plan.ok() ? Status() : Status(plan.error())));
   return plan;
 }

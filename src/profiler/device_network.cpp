@@ -3,7 +3,7 @@
 // is the slowest rank's, and the median of three batches. The calls use the thread blocks that comm.max_ctas allows, as
 // in a step.
 //
-// Interference is measured by running a batch on a thread of its own beside a loop of matrix products (product_loop.h):
+// Interference is measured by running a batch on a thread of its own beside a loop of matrix products (ProductLoop):
 // the batch's slowdown is the network's speed beside computation, the products' delay per call is the cost in cores.
 // Both are medians of four rounds, each compared with a run alone in the same round.
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/runtime/watched_stream.h"
 #include "network_profile.h"
-#include "product_loop.h"
+#include "replay.h"
 
 namespace lancet::profiler {
 namespace {

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <ctime>
 #include <thread>
 #include <vector>
@@ -201,6 +200,15 @@ Result<NetworkCosts> measure_interference(comm::Communicator& expert, comm::Comm
       beside_each_other(expert, on_expert, all_to_all.alone_ms * 1e-3, reduce, on_reduce, all_reduce.alone_ms * 1e-3));
   LANCET_ASSIGN(costs.seconds, comm::largest(expert, since(start)));
   return costs;
+}
+
+Status check_interrupted(const ProfilerOptions& options) {
+  if (!options.interrupted) return {};
+  bool ends = options.interrupted();
+  if (options.world) {
+    LANCET_ASSIGN(ends, comm::any(*options.world, ends));
+  }
+  return ends ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
 }
 
 }  // namespace lancet::profiler

@@ -18,7 +18,6 @@
 #include "lancet/comm/collect.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/profiler/interference.h"
 
 namespace lancet::profiler {
 namespace {

@@ -7,7 +7,6 @@
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
 #include "lancet/profiler/interference.h"
-#include "lancet/profiler/options.h"
 
 namespace lancet::profiler {
 

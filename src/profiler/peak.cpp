@@ -1,4 +1,4 @@
-#include "lancet/profiler/peak.h"
+#include "lancet/profiler/profiler.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,8 +7,7 @@
 #include "lancet/backend/cpu/buffer.h"
 #include "lancet/backend/cpu/matmul.h"
 #include "lancet/backend/cpu/parallel.h"
-#include "product_loop.h"
-#include "replay_plan.h"
+#include "replay.h"
 
 namespace lancet::profiler {
 namespace {

@@ -228,15 +228,6 @@ Status choose_products(cost::Profile& profile, std::span<const ir::Plan> plans, 
 
 }  // namespace
 
-Status check_interrupted(const ProfilerOptions& options) {
-  if (!options.interrupted) return {};
-  bool ends = options.interrupted();
-  if (options.world) {
-    LANCET_ASSIGN(ends, comm::any(*options.world, ends));
-  }
-  return ends ? Status(Error{ExitCode::saved, "interrupted", true}) : Status();
-}
-
 cost::Device this_device(int threads, int local_ranks) { return {cpu_model(), isa(), threads, local_ranks}; }
 cost::Device device_of(runtime::Accelerator& accelerator) {
   return {accelerator.device().name(), accelerator.device().architecture(), 1, 1, accelerator.build()};

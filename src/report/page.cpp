@@ -9,11 +9,8 @@
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/ir/plan.h"
-#include "lancet/report/communication.h"
 #include "lancet/report/report.h"
-#include "metrics.h"
-#include "plan_summary.h"
-#include "timeline.h"
+#include "run_files.h"
 
 namespace lancet::report {
 namespace {

@@ -51,26 +51,27 @@ Result<cost::Profile> named_profile(const config::Config& config, const PlanTarg
       profile.ops.size(), profile.network.measured() ? " and communication" : "", cost::to_string(profile.machine)));
 }
 
-Result<cost::Profile> profile_in(const config::Config& config, const PlanTarget& target, std::string& path) {
-  path = target.profile;
-  if (!path.empty()) return named_profile(config, target);
-  const int local_ranks = local_ranks_of(target);
-  const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
-                           {target.ranks > 1 ? "mpi" : "self", target.ranks, target.hosts}};
-  path = profile_path(config, target.profile_folder, here).string();
-  return cost::read_profile(path, here);
-}
-
+// Of the file that the target names, or else of this machine's. path: the file.
 Result<cost::Profile> profile_for(const config::Config& config, const PlanTarget& target, std::string& path) {
-  LANCET_ASSIGN(cost::Profile profile, profile_in(config, target, path));
+  cost::Profile profile;
+  path = target.profile;
+  if (!path.empty()) {
+    LANCET_ASSIGN(profile, named_profile(config, target));
+  } else {
+    const int local_ranks = local_ranks_of(target);
+    const cost::Machine here{profiler::this_device(threads_of(config, local_ranks), local_ranks),
+                             {target.ranks > 1 ? "mpi" : "self", target.ranks, target.hosts}};
+    path = profile_path(config, target.profile_folder, here).string();
+    LANCET_ASSIGN(profile, cost::read_profile(path, here));
+  }
   profile.mesh = config::mesh_of(config, target.ranks);
   return profile;
 }
 
 // The plan of a file, with the times that it takes by these costs.
-Result<PlannedStep> given(const config::Config& config, const PlanTarget& target, const cost::Costs& costs) {
+Result<PlannedStep> given(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs) {
   PlannedStep result;
-  LANCET_ASSIGN(result.plan, planner::read_plan(target.plan_file, config, target.ranks));
+  LANCET_ASSIGN(result.plan, planner::read_plan(target.plan_file, model));
   LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(result.plan, costs));
   result.plan.predicted = timeline.when;
   result.plan.header.set("predicted_ms", timeline.makespan);
@@ -82,17 +83,17 @@ Result<PlannedStep> given(const config::Config& config, const PlanTarget& target
   return result;
 }
 
-Result<PlannedStep> planned(const config::Config& config, const PlanTarget& target, const cost::Costs& costs,
+Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
                             const std::string& origin) {
   if (!target.plan_file.empty()) {
-    LANCET_ASSIGN(PlannedStep result, given(config, target, costs));
+    LANCET_ASSIGN(PlannedStep result, given(model, target, costs));
     result.memory = schedule::plan_bytes(result.plan);
     return result;
   }
   PlannedStep result;
-  result.crowded = is_crowded(config, target);
+  result.crowded = is_crowded(model.config, target);
   const double start = processor_ms();
-  auto plans = planner::plan_stages(config, target.ranks,
+  auto plans = planner::plan_stages(model,
                                     {.costs = &costs,
                                      .crowded = result.crowded,
                                      .compare = target.compare,
@@ -114,10 +115,10 @@ Status check_hosts(const PlanTarget& target) {
 }
 
 // Config error, before planning, which takes long for a large step. available: bytes by stage.
-Status check_memory(const config::Config& config, const PlanTarget& target,
+Status check_memory(const planner::StepModel& model, const PlanTarget& target,
                     const std::function<double(int)>& available) {
   if (!target.must_fit) return {};
-  LANCET_ASSIGN(const std::vector<planner::LeastMemory> stages, planner::least_memory(config, target.ranks));
+  LANCET_ASSIGN(const std::vector<planner::LeastMemory> stages, planner::least_memory(model));
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const planner::LeastMemory& least = stages[stage];
     if (double(least.total()) <= available(int(stage))) continue;
@@ -144,13 +145,14 @@ void set_memory_of_stages(PlannedStep& step, const runtime::EmulatedDevice& devi
 double slots_of(const config::Config& config) { return config.model.experts_choose() ? 1 : config.model.kept_factor(); }
 
 // Plans for the emulated cluster of device = emulated; by default each host has one rank.
-Result<PlannedStep> plan_emulated(const config::Config& config, PlanTarget target) {
+Result<PlannedStep> plan_emulated(const planner::StepModel& model, PlanTarget target) {
+  const config::Config& config = model.config;
   if (target.hosts == 0) target.hosts = target.ranks;
   LANCET_TRY(check_hosts(target));
   LANCET_ASSIGN(const auto device, run::make_emulated_device(config, {target.ranks, target.hosts}, 0));
   target.hardware = device->hardware_names();
-  LANCET_TRY(check_memory(config, target, [&](int stage) { return double(device->free_bytes(stage)); }));
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, device->slowest_costs(), target.hardware));
+  LANCET_TRY(check_memory(model, target, [&](int stage) { return double(device->free_bytes(stage)); }));
+  LANCET_ASSIGN(PlannedStep result, planned(model, target, device->slowest_costs(), target.hardware));
   const cost::RankLoad load = device->costs().load();
   result.costs = fmt::format(
       "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% "
@@ -174,12 +176,13 @@ cost::Routing routing_of(const config::Config& config, const PlanTarget& target)
 }
 
 // Plans for a declared machine. Measured costs take precedence over declared ones.
-Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
+Result<PlannedStep> plan_on(const planner::StepModel& model, PlanTarget target) {
+  const config::Config& config = model.config;
   LANCET_ASSIGN(cost::Hardware hardware, cost::read_hardware(target.hardware));
   if (target.hosts == 0) target.hosts = hardware.nodes(target.ranks);
   LANCET_TRY(check_hosts(target));
   const double available_gib = hardware.device.memory_gib - hardware.device.reserved_gib;
-  LANCET_TRY(check_memory(config, target, [&](int) { return available_gib * (1 << 30); }));
+  LANCET_TRY(check_memory(model, target, [&](int) { return available_gib * (1 << 30); }));
   std::optional<cost::Profile> measured;
   std::string path;
   if (!target.profile.empty()) {
@@ -187,7 +190,7 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
   }
   const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts, config::mesh_of(config, target.ranks)},
                                   measured, routing_of(config, target));
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, costs, target.hardware));
+  LANCET_ASSIGN(PlannedStep result, planned(model, target, costs, target.hardware));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
   result.routing = costs.routing();
@@ -199,14 +202,15 @@ Result<PlannedStep> plan_on(const config::Config& config, PlanTarget target) {
 
 Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target) {
   LANCET_TRY(config::check(config, target.ranks));
-  if (!target.hardware.empty()) return plan_on(config, std::move(target));
+  const planner::StepModel model(config, target.ranks);
+  if (!target.hardware.empty()) return plan_on(model, std::move(target));
   if (config.device == config::Device::emulated && target.profile.empty())
-    return plan_emulated(config, std::move(target));
+    return plan_emulated(model, std::move(target));
   target.hosts = std::max(1, target.hosts);
   LANCET_TRY(check_hosts(target));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, target, path));
-  LANCET_ASSIGN(PlannedStep result, planned(config, target, profile, path));
+  LANCET_ASSIGN(PlannedStep result, planned(model, target, profile, path));
   result.costs = cost::to_string(profile.machine);
   result.profile = std::move(profile);
   return result;

@@ -1,6 +1,6 @@
 // find_resume_point(): rank 0 looks at the disk and broadcasts its answer, so that all ranks try the same folders.
 // adapt() turns the user's config into the one that runs. It refuses a checkpoint for three kinds of reason (damage and
-// another tokenizer are found when it is read, train/run_start.cpp):
+// another tokenizer are found when it is read, train/run_parts.cpp):
 // 1. the mesh does not divide its experts, or the ranks the rows of its step (take_experts, take_batch), or the
 //    optimizer's state is missing or another optimizer's;
 // 2. a field gives tensors other names or shapes (check_shapes): the error names the field, not the first such tensor;

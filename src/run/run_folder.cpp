@@ -2,17 +2,22 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-
+#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <utility>
 
-#include "lancet/base/files.h"
+#include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
-#include "lancet/checkpoint/checkpoint.h"
+#include "lancet/comm/collect.h"
+#include "lancet/run/checkpoint_tensors.h"
+#include "lancet/run/resume_point.h"
 
 namespace lancet::run {
 
@@ -129,5 +134,236 @@ void RunFolder::held_out(std::int64_t step, double loss) {
 void RunFolder::plan(const ir::Plan& plan) { plan_state_.note(write_file(path_ / "plan.ir", ir::print(plan))); }
 
 void RunFolder::trace(const std::string& text) { trace_state_.note(write_file(path_ / "trace.json", text)); }
+
+// Loading: rank 0 lists the checkpoints that `from` names, newest first, and all ranks try them in this order. Opening
+// and loading end in an agreed status; a data error (a damaged checkpoint) moves all ranks to the next older one, any
+// other error ends the search.
+// Writing: NewFolder fills TARGET.HOST-PID.tmp beside the target and renames it at the end, so no incomplete folder
+// ever has the target's name. A command that was killed leaves its temporary folder; the next one with the same target
+// on the same host removes it if the process of that number has ended.
+namespace {
+
+using checkpoint::Checkpoint;
+
+constexpr std::string_view own_tokenizer = "tokenizer";  // in a run folder
+
+Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
+  std::error_code ignored;
+  if (!fs::is_directory(from, ignored))
+    return data_error(fmt::format("{}: expected the folder of a run or a checkpoint, found no folder", from.string()));
+  if (fs::exists(from / "manifest.json", ignored)) return std::vector<fs::path>{from};
+  const fs::path checkpoints = from / "checkpoints";
+  LANCET_ASSIGN(const auto steps, checkpoint::list_steps(checkpoints));
+  if (!fs::is_directory(checkpoints, ignored))
+    return data_error(fmt::format(
+        "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
+        fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
+  std::vector<fs::path> folders;
+  for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
+  if (folders.empty())
+    return data_error(fmt::format("{}: expected a whole checkpoint, found none", checkpoints.string()));
+  return folders;
+}
+
+// Rank 0's list on all ranks. Their own lists could differ, since a run may write a checkpoint meanwhile.
+Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Communicator& world) {
+  const auto mine = world.rank() == 0 ? checkpoints_of(from) : Result<std::vector<fs::path>>(std::vector<fs::path>{});
+  LANCET_TRY(comm::broadcast_status(world, mine.ok() ? Status() : Status(mine.error()), 0));
+  LANCET_ASSIGN(const auto texts,
+                comm::broadcast_texts(world, std::vector<std::string>(mine->begin(), mine->end()), 0));
+  return std::vector<fs::path>(texts.begin(), texts.end());
+}
+
+std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& checkpoint) {
+  std::error_code ignored;
+  const fs::path own = fs::absolute(checkpoint / "").parent_path().parent_path().parent_path() / own_tokenizer;
+  for (const fs::path& folder : {fs::path(config.data.tokenizer), own})
+    if (!folder.empty() && fs::exists(folder / "vocab.json", ignored)) return folder;
+  return {};
+}
+
+// Copies in chunks, since the store may be on a device.
+Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer,
+              const std::function<void(std::uint64_t)>& count) {
+  constexpr std::uint64_t most = 4 << 20;
+  std::vector<std::byte> chunk;
+  const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
+  for (std::uint64_t done = 0; done < source.bytes; done += chunk.size()) {
+    chunk.resize(std::min(most, source.bytes - done));
+    LANCET_TRY(read_f32(store, tensor, source.at + done, chunk));
+    LANCET_TRY(writer.append(chunk));
+    count(chunk.size());
+  }
+  return {};
+}
+
+Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
+                     std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const RankShare share = shares_of(store).front();
+  const checkpoint::Shard& weights = share.shards.front();
+  checkpoint::FileSystem& files = checkpoint::disk();
+  const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
+  LANCET_TRY(files.make_folder(folder));
+  checkpoint::ShardFile shard{.name = "model.safetensors"};
+  LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(files, folder / shard.name, weights.tensors));
+  std::uint64_t bytes = 0, done = 0;
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) bytes += share.sources[i].bytes;
+  const auto count = [&](std::uint64_t some) { progress(std::int64_t(done += some), std::int64_t(bytes)); };
+  for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer, count));
+  LANCET_TRY(writer.finish());
+  shard.bytes = writer.bytes();
+  shard.header_xxh3 = writer.header_hash();
+  shard.tensors_xxh3 = writer.tensor_hashes();
+  checkpoint::Manifest manifest = manifest_of(config, config, {}, 1, 0, "");
+  manifest.optimizer = "none";
+  manifest.lr_schedule.clear();
+  manifest.tokenizer_hash = tokenizer_hash;
+  manifest.files = {shard};
+  return checkpoint::commit(files, checkpoints, manifest);
+}
+
+Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
+  LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
+  const checkpoint::Manifest& manifest = opened.manifest();
+  const std::string where = (folder / "manifest.json").string();
+  auto config = config::parse_saved(manifest.config, where);
+  if (!config.ok()) return data_error(config.error().message);
+  if (config->model.has_moe()) {
+    config->model.num_local_experts = manifest.experts;
+    config->model.experts_per_rank.reset();
+  }
+  config::Config alone = *config;
+  alone.mesh = {};
+  if (const Status status = config::check(alone, 1); !status.ok())
+    return data_error(fmt::format("{}: {}", where, status.error().message));
+  config->mesh.stage = 1;  // a loaded model is on all ranks at once; the other axes may take those of the stages
+  config->mesh.stage_blocks.clear();
+  if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
+  auto tokenizer = find_tokenizer(*config, folder);
+  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};
+}
+
+// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
+std::string temporary_name(const std::string& target, pid_t maker) {
+  return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
+}
+
+// The process of this host that a temporary name of the target holds; 0 for other names.
+pid_t maker_of(const std::string& folder, const std::string& target) {
+  const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
+  if (!folder.starts_with(start) || !folder.ends_with(end) || folder.size() <= start.size() + end.size()) return 0;
+  const char *first = folder.data() + start.size(), *last = folder.data() + folder.size() - end.size();
+  pid_t pid = 0;
+  const auto [at, error] = std::from_chars(first, last, pid);
+  return error == std::errc() && at == last && pid > 0 ? pid : 0;
+}
+
+void remove_leftovers(const fs::path& target) {
+  std::error_code ignored;
+  std::vector<fs::path> gone;
+  for (fs::directory_iterator at(target.parent_path(), ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
+    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
+  }
+  for (const fs::path& path : gone)
+    if (checkpoint::disk().remove(path).ok())
+      log::info("{}: left by a command that was killed, removed", path.string());
+}
+
+}  // namespace
+
+Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
+                                const std::function<Status(const ModelFolder&)>& load) {
+  LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
+  Error damage;
+  for (const fs::path& folder : folders) {
+    auto opened = open_model(folder, world.size());
+    Status all = comm::agree(world, opened.ok() ? Status() : Status(opened.error()));
+    if (all.ok()) all = comm::agree(world, load(*opened));
+    if (all.ok()) {
+      if (folder != folders.front() && world.rank() == 0) log::warn("{}: taken in their place", folder.string());
+      return opened;
+    }
+    damage = all.error();
+    if (!damage.agreed || damage.code != ExitCode::data) return damage;
+    if (folder != folders.back() && world.rank() == 0) log::warn("not whole, left out: {}", damage.message);
+  }
+  if (folders.size() > 1)
+    damage.message = fmt::format("expected a whole checkpoint among the {} in {}, found none. The oldest: {}",
+                                 folders.size(), folders[0].parent_path().string(), damage.message);
+  return damage;
+}
+
+// The config comes from the checkpoint itself, so a tensor that does not fit it is damage and no config error.
+Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store) {
+  const Status loaded = load_tensors(store, checkpoint, LoadScope::weights);
+  if (!loaded.ok() && loaded.error().code == ExitCode::config) return data_error(loaded.error().message);
+  return loaded;
+}
+
+Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
+                  const std::optional<ModelTokenizer>& tokenizer,
+                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
+  config.log.run_dir = run.string();
+  if (tokenizer) {
+    LANCET_TRY(copy_tokenizer(tokenizer->folder, folder.path() / own_tokenizer));
+    config.data.tokenizer = (run / own_tokenizer).string();
+  }
+  LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
+  LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->hash : 0, progress));
+  return folder.commit();
+}
+
+Status check_new_folder(const fs::path& out, std::int64_t bytes) {
+  std::error_code error;
+  const bool there = fs::symlink_status(out, error).type() != fs::file_type::not_found;
+  if (there && !(fs::is_directory(out, error) && fs::is_empty(out, error)))
+    return config_error(fmt::format("{}: expected no such folder yet, or an empty one, found {}", out.string(),
+                                    fs::is_directory(out, error) ? "files in it" : "something else"));
+  LANCET_TRY(check_writable(out));
+  const fs::space_info disk = fs::space(nearest_above(out), error);
+  if (error || disk.available >= std::uintmax_t(bytes)) return {};
+  return data_error(fmt::format("{}: expected {} MB free on its disk, found {} MB", out.string(),
+                                bytes / 1'000'000 + (bytes % 1'000'000 > 0), disk.available / 1'000'000));
+}
+
+Result<NewFolder> NewFolder::create(const fs::path& out) {
+  LANCET_TRY(check_new_folder(out, 0));
+  const fs::path target = fs::absolute(out / "").parent_path();
+  remove_leftovers(target);
+  fs::path temporary = target.parent_path() / temporary_name(target.filename().string(), ::getpid());
+  LANCET_TRY(checkpoint::disk().make_folder(temporary));
+  return NewFolder(target, std::move(temporary));
+}
+
+NewFolder::NewFolder(NewFolder&& other) noexcept
+    : target_(std::move(other.target_)), temporary_(std::exchange(other.temporary_, {})) {}
+
+NewFolder::~NewFolder() {
+  if (!temporary_.empty()) static_cast<void>(checkpoint::disk().remove(temporary_));
+}
+
+Status NewFolder::commit() {
+  checkpoint::FileSystem& files = checkpoint::disk();
+  LANCET_TRY(files.sync_folder(temporary_));
+  LANCET_TRY(files.rename(temporary_, target_));
+  temporary_.clear();
+  return files.sync_folder(target_.parent_path());
+}
+
+Status copy_tokenizer(const fs::path& from, const fs::path& to) {
+  checkpoint::FileSystem& files = checkpoint::disk();
+  LANCET_TRY(files.make_folder(to));
+  for (const char* file_name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
+    std::error_code error;
+    if (file_name == std::string_view("added_tokens.json") && !fs::exists(from / file_name, error)) continue;
+    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / file_name, "a tokenizer's file"));
+    std::string text(file.size(), '\0');
+    LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
+    LANCET_TRY(checkpoint::write_file(files, to / file_name, text));
+  }
+  return files.sync_folder(to);
+}
 
 }  // namespace lancet::run

@@ -1,22 +1,18 @@
 // The product algorithms in the profile come first: all ranks use them in the run and in the measurements. Then come
 // the costs: a policy that chooses among schedules needs them all, so missing ones are measured; for the sequential
 // policy the costs in the file only serve to predict the step. Rank 0 plans while the other ranks wait
-// (stream_communicators.h), and share_plan() broadcasts each plan as text. A plan file replaces this search; every rank
-// reads and checks it.
+// (stream_communicators.h), and share_plans() broadcasts each plan as text. A plan file replaces this search; every
+// rank reads and checks it.
 #include "lancet/run/run_plans.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
-#include <vector>
 
 #include "lancet/base/log.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/planner/from_config.h"
 #include "lancet/run/planned_step.h"
-#include "lancet/run/step_costs.h"
 #include "lancet/run/stream_communicators.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate.h"
@@ -24,132 +20,67 @@
 namespace lancet::run {
 namespace {
 
-// Of the plans of all stages, this rank's own and, if there are several, all.
-void take_own(const config::Config& config, const comm::Communicator& world, std::vector<ir::Plan> stages,
-              ir::Plan& own, std::vector<ir::Plan>& all) {
-  const ir::Mesh mesh = config::mesh_of(config, world.size());
-  own = stages[std::size_t(mesh.coordinate(world.rank(), ir::Axis::stage))];
-  all = stages.size() > 1 ? std::move(stages) : std::vector<ir::Plan>();
+// Measures missing costs if planning needs them; else rank 0 reads those that the file holds, to predict the step.
+Status find_costs(const planner::StepModel& model, comm::Communicator& world, const ProfileRequest& request,
+                  bool needed, StepPlans& plans) {
+  const config::Config& config = model.config;
+  if (needed) {
+    LANCET_ASSIGN(const int hosts, agreed_hosts(world, request.local_ranks));
+    LANCET_ASSIGN(const std::vector<ir::Program> programs, planner::programs_to_profile(model, hosts));
+    LANCET_ASSIGN(auto ensured, ensure_profile(config, world, programs, request));
+    plans.measured = std::make_shared<const cost::Profile>(std::move(ensured));
+  } else if (world.rank() == 0) {
+    const cost::Machine machine = machine_of(config, world, request.local_ranks, request.accelerator);
+    const std::filesystem::path path = profile_path(config, request.profile_folder, machine);
+    if (path.empty()) return {};
+    auto held = cost::read_profile(path, machine);
+    if (held.ok()) held->mesh = config::mesh_of(config, world.size());
+    if (held.ok())
+      plans.measured = std::make_shared<const cost::Profile>(*std::move(held));
+    else if (!config.overlap.profile.empty())
+      log::warn("overlap.profile is not used: {}; the step is not predicted", held.error().message);
+  }
+  plans.costs = plans.measured.get();
+  return {};
 }
 
-class Planning {
- public:
-  Planning(const config::Config& config, comm::Communicator& world, const RunPlanOptions& options,
-           const ProfileRequest& request)
-      : config_(config), world_(world), options_(options), request_(request), costs_(options.costs) {}
-
-  Status plan(StepPlans& plans) {
-    const bool searches = config_.mesh.stage > 1 && config::searches(config_.train.pipeline_schedule);
-    const bool chooses = config_.overlap.policy != "sequential" || searches;
-    needs_costs_ = chooses && world_.size() > 1;
-    if (!costs_) LANCET_TRY(find_costs());
-    plans.costs = costs_;
-    plans.measured = profile_;
-    std::unique_ptr<const cost::Costs> loaded;
-    if (costs_ && options_.load) {
-      loaded = costs_->under(*options_.load);
-      costs_ = loaded.get();
-    }
-    LANCET_ASSIGN(std::vector<ir::Plan> stages, plan_on_rank0(chooses ? &plans.report : nullptr));
-    take_own(config_, world_, std::move(stages), plans.step, plans.step_stages);
-    return {};
+Status plan_steps(const planner::StepModel& model, comm::Communicator& world, const RunPlanOptions& options,
+                  StepPlans& plans) {
+  const config::Config& config = model.config;
+  const bool searches = config.mesh.stage > 1 && config::searches(config.train.pipeline_schedule);
+  const bool chooses = config.overlap.policy != "sequential" || searches;
+  const bool needs_costs = chooses && world.size() > 1;
+  plans.costs = options.costs;
+  if (!plans.costs) LANCET_TRY(find_costs(model, world, options.profile, needs_costs, plans));
+  const cost::Costs* costs = plans.costs;
+  std::unique_ptr<const cost::Costs> loaded;
+  if (costs && options.load) {
+    loaded = costs->under(*options.load);
+    costs = loaded.get();
   }
-
- private:
-  // Measures missing costs if planning needs them; else reads those that the file holds, to predict the step.
-  Status find_costs() {
-    if (needs_costs_) {
-      LANCET_ASSIGN(const int hosts, agreed_hosts(world_, request_.local_ranks));
-      LANCET_ASSIGN(const std::vector<ir::Program> programs,
-                    planner::programs_to_profile(config_, world_.size(), hosts));
-      LANCET_ASSIGN(auto ensured, ensure_profile(config_, world_, programs, request_));
-      profile_ = std::make_shared<const cost::Profile>(std::move(ensured));
-    } else if (world_.rank() == 0) {
-      const cost::Machine machine = machine_of(config_, world_, options_.local_ranks, options_.accelerator);
-      const std::filesystem::path path = profile_path(config_, options_.profile_folder, machine);
-      if (path.empty()) return {};
-      auto held = cost::read_profile(path, machine);
-      if (held.ok()) held->mesh = config::mesh_of(config_, world_.size());
-      if (held.ok())
-        profile_ = std::make_shared<const cost::Profile>(*std::move(held));
-      else if (!config_.overlap.profile.empty())
-        log::warn("overlap.profile is not used: {}; the step is not predicted", held.error().message);
-    }
-    costs_ = profile_.get();
-    return {};
-  }
-
-  Result<std::vector<ir::Plan>> plan_on_rank0(planner::PlanReport* report) {
-    Result<std::vector<ir::Plan>> plans = std::vector<ir::Plan>();
-    LANCET_TRY(run::run_on_rank0(world_, run::turn_of(config_), [&] {
-      plans = planner::plan_stages(config_, world_.size(),
-                                   {.costs = costs_,
-                                    .costs_may_lack_ops = !needs_costs_,
-                                    .crowded = options_.crowded,
-                                    .inspect = options_.inspect},
-                                   report);
-    }));
-    return planner::share_plans(world_, std::move(plans), std::size_t(config_.mesh.stage));
-  }
-
-  const config::Config& config_;
-  comm::Communicator& world_;
-  const RunPlanOptions& options_;
-  const ProfileRequest& request_;
-  bool needs_costs_ = false;
-  std::shared_ptr<const cost::Profile> profile_;
-  const cost::Costs* costs_;
-};
-
-}  // namespace
-
-namespace {
+  Result<std::vector<ir::Plan>> made = std::vector<ir::Plan>();
+  LANCET_TRY(run_on_rank0(world, turn_of(config), [&] {
+    made = planner::plan_stages(model, {.costs = costs, .costs_may_lack_ops = !needs_costs, .crowded = options.crowded},
+                                chooses ? &plans.report : nullptr);
+  }));
+  LANCET_ASSIGN(plans.steps, planner::share_plans(world, std::move(made), std::size_t(config.mesh.stage)));
+  return {};
+}
 
 // The plans of a stage share an arena. An evaluation makes nothing again.
 Status check_evaluation(const config::Config& config, const StepPlans& plans) {
   constexpr std::int64_t mb = 1'000'000;
   const std::int64_t limit = config.train.memory_limit_mb * mb;
-  std::int64_t bytes = schedule::resident_bytes(plans.step.program) + plans.evaluate->arena_bytes;
-  for (std::size_t stage = 0; stage < plans.step_stages.size(); ++stage)
-    bytes = std::max(
-        bytes, schedule::resident_bytes(plans.step_stages[stage].program) + plans.evaluate_stages[stage].arena_bytes);
+  std::int64_t bytes = 0;
+  for (std::size_t stage = 0; stage < plans.steps.size(); ++stage)
+    bytes =
+        std::max(bytes, schedule::resident_bytes(plans.steps[stage].program) + plans.evaluations[stage].arena_bytes);
   if (limit == 0 || bytes <= limit) return {};
   return config_error(
       fmt::format("train.memory_limit_mb: expected at least {}, which a rank needs for an evaluation, "
                   "found {}",
                   (bytes + mb - 1) / mb, config.train.memory_limit_mb));
 }
-
-}  // namespace
-
-Result<StepPlans> make_step_plans(const config::Config& config, comm::Communicator& world,
-                                  const RunPlanOptions& options, bool evaluates) {
-  StepPlans plans;
-  const ProfileRequest request{.local_ranks = options.local_ranks,
-                               .profile_folder = options.profile_folder,
-                               .accelerator = options.accelerator,
-                               .interrupted = options.interrupted};
-  LANCET_TRY(take_product_choices(config, world, request));
-  if (!options.plan_file.empty()) {
-    LANCET_ASSIGN(plans.step, planner::read_same_plan(options.plan_file, config, world));
-    plans.report.chosen = plans.report.requested = plans.step.header.text("policy");
-  } else {
-    LANCET_TRY(Planning(config, world, options, request).plan(plans));
-  }
-  if (evaluates) {
-    const int ranks = world.size();
-    LANCET_ASSIGN(std::vector<ir::Plan> stages,
-                  planner::share_plans(world,
-                                       planner::plan_forward_stages(
-                                           config, planner::build_options(config, model::Mode::evaluate, ranks), ranks),
-                                       std::size_t(config.mesh.stage)));
-    take_own(config, world, std::move(stages), plans.evaluate.emplace(), plans.evaluate_stages);
-    LANCET_TRY(comm::agree(world, check_evaluation(config, plans)));
-  }
-  return plans;
-}
-
-namespace {
 
 // The milliseconds of a step whose plan runs once for each `micro_batches_in_plan` of its micro batches. The runs
 // before the last end with the last instruction that does not close the step.
@@ -166,16 +97,40 @@ double step_ms(const ir::Program& program, std::span<const ir::Interval> when, d
 
 }  // namespace
 
-std::optional<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches) {
-  const double run_ms = plans.step.header.real("predicted_ms", 0);
+Result<StepPlans> make_step_plans(const planner::StepModel& model, comm::Communicator& world,
+                                  const RunPlanOptions& options, bool evaluates) {
+  const config::Config& config = model.config;
+  StepPlans plans;
+  plans.stage = std::size_t(config::mesh_of(config, world.size()).coordinate(world.rank(), ir::Axis::stage));
+  LANCET_TRY(take_product_choices(config, world, options.profile));
+  if (!options.plan_file.empty()) {
+    LANCET_ASSIGN(ir::Plan plan, planner::read_same_plan(options.plan_file, model, world));
+    plans.report.chosen = plans.report.requested = plan.header.text("policy");
+    plans.steps.push_back(std::move(plan));
+  } else {
+    LANCET_TRY(plan_steps(model, world, options, plans));
+  }
+  if (evaluates) {
+    const auto built = planner::build_options(config, model::Mode::evaluate, model.ranks);
+    LANCET_ASSIGN(const std::vector<int> first_blocks, model.first_blocks);
+    LANCET_ASSIGN(plans.evaluations,
+                  planner::share_plans(world, planner::plan_forward(config, built, model.ranks, first_blocks),
+                                       std::size_t(config.mesh.stage)));
+    LANCET_TRY(comm::agree(world, check_evaluation(config, plans)));
+  }
+  return plans;
+}
+
+std::optional<double> predicted_ms(const ir::Plan& plan, std::int64_t micro_batches) {
+  const double run_ms = plan.header.real("predicted_ms", 0);
   if (run_ms <= 0) return {};
-  return step_ms(plans.step.program, plans.step.predicted, run_ms, micro_batches);
+  return step_ms(plan.program, plan.predicted, run_ms, micro_batches);
 }
 
 Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load) {
   const auto costs = plans.costs->under(load);
-  LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(plans.step, *costs));
-  return step_ms(plans.step.program, timeline.when, timeline.makespan, micro_batches);
+  LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(plans.step(), *costs));
+  return step_ms(plans.step().program, timeline.when, timeline.makespan, micro_batches);
 }
 
 }  // namespace lancet::run

@@ -209,7 +209,7 @@ Result<MeasuredStep> measure_step(const config::Config& config, comm::Communicat
   }
   MeasuredStep step;
   LANCET_ASSIGN(const int hosts, agreed_hosts(world, request.local_ranks));
-  LANCET_ASSIGN(step.programs, planner::programs_to_profile(config, world.size(), hosts));
+  LANCET_ASSIGN(step.programs, planner::programs_to_profile({config, world.size()}, hosts));
   LANCET_ASSIGN(step.profile, ensure_profile(config, world, step.programs, with_device));
   return step;
 }

@@ -2,10 +2,10 @@
 // 1. Rank 0 locks the run folder; then the ranks agree where to start (resume_point.h).
 // 2. The checkpoints of the start are tried in turn: open one, adapt the config, make a trainer (which profiles and
 //    plans), load the tensors. If one is damaged, the next older one follows. A run from scratch only makes a trainer
-//    (run_start.h).
-// 3. Rank 0 writes config.json and plan.ir, opens the records (run_records.h) and logs the banner.
+//    (RunStart).
+// 3. Rank 0 writes config.json and plan.ir, opens the records (RunRecords) and logs the banner.
 // 4. The loop: evaluate if it is due, run a step, and sum over the ranks (step_end) if one must stop, if a save is due
-//    and if the save under way can advance. A due save begins (run_saving.h), and the step is recorded and logged. A
+//    and if the save under way can advance. A due save begins (RunSaving), and the step is recorded and logged. A
 //    step that has left its end to the next one is completed before its weights are read (settle), and recorded once
 //    its norm is known.
 // 5. After the last step: averages, the end of the last save, a sample of text. A run that is stopped saves and returns
@@ -22,10 +22,7 @@
 #include "lancet/run/resume_point.h"
 #include "lancet/run/stream_communicators.h"
 #include "lancet/train/trainer.h"
-#include "run_records.h"
-#include "run_saving.h"
-#include "run_start.h"
-#include "run_state.h"
+#include "run_parts.h"
 
 namespace lancet::train {
 namespace {
@@ -252,10 +249,6 @@ class Run {
   std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
   RunSaving saving_{state_};          // declared after the tensors that it saves
 };
-
-}  // namespace
-
-namespace {
 
 // On an emulated device no data has an effect, and there is no model to evaluate.
 config::Config without_data(config::Config config) {

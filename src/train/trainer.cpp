@@ -5,7 +5,7 @@
 // which has all micro batches of the step or, if these are many, several (planner/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
 // (ir/dependencies.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
-// where the load of the experts has left the planned one (replanning.h), makes new plans and binds them to the same
+// where the load of the experts has left the planned one (Replanning), makes new plans and binds them to the same
 // weights. If the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first
 // tensor with such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
@@ -17,28 +17,19 @@
 #include <cmath>
 #include <limits>
 
-#include "banner.h"
-#include "bound_step.h"
+#include "after_step.h"
 #include "lancet/base/clock.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/plan.h"
-#include "lancet/models/decoder.h"
 #include "lancet/models/generate.h"
 #include "lancet/ops/schedule_layout.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"
 #include "lancet/run/stream_communicators.h"
-#include "lancet/train/learning_rate.h"
-#include "non_finite_cause.h"
-#include "replanning.h"
-#include "step_tally.h"
-#include "trace_ranks.h"
-#include "trainer_memory.h"
-#include "training_data.h"
-#include "weights.h"
+#include "rank_state.h"
 
 namespace lancet::train {
 namespace {
@@ -73,7 +64,8 @@ class TrainerImpl final : public Trainer {
     LANCET_TRY(comm::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
     training_order_ = data::training_order(config_, world_.rank(), world_.size(), options_.sample_offset);
     evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
-    LANCET_TRY(comm::agree(world_, check_least_memory(config_, world_.rank(), world_.size(), resources_)));
+    model_.emplace(config_, world_.size(), options_.inspect);
+    LANCET_TRY(comm::agree(world_, check_least_memory(*model_, world_.rank(), resources_)));
     LANCET_ASSIGN(const bool crowded, warn_of_crowded_cores());
     if (const std::string warning = planner::short_runs_warning(config_); !warning.empty() && world_.rank() == 0)
       log::warn("{}", warning);
@@ -81,16 +73,15 @@ class TrainerImpl final : public Trainer {
     LANCET_ASSIGN(network_, comm::measure_network(world_));
     if (emulated_) network_ = in_time_of(*emulated_, network_);
     LANCET_TRY(speed_.measure_peak(world_, resources_, options_.profile_folder));
-    planning_ = {.local_ranks = options_.local_ranks,
+    planning_ = {.profile = {.local_ranks = options_.local_ranks,
+                             .profile_folder = options_.profile_folder,
+                             .accelerator = accelerator},
                  .costs = emulated_ ? &emulated_->slowest_costs() : options_.costs,
                  .load = replanning_.planned(),
-                 .profile_folder = options_.profile_folder,
                  .plan_file = options_.plan_file,
-                 .accelerator = accelerator,
-                 .crowded = crowded,
-                 .inspect = options_.inspect};
-    if (options_.interrupted || options_.stop) planning_.interrupted = [this] { return is_asked_to_stop(); };
-    LANCET_ASSIGN(plans_, run::make_step_plans(config_, world_, planning_, data_.evaluation().has_value()));
+                 .crowded = crowded};
+    if (options_.interrupted || options_.stop) planning_.profile.interrupted = [this] { return is_asked_to_stop(); };
+    LANCET_ASSIGN(plans_, run::make_step_plans(*model_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
     speed_.set_plans(plans_);
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
@@ -101,8 +92,8 @@ class TrainerImpl final : public Trainer {
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
     if (emulated_) {
-      LANCET_TRY(comm::agree(world_, emulated_->check(plans_.step)));
-      return emulated_->try_links(world_, plans_.step);
+      LANCET_TRY(comm::agree(world_, emulated_->check(plans_.step())));
+      return emulated_->try_links(world_, plans_.step());
     }
     return initialize_weights(config_, memory_.store());
   }
@@ -151,8 +142,9 @@ class TrainerImpl final : public Trainer {
   Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                             std::int64_t count) override {
     LANCET_TRY(settle());
-    LANCET_ASSIGN(const auto decoder,
-                  models::Decoder::create(config_, world_, memory_.store(), streams_, resources_.threads));
+    LANCET_ASSIGN(const std::vector<int> first_blocks, model_->first_blocks);
+    LANCET_ASSIGN(const auto decoder, models::Decoder::create(config_, world_, memory_.store(), streams_,
+                                                              resources_.threads, first_blocks));
     models::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
     std::vector<std::int32_t> ids = prompt;
@@ -171,7 +163,7 @@ class TrainerImpl final : public Trainer {
 
   Result<std::string> trace() override {
     if (trace_) return *std::exchange(trace_, std::nullopt);
-    return trace_ranks(config_, world_, plans_.all_steps(), step_.executor->spans());
+    return trace_ranks(config_, world_, plans_.steps, step_.executor->spans());
   }
 
   const run::StepRecord& last_record() const override { return last_record_; }
@@ -182,12 +174,12 @@ class TrainerImpl final : public Trainer {
   runtime::TensorStore& store() override { return memory_.store(); }
   runtime::Executor& executor() override { return *step_.executor; }
 
-  std::span<const ir::Plan> stage_plans() const override { return plans_.step_stages; }
+  std::span<const ir::Plan> stage_plans() const override { return plans_.steps; }
 
   std::string memory_json() const override { return train::memory_json(memory_.plan()); }
   std::string banner() const override {
     std::string text = train::banner(config_, world_.size(), resources_, network_, memory_.plan(), speed_.peak()) +
-                       "\n" + describe_plan(plans_.step, plans_.report, runs_a_step());
+                       "\n" + describe_plan(plans_.step(), plans_.report, runs_a_step());
     if (memory_.has_window()) text += "\n" + run::describe_all_to_alls(config_);
     if (const std::string warning = comm::slow_network_warning(network_); !warning.empty()) text += "\n" + warning;
     return text;
@@ -221,19 +213,17 @@ class TrainerImpl final : public Trainer {
   Status open_groups() {
     const ir::Mesh mesh = config::mesh_of(config_, world_.size());
     std::vector<const ir::Program*> stages;  // of all pipeline stages
-    for (const auto* plans : {&plans_.step_stages, &plans_.evaluate_stages})
+    for (const auto* plans : {&plans_.steps, &plans_.evaluations})
       for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
-    if (stages.empty()) stages.push_back(&plans_.step.program);
-    if (plans_.evaluate && plans_.evaluate_stages.empty()) stages.push_back(&plans_.evaluate->program);
     LANCET_TRY(streams_.open_groups(mesh, stages));
     return emulated_ ? emulated_->calibrate(world_, stages) : Status();
   }
 
   Status bind() {
     const runtime::ExecutorOptions shared = executor_options(memory_.arena());
-    LANCET_ASSIGN(step_, BoundStep::bind(plans_.step, memory_.store(), shared));
-    if (plans_.evaluate) {
-      LANCET_ASSIGN(evaluate_, BoundStep::bind(*plans_.evaluate, memory_.store(), shared));
+    LANCET_ASSIGN(step_, BoundStep::bind(plans_.step(), memory_.store(), shared));
+    if (!plans_.evaluations.empty()) {
+      LANCET_ASSIGN(evaluate_, BoundStep::bind(plans_.evaluations[plans_.stage], memory_.store(), shared));
     }
     return {};
   }
@@ -334,7 +324,7 @@ class TrainerImpl final : public Trainer {
       const bool last = run + 1 == runs_a_step();
       return step_.executor->find_non_finite({.before = last, .body = true, .closing = last}, order);
     };
-    const auto cause = find_non_finite_cause(config_, world_, plans_.step.program, runs_a_step(), search);
+    const auto cause = find_non_finite_cause(config_, world_, plans_.step().program, runs_a_step(), search);
     const std::string norm = record.is_norm_known ? fmt::format("{}", record.grad_norm) : "not known yet";
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
@@ -346,11 +336,11 @@ class TrainerImpl final : public Trainer {
   // The order in which this rank can run one instruction after the other beside other stages; empty: as the plan lists
   // them, which all ranks share.
   std::vector<ir::PlacedInstruction> order_of_search() const {
-    if (plans_.step_stages.empty()) return {};
+    if (plans_.steps.size() == 1) return {};
     const ir::Mesh mesh = config::mesh_of(config_, world_.size());
     std::vector<const ir::Plan*> plans;
     for (int rank = 0; rank < world_.size(); ++rank)
-      plans.push_back(&plans_.step_stages[std::size_t(mesh.coordinate(rank, ir::Axis::stage))]);
+      plans.push_back(&plans_.steps[std::size_t(mesh.coordinate(rank, ir::Axis::stage))]);
     auto orders = ir::order_together(plans, mesh);
     LANCET_CHECK(orders.ok(), "the plans of the stages: {}", orders.error().message);
     return std::move((*orders)[std::size_t(world_.rank())]);
@@ -362,7 +352,7 @@ class TrainerImpl final : public Trainer {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;
     planning_.load = departure.load;
-    LANCET_ASSIGN(run::StepPlans plans, run::make_step_plans(config_, world_, planning_, false));
+    LANCET_ASSIGN(run::StepPlans plans, run::make_step_plans(*model_, world_, planning_, false));
     LANCET_ASSIGN(const double ms, run::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
     const bool faster = ms < departure.predicted_ms;
     if (faster) LANCET_TRY(take(std::move(plans)));
@@ -386,7 +376,7 @@ class TrainerImpl final : public Trainer {
   Status take(run::StepPlans plans) {
     LANCET_TRY(settle());
     plans.measured = std::move(plans_.measured);
-    plans.evaluate = std::move(plans_.evaluate);
+    plans.evaluations = std::move(plans_.evaluations);
     plans_ = std::move(plans);
     speed_.set_plans(plans_);
     for (BoundStep* bound : {&step_, &evaluate_}) *bound = {};  // no executor keeps the old arena
@@ -463,6 +453,7 @@ class TrainerImpl final : public Trainer {
   data::SequenceOrder training_order_, evaluation_order_;
   TrainerMemory memory_;
   Replanning replanning_;
+  std::optional<planner::StepModel> model_;  // set once the config is known to fit the ranks
   run::RunPlanOptions planning_;
   run::StepPlans plans_;
   BoundStep step_, evaluate_;

@@ -1,7 +1,7 @@
 // Output and checks of import and export before they start their work.
 #include <catch2/catch.hpp>
 
-#include "cli/progress.h"
+#include "cli/commands.h"
 #include "cli/support.h"
 #include "program.h"
 

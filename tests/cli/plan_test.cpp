@@ -7,7 +7,7 @@
 #include "lancet/base/json.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
-#include "lancet/report/communication.h"
+#include "lancet/report/report.h"
 #include "program.h"
 #include "text.h"
 

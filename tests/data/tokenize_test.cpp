@@ -1,7 +1,6 @@
 #include "lancet/data/tokenize.h"
 
 #include "lancet/data/token_file.h"
-#include "lancet/data/train_tokenizer.h"
 #include "support.h"
 
 namespace lancet::data::test {
@@ -25,10 +24,11 @@ Ids ids_in(const std::filesystem::path& path) {
   return ids;
 }
 
-TokenizeOptions plain() {
-  TokenizeOptions options;
-  options.eos_after_file = false;
-  return options;
+// Those of a text and of its end.
+Ids ids_of(const Tokenizer& tokenizer, std::string_view text) {
+  Ids ids = value(tokenizer.encode(text));
+  ids.push_back(tokenizer.eos());
+  return ids;
 }
 
 }  // namespace
@@ -39,12 +39,10 @@ TEST_CASE("The number of chunks and threads does not change the ids") {
   Random random(32);
   const std::string text = random_english(random, 300) + random_known_text(random, 6000);
   spit(folder / "text", text);
-  const auto special = GENERATE(Special::as_text, Special::as_token);
-  const Ids expected = value(tokenizer.encode(text, special));
+  const Ids expected = ids_of(tokenizer, text);
   for (const std::size_t chunk_bytes : {1u, 2u, 3u, 7u, 64u, 1000u, 1u << 20}) {
     for (const int threads : {1, 3}) {
-      TokenizeOptions options = plain();
-      options.special = special;
+      TokenizeOptions options;
       options.chunk_bytes = chunk_bytes;
       options.threads = threads;
       const auto result = value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
@@ -67,22 +65,22 @@ TEST_CASE("A text without a position to cut at is one chunk") {
   const std::string solid(5000, 'e');
   for (const std::string& whole : {text, text + "x", solid, solid + text + solid}) {
     spit(folder / "text", whole);
-    TokenizeOptions options = plain();
+    TokenizeOptions options;
     options.chunk_bytes = 16;
     value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
-    CHECK(ids_in(folder / "out") == value(tokenizer.encode(whole)));
+    CHECK(ids_in(folder / "out") == ids_of(tokenizer, whole));
   }
 }
 
-TEST_CASE("Each file ends with one end-of-text token") {
+TEST_CASE("Each file ends with the end-of-text token") {
   const Folder folder;
   const Tokenizer tokenizer = english_tokenizer();
   spit(folder / "a", "one\n");
-  spit(folder / "b", "two<|endoftext|>");
-  TokenizeOptions options;
-  options.special = Special::as_token;
-  const auto result = value(tokenize_files({folder / "a", folder / "b"}, tokenizer, folder / "out", options));
-  const Ids expected = value(tokenizer.encode("one\n<|endoftext|>two<|endoftext|>", Special::as_token));
+  spit(folder / "b", "two<|endoftext|>");  // which is text
+  const auto result = value(tokenize_files({folder / "a", folder / "b"}, tokenizer, folder / "out"));
+  Ids expected = ids_of(tokenizer, "one\n");
+  const Ids second = ids_of(tokenizer, "two<|endoftext|>");
+  expected.insert(expected.end(), second.begin(), second.end());
   CHECK(ids_in(folder / "out") == expected);
   CHECK(result.train_tokens == expected.size());
 }
@@ -93,14 +91,18 @@ TEST_CASE("The last lines are held out") {
   std::string text;
   for (int i = 0; i < 100; ++i) text += "line " + std::to_string(1000 + i) + "\n";  // 10 bytes each
   spit(folder / "text", text);
-  TokenizeOptions options = plain();
+  TokenizeOptions options;
   options.eval_out = folder / "eval";
   options.chunk_bytes = 64;
   const auto cut_at = [&](double fraction, const Paths& paths, const std::string& whole, std::size_t cut) {
     options.eval_fraction = fraction;
     const auto result = value(tokenize_files(paths, tokenizer, folder / "train", options));
-    const Ids train = value(tokenizer.encode(whole.substr(0, cut), options.special));
-    const Ids eval = value(tokenizer.encode(whole.substr(cut), options.special));
+    Ids train, eval;  // of every file that has a part of each, which ends with the token
+    for (std::size_t begin = 0, size = whole.size() / paths.size(); begin < whole.size(); begin += size) {
+      const std::size_t middle = std::clamp(cut, begin, begin + size);
+      for (auto [ids, from, to] : {std::tuple(&train, begin, middle), std::tuple(&eval, middle, begin + size)})
+        if (from < to) std::ranges::copy(ids_of(tokenizer, whole.substr(from, to - from)), std::back_inserter(*ids));
+    }
     CHECK(ids_in(folder / "train") == train);
     CHECK(ids_in(folder / "eval") == eval);
     CHECK(result.train_tokens == train.size());
@@ -117,17 +119,7 @@ TEST_CASE("The last lines are held out") {
   cut_at(0.25, {folder / "text", folder / "more"}, both, 1500);
   cut_at(0.75, {folder / "text", folder / "more"}, both, 500);
 
-  // The cut is at a document if one begins after it, else at a line.
-  options.special = Special::as_token;
-  const std::string documents = "a b\nc\n<|endoftext|>d e\nf\n<|endoftext|>g\nh\n";
-  spit(folder / "documents", documents);
-  cut_at(0.7, {folder / "documents"}, documents, 19);
-  cut_at(0.5, {folder / "documents"}, documents, 38);
-  cut_at(0.05, {folder / "documents"}, documents, 40);
-  options.special = Special::as_text;
-  cut_at(0.7, {folder / "documents"}, documents, 23);
-
-  CHECK(folder.names() == std::vector<std::string>{"documents", "eval", "more", "text", "train"});
+  CHECK(folder.names() == std::vector<std::string>{"eval", "more", "text", "train"});
 }
 
 TEST_CASE("Both parts end with the end-of-text token") {
@@ -138,8 +130,8 @@ TEST_CASE("Both parts end with the end-of-text token") {
   options.eval_fraction = 0.5;
   options.eval_out = folder / "eval";
   value(tokenize_files({folder / "text"}, tokenizer, folder / "train", options));
-  CHECK(ids_in(folder / "train") == value(tokenizer.encode("one\n<|endoftext|>", Special::as_token)));
-  CHECK(ids_in(folder / "eval") == value(tokenizer.encode("two\n<|endoftext|>", Special::as_token)));
+  CHECK(ids_in(folder / "train") == ids_of(tokenizer, "one\n"));
+  CHECK(ids_in(folder / "eval") == ids_of(tokenizer, "two\n"));
 }
 
 TEST_CASE("Progress counts up to the total") {
@@ -148,16 +140,15 @@ TEST_CASE("Progress counts up to the total") {
   Random random(33);
   const std::string text = random_english(random, 500);
   spit(folder / "text", text);
-  TokenizeOptions options = plain();
+  TokenizeOptions options;
   options.chunk_bytes = 256;
   std::vector<TokenizeProgress> seen;
   options.progress = [&](const TokenizeProgress& p) { seen.push_back(p); };
-  const auto result = value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
+  value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
   REQUIRE(seen.size() > 5);
   for (std::size_t i = 1; i < seen.size(); ++i) CHECK(seen[i].bytes > seen[i - 1].bytes);
   CHECK(seen.back().bytes == text.size());
   CHECK(seen.back().total_bytes == text.size());
-  CHECK(seen.back().tokens == result.train_tokens);
 }
 
 TEST_CASE("A text that cannot be tokenized leaves the outputs unchanged") {
@@ -170,7 +161,7 @@ TEST_CASE("A text that cannot be tokenized leaves the outputs unchanged") {
   for (int i = 0; i < 1000; ++i) bad += "words ";
   bad[4321] = '\xFE';
   spit(folder / "bad", bad);
-  TokenizeOptions options = plain();
+  TokenizeOptions options;
   options.chunk_bytes = 128;
   options.threads = 2;
   const auto refused = [&](const Paths& texts, ExitCode code = ExitCode::data) {

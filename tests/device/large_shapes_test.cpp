@@ -225,7 +225,7 @@ ir::Plan planned(const config::Config& config, int ranks) {
   if (const Status status = config::check(config, ranks); !status.ok()) FAIL(status.error().message);
   const DeclaredCosts costs;
   const bool searches = config.overlap.policy != "sequential";
-  const auto plan = planner::plan_step(config, ranks, {.costs = searches ? &costs : nullptr});
+  const auto plan = planner::plan_step({config, ranks}, {.costs = searches ? &costs : nullptr});
   if (!plan.ok()) FAIL(plan.error().message);
   return *plan;
 }

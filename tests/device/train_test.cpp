@@ -13,13 +13,13 @@
 
 #include "declared_costs.h"
 #include "declared_profile.h"
-#include "lancet/models/decoder.h"
+#include "lancet/models/generate.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/runtime/accelerator.h"
 #include "ops/device/emulated_ranks.h"
 #include "temporary_folder.h"
+#include "train/rank_state.h"
 #include "train/support.h"
-#include "train/weights.h"
 
 using namespace lancet;
 
@@ -210,7 +210,7 @@ TEST_CASE("training on emulated device kernels: rounds of layers that drop nothi
 }
 
 TEST_CASE("on one rank a step with MoE layers is a single stretch that one graph records") {
-  const auto plan = planner::plan_step(test::small_config(), 1, {});
+  const auto plan = planner::plan_step({test::small_config(), 1}, {});
   REQUIRE(plan.ok());
   int products = 0;
   for (const ir::Instruction& at : plan->program.instructions) {

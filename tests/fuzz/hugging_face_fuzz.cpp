@@ -2,7 +2,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
-#include "models/config.h"
+#include "models/files.h"
 
 using namespace lancet;
 

@@ -4,7 +4,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
-#include "report/metrics.h"
+#include "report/run_files.h"
 
 using namespace lancet;
 

@@ -5,7 +5,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/scratch_folder.h"
-#include "models/config.h"
+#include "models/files.h"
 
 using namespace lancet;
 

@@ -2,7 +2,7 @@
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
 #include "fuzz/memory_file.h"
-#include "report/timeline.h"
+#include "report/run_files.h"
 
 using namespace lancet;
 

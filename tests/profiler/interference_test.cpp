@@ -1,5 +1,5 @@
-#include "lancet/profiler/interference.h"
 #include "doubles/inproc.h"
+#include "lancet/profiler/profiler.h"
 
 #include <catch2/catch.hpp>
 #include <mutex>

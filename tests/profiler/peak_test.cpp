@@ -1,5 +1,5 @@
 // Ceilings of a device whose events are one millisecond apart.
-#include "lancet/profiler/peak.h"
+#include "lancet/profiler/profiler.h"
 
 #include <catch2/catch.hpp>
 

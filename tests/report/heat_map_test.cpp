@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "report/metrics.h"
 #include "report/pages.h"
+#include "report/run_files.h"
 
 namespace lancet::report {
 

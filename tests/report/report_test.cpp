@@ -10,10 +10,8 @@
 
 #include "lancet/base/json.h"
 #include "log_capture.h"
-#include "report/metrics.h"
 #include "report/pages.h"
-#include "report/plan_summary.h"
-#include "report/timeline.h"
+#include "report/run_files.h"
 #include "temporary_folder.h"
 #include "text.h"
 

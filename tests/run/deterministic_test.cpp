@@ -12,7 +12,7 @@ namespace {
 ir::Plan plan_with(std::vector<std::string> overrides) {
   const auto config = config::parse(test::small_config_text, "small.json", overrides);
   REQUIRE(config.ok());
-  auto plan = planner::plan_step(*config, 1, {});
+  auto plan = planner::plan_step({*config, 1}, {});
   REQUIRE(plan.ok());
   return *plan;
 }

@@ -14,7 +14,7 @@ namespace {
 void check_least_memory(const std::vector<std::string>& overrides, int ranks) {
   const auto config = config::parse(test::small_config_text, "small.json", overrides);
   REQUIRE(config.ok());
-  const auto plan = planner::plan_step(*config, ranks, {});
+  const auto plan = planner::plan_step({*config, ranks}, {});
   REQUIRE(plan.ok());
   std::int64_t parameters = 0, state = 0, sums = 0;
   for (const ir::Tensor& tensor : plan->program.tensors) {
@@ -22,7 +22,7 @@ void check_least_memory(const std::vector<std::string>& overrides, int ranks) {
     const bool is_sum = tensor.state == ir::StateKind::gradient_sum;
     if (tensor.kind == ir::TensorKind::state) (is_sum ? sums : state) += ir::bytes(tensor.type);
   }
-  const planner::LeastMemory least = planner::least_memory(*config, ranks).value()[0];
+  const planner::LeastMemory least = planner::least_memory({*config, ranks}).value()[0];
   CHECK(least.parameters == parameters);
   CHECK(least.state == state);
   CHECK(least.gradients == (sums > 0 ? sums : parameters));

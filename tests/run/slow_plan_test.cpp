@@ -20,7 +20,7 @@ config::Config with_layers(int layers, const std::string& policy) {
 // Whether planning logged the line.
 bool told(const config::Config& config, const planner::StepOptions& options) {
   const test::LogCapture capture;
-  const auto plan = planner::plan_step(config, 2, options);
+  const auto plan = planner::plan_step({config, 2}, options);
   return capture.text().find("this may take minutes") != std::string::npos;
 }
 
@@ -37,6 +37,6 @@ TEST_CASE("a large sequential step is said to take long, with all its micro batc
 TEST_CASE("a plan that lacks costs is refused before it is said to take long") {
   const cost::Profile nothing;
   const config::Config large = with_layers(60, "lancet");
-  REQUIRE_FALSE(planner::plan_step(large, 2, {.costs = &nothing}).ok());
+  REQUIRE_FALSE(planner::plan_step({large, 2}, {.costs = &nothing}).ok());
   CHECK_FALSE(told(large, {.costs = &nothing}));
 }

@@ -27,10 +27,10 @@ constexpr double no_time = 0;
 
 TEST_CASE("the programs of a run") {
   config::Config config = small();
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   REQUIRE_FALSE(programs.empty());
   config.train.gradient_accumulation_steps = 2;
-  const auto accumulating = planner::programs_to_profile(config, 1, 1).value();
+  const auto accumulating = planner::programs_to_profile({config, 1}, 1).value();
   CHECK(accumulating.size() == programs.size());
   // One micro batch has the ops of all, and zeroes the sums of gradients after their use.
   CHECK(accumulating.front().instructions.size() > programs.front().instructions.size());
@@ -42,7 +42,7 @@ TEST_CASE("costs are measured once and then read") {
   config::Config config = small();
   config.overlap.profile = folder / "costs.json";
   const auto world = comm::make_self();
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   const auto first = run::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(first.ok());
   CHECK(cost::op_costs(*first, programs[0]).ok());
@@ -69,7 +69,7 @@ TEST_CASE("measuring again keeps the peak") {
   old.peak_tflops["f32"] = 9;
   old.ops["gone"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   REQUIRE(run::ensure_profile(config, *world, programs, {.renew = run::ProfileRequest::Renew::all, .seconds = no_time})
               .ok());
   const auto held = cost::read_profile(config.overlap.profile);
@@ -83,7 +83,7 @@ TEST_CASE("a damaged file of costs is replaced where all are measured again, and
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 2, \"cp");
   const auto world = comm::make_self();
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   using Renew = run::ProfileRequest::Renew;
   for (const Renew renew : {Renew::nothing, Renew::communication}) {
     const auto refused = run::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
@@ -104,7 +104,7 @@ TEST_CASE("a named file of another machine is refused on all ranks and stays as 
   alone.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, alone).ok());
   const std::string text = *read_file(config.overlap.profile, "it");
-  const auto programs = planner::programs_to_profile(config, 2, 1).value();
+  const auto programs = planner::programs_to_profile({config, 2}, 1).value();
   std::vector<std::string> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = run::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
@@ -130,7 +130,7 @@ TEST_CASE("an old file stays until its times are measured again") {
   old.machine.device.build = "an older one";
   old.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto profile = run::ensure_profile(config, *world, planner::programs_to_profile(config, 1, 1).value(),
+  const auto profile = run::ensure_profile(config, *world, planner::programs_to_profile({config, 1}, 1).value(),
                                            {.seconds = no_time, .accelerator = &accelerator});
   REQUIRE_FALSE(profile.ok());
   CHECK(profile.error().message.find("bytes of memory on") != std::string::npos);
@@ -141,7 +141,7 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   const test::TemporaryFolder folder;
   const config::Config config = small();
   const auto world = comm::make_self();
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   REQUIRE(run::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
   const std::string deep = folder / "deep";
@@ -154,7 +154,7 @@ TEST_CASE("times that no default file can keep are measured with a warning; a na
   const test::TemporaryFolder folder;
   config::Config config = small();
   const auto world = comm::make_self();
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   const std::string file = folder.write("file", "");
   const auto measure = [&](const std::string& cache, std::string& log) {
     test::LogCapture capture;
@@ -186,7 +186,7 @@ TEST_CASE("a named file that cannot predict the step of one rank is a warning") 
   for (const std::string& file : {damaged, folder / "none.json", folder / "", std::string()}) {
     config.overlap.profile = file;
     const test::LogCapture capture;
-    REQUIRE(run::make_step_plans(config, *world, {.profile_folder = folder / "cache"}, false).ok());
+    REQUIRE(run::make_step_plans({config, 1}, *world, {.profile = {.profile_folder = folder / "cache"}}, false).ok());
     const std::string warning = "warning: overlap.profile is not used: " + file;
     CHECK((capture.text().find(warning) != std::string::npos) == !file.empty());
   }
@@ -220,7 +220,7 @@ TEST_CASE("a file of another build is measured again and replaced") {
   cost::Profile old(older);
   old.ops["gone"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto programs = planner::programs_to_profile(config, 1, 1).value();
+  const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   const auto measured = run::ensure_profile(config, *world, programs, {.seconds = no_time});
   REQUIRE(measured.ok());
   const auto held = cost::read_profile(config.overlap.profile);
@@ -280,7 +280,7 @@ TEST_CASE("a damaged file of costs stops all ranks before anything is measured")
   const test::TemporaryFolder folder;
   config::Config config = small();
   config.overlap.profile = folder.write("costs.json", "{\"format\": 2}");
-  const auto programs = planner::programs_to_profile(config, 2, 1).value();
+  const auto programs = planner::programs_to_profile({config, 2}, 1).value();
   std::vector<Error> errors(2);
   const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = run::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});

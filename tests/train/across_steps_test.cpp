@@ -392,12 +392,12 @@ TEST_CASE("across steps: a plan file is read back, and refused where an edit bre
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
   const std::string text = *read_file(folder / "run/plan.ir", "a plan");
   const auto error_of = [&](const std::string& edited) {
-    const auto read = planner::read_plan(folder.write("edited.ir", edited), config, 2);
+    const auto read = planner::read_plan(folder.write("edited.ir", edited), {config, 2});
     REQUIRE_FALSE(read.ok());
     CHECK(read.error().code == ExitCode::config);
     return read.error().message;
   };
-  const auto read = planner::read_plan(folder / "run/plan.ir", config, 2);
+  const auto read = planner::read_plan(folder / "run/plan.ir", {config, 2});
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == text);
   const auto at = text.find(", @schedule@-1)");

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lancet/models/decoder.h"
+#include "lancet/models/generate.h"
 #include "train/support.h"
 
 namespace lancet {

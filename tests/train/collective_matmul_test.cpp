@@ -109,19 +109,19 @@ TEST_CASE("collective_matmul: a plan with rings is one of the config, and one th
   const test::TemporaryFolder folder;
   const test::CostsOfRings costs;
   const config::Config config = split_sequences(test::mesh_of(1, 1, 2), true);
-  const auto plan = planner::plan_step(config, 2, {.costs = &costs});
+  const auto plan = planner::plan_step({config, 2}, {.costs = &costs});
   REQUIRE(plan.ok());
   REQUIRE(plan->header.text("policy") == "collective_matmul");
   const std::string text = ir::print(*plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planner::read_plan(file, config, 2);
+  const auto read = planner::read_plan(file, {config, 2});
   INFO((read.ok() ? "" : read.error().message));
   REQUIRE(read.ok());
   CHECK(ir::print(*read) == text);
   std::string other = text;
   for (std::size_t at; (at = other.find("of=all_gather")) != other.npos;) other.replace(at, 13, "of=sum_shards");
   std::ofstream(file) << other;
-  CHECK_FALSE(planner::read_plan(file, config, 2).ok());
+  CHECK_FALSE(planner::read_plan(file, {config, 2}).ok());
 }
 
 }  // namespace lancet

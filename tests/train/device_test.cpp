@@ -298,9 +298,9 @@ TEST_CASE("GELU fused into the products changes no bit of a step, and only plans
     CHECK(same);
   }
   const test::DeclaredCosts costs;
-  const auto fused = planner::plan_step(config, 2, {.costs = &costs});
+  const auto fused = planner::plan_step({config, 2}, {.costs = &costs});
   config.train.fuse_gelu = false;
-  const auto apart = planner::plan_step(config, 2, {.costs = &costs});
+  const auto apart = planner::plan_step({config, 2}, {.costs = &costs});
   REQUIRE((fused.ok() && apart.ok()));
   const auto count = [](const ir::Plan& plan, std::string_view op) {
     return std::ranges::count_if(plan.program.instructions, [&](const auto& at) { return at.op == op; });
@@ -321,7 +321,7 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
   config.overlap.profile = folder / "profile.json";
   config.overlap.policy = "sequential";
   const auto programs =
-      planner::programs_to_profile(config, 1, 1).value();  // its kernels do not support made-up messages
+      planner::programs_to_profile({config, 1}, 1).value();  // its kernels do not support made-up messages
   struct Seen {
     runtime::ProductChoices profile, device;
     int measured = 0;

@@ -5,7 +5,7 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/data/token_file.h"
 #include "lancet/models/loaded_model.h"
-#include "lancet/run/model_folder.h"
+#include "lancet/run/run_folder.h"
 #include "temporary_folder.h"
 #include "train/hugging_face_files.h"
 #include "train/support.h"

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "train/rank_state.h"
 #include "train/support.h"
-#include "train/weights.h"
 
 namespace lancet {
 namespace {

@@ -10,7 +10,7 @@
 #include "lancet/planner/from_config.h"
 #include "routers.h"
 #include "support.h"
-#include "train/weights.h"
+#include "train/rank_state.h"
 
 using namespace lancet;
 using namespace lancet::train;
@@ -39,7 +39,7 @@ struct Loaded {
   std::vector<std::vector<float>> forward(const std::vector<std::int32_t>& tokens) {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
-    const ir::Plan plan = planner::plan_forward(c, planner::build_options(c, model::Mode::generate, 1), 1).value();
+    const ir::Plan plan = planner::plan_forward(c, planner::build_options(c, model::Mode::generate, 1), 1)->front();
     const auto executor = runtime::Executor::create(plan, store, streams.executor_options(threads));
     REQUIRE(executor.ok());
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());

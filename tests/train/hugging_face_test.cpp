@@ -22,8 +22,8 @@
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/models/loaded_model.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/run/model_folder.h"
-#include "models/config.h"
+#include "lancet/run/run_folder.h"
+#include "models/files.h"
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/hugging_face_files.h"
@@ -43,7 +43,7 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   runtime::ExecutorOptions options;
   options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
   const ir::Plan plan =
-      planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1).value();
+      planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1)->front();
   const auto executor = runtime::Executor::create(plan, store, options);
   REQUIRE(executor.ok());
   REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));

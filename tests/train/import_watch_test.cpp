@@ -8,7 +8,7 @@
 
 #include "lancet/base/host_name.h"
 #include "lancet/models/hugging_face.h"
-#include "lancet/run/model_folder.h"
+#include "lancet/run/run_folder.h"
 #include "temporary_folder.h"
 
 namespace lancet {

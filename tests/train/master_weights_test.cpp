@@ -23,7 +23,7 @@ double last_loss(const config::Config& config, int ranks, int steps) {
 }  // namespace
 
 TEST_CASE("without master weights none are stored, and every tensor has its own rounding numbers") {
-  const auto plan = planner::plan_step(rounded_config(), 1, {});
+  const auto plan = planner::plan_step({rounded_config(), 1}, {});
   REQUIRE(plan.ok());
   std::set<std::int64_t> seeds;
   std::size_t updates = 0;

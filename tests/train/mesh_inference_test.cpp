@@ -44,7 +44,9 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
     LANCET_ASSIGN(const std::optional<double> loss, trainer->evaluate());
     mine.loss = loss.value();
     LANCET_ASSIGN(run::Streams streams, run::Streams::make(config, world, nullptr));
-    LANCET_ASSIGN(const auto decoder, models::Decoder::create(config, world, trainer->store(), streams, 1));
+    LANCET_ASSIGN(const std::vector<int> first_blocks, planner::StepModel(config, ranks).first_blocks);
+    LANCET_ASSIGN(const auto decoder,
+                  models::Decoder::create(config, world, trainer->store(), streams, 1, first_blocks));
     LANCET_TRY(write_greedily(*decoder, mine.greedy));
     LANCET_ASSIGN(const auto drawn, trainer->generate(prompt, 12));
     mine.drawn = drawn.value();

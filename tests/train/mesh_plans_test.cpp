@@ -17,7 +17,7 @@ using test::Records;
 // Rank 0's records of steps that are planned with declared costs. The plan must run on all ranks without a deadlock.
 Records planned_steps(const config::Config& config, const Mesh& mesh) {
   const test::DeclaredCosts costs;
-  const auto plan = planner::plan_step(config, mesh.ranks(), {.costs = &costs});
+  const auto plan = planner::plan_step({config, mesh.ranks()}, {.costs = &costs});
   if (!plan.ok()) FAIL(plan.error().message);
   const std::vector<const ir::Plan*> plans(std::size_t(mesh.ranks()), &*plan);
   const Status status = ir::verify_ranks(plans, mesh);

@@ -151,8 +151,8 @@ TEST_CASE("meshes: a plan of one mesh is refused on another") {
   const auto planned = run::plan_offline(config, {.ranks = 4, .hosts = 2, .hardware = hardware});
   if (!planned.ok()) FAIL(planned.error().message);
   const std::string file = folder.write("plan.ir", ir::print(planned->plan));
-  CHECK(planner::read_plan(file, config, 4).ok());
-  const auto refused = planner::read_plan(file, mesh_of_four(4), 4);
+  CHECK(planner::read_plan(file, {config, 4}).ok());
+  const auto refused = planner::read_plan(file, {mesh_of_four(4), 4});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh expert 4, found data 2 x expert 2"));
 }

@@ -8,9 +8,8 @@
 #include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
 #include "lancet/run/stream_communicators.h"
-#include "train/bound_step.h"
+#include "train/rank_state.h"
 #include "train/support.h"
-#include "train/weights.h"
 
 namespace lancet {
 namespace {
@@ -26,26 +25,14 @@ config::Config micro_config() {
 }
 
 // As planning makes it of the config, but for the number of micro batches in the plan.
-planner::PlanRequest micro_request(const config::Config& config, int in_plan, const cost::Costs* costs) {
-  planner::PlanRequest request;
-  request.overlap = config.overlap;
+ir::Plan micro_plan(const config::Config& config, int in_plan, const cost::Costs* costs) {
+  const planner::StepModel model(config, micro_ranks);
+  planner::PlanRequest request = model.request().value();
   request.overlap.across_steps = false;  // the runs below look at the weights after every step
   request.costs = costs;
-  request.mesh = config::mesh_of(config, micro_ranks);
-  request.optimizer.clip_grad = config.train.clip_grad;
-  request.optimizer.balance_rate = config.model.router_bias_update_rate;
-  request.optimizer.guard = config.train.on_non_finite == config::OnNonFinite::skip;
-  request.optimizer.mesh = request.mesh;
-  request.gradient_sums = {.shards = config.train.zero > 0, .message = config.train.reduce_dtype};
   request.accumulate = true;
   request.micro_batches = in_plan;
-  return request;
-}
-
-ir::Plan micro_plan(const config::Config& config, int in_plan, const cost::Costs* costs) {
-  const auto options = planner::build_options(config, model::Mode::train, micro_ranks);
-  auto plan =
-      planner::make_plan(planner::build_forward(config, options, micro_ranks), micro_request(config, in_plan, costs));
+  auto plan = planner::make_plan(model.forward, request);
   if (!plan.ok()) throw InternalError(plan.error().message);
   if (const Status sound = ir::verify(*plan); !sound.ok()) throw InternalError(sound.error().message);
   return *plan;

@@ -42,7 +42,7 @@ struct CostsOfMixes : cost::Costs {
 struct CostsOfProfile final : CostsOfMixes {
   std::set<std::string, std::less<>> keys;
   CostsOfProfile(const config::Config& config, int ranks) : CostsOfMixes(config) {
-    const auto programs = planner::programs_to_profile(config, ranks, 1);
+    const auto programs = planner::programs_to_profile({config, ranks}, 1);
     REQUIRE(programs.ok());
     for (const ir::Program& program : *programs)
       for (const ir::Instruction& at : program.instructions)
@@ -67,7 +67,7 @@ struct Mixed {
 Mixed planned(const config::Config& config, int ranks, bool compare = true) {
   const CostsOfMixes costs(config);
   Mixed mixed;
-  auto plan = planner::plan_step(config, ranks, {.costs = &costs, .compare = compare}, &mixed.report);
+  auto plan = planner::plan_step({config, ranks}, {.costs = &costs, .compare = compare}, &mixed.report);
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
   mixed.plan = *std::move(plan);
@@ -161,7 +161,7 @@ void check_file(const ir::Plan& plan, const config::Config& config, int ranks) {
   const test::TemporaryFolder folder;
   const std::string text = ir::print(plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planner::read_plan(file, config, ranks);
+  const auto read = planner::read_plan(file, {config, ranks});
   INFO((read.ok() ? "" : read.error().message));
   REQUIRE(read.ok());
   CHECK(ir::print(*read) == text);
@@ -196,17 +196,17 @@ TEST_CASE("lancet: a profile has what rings and parts of layers together need") 
   config.overlap.max_parts = (mesh.ranks() == 4) == (config.train.gradient_accumulation_steps == 1) ? 1 : 8;
   const CostsOfMixes all(config);
   const CostsOfProfile measured(config, mesh.ranks());
-  const auto plan = planner::plan_step(config, mesh.ranks(), {.costs = &measured});
+  const auto plan = planner::plan_step({config, mesh.ranks()}, {.costs = &measured});
   INFO((plan.ok() ? "" : plan.error().message));
   REQUIRE(plan.ok());
   if (config.overlap.max_parts == 1) CHECK(count_of(*plan, "permute_shards") > 0);
-  CHECK(ir::print(*plan) == ir::print(*planner::plan_step(config, mesh.ranks(), {.costs = &all})));
+  CHECK(ir::print(*plan) == ir::print(*planner::plan_step({config, mesh.ranks()}, {.costs = &all})));
 }
 
 TEST_CASE("lancet: rings are left out by the name of their pass") {
   const config::Config config = with_rings(test::mesh_of(1, 1, 2));
   const CostsOfMixes costs(config);
-  const auto plan = planner::plan_step(config, 2, {.costs = &costs, .skip = {"search_orders_with_rings"}});
+  const auto plan = planner::plan_step({config, 2}, {.costs = &costs, .skip = {"search_orders_with_rings"}});
   REQUIRE(plan.ok());
   CHECK(count_of(*plan, "permute_shards") == 0);
 }

@@ -7,8 +7,8 @@
 #include "log_capture.h"
 #include "routers.h"
 #include "temporary_folder.h"
+#include "train/rank_state.h"
 #include "train/support.h"
-#include "train/weights.h"
 
 namespace lancet {
 namespace {

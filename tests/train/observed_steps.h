@@ -12,7 +12,7 @@
 
 #include "doubles/inproc.h"
 #include "train/meshes.h"
-#include "train/weights.h"
+#include "train/rank_state.h"
 
 namespace lancet::test {
 

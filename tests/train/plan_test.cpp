@@ -35,7 +35,7 @@ struct PlanFile {
     text = ir::print(planned.plan);
   }
   std::string error_of(const std::string& edited, const config::Config& config, int ranks = 2) const {
-    const auto read = planner::read_plan(folder.write("edited.ir", edited), config, ranks);
+    const auto read = planner::read_plan(folder.write("edited.ir", edited), {config, ranks});
     REQUIRE_FALSE(read.ok());
     CHECK(read.error().code == ExitCode::config);
     CHECK(read.error().message.starts_with("plan " + (folder / "edited.ir") + ": "));
@@ -55,7 +55,7 @@ TEST_CASE("a plan file survives a round trip") {
   const auto policy = GENERATE("sequential", "dw", "partition", "lancet");
   const config::Config config = config_with(policy);
   const PlanFile file(config);
-  const auto read = planner::read_plan(file.folder.write("plan.ir", file.text), config, 2);
+  const auto read = planner::read_plan(file.folder.write("plan.ir", file.text), {config, 2});
   if (!read.ok()) FAIL(read.error().message);
   CHECK(ir::print(*read) == file.text);
   CHECK(read->header.text("policy") == policy);
@@ -63,7 +63,7 @@ TEST_CASE("a plan file survives a round trip") {
   other_way.overlap.policy = "auto";
   other_way.overlap.bucket_bytes = 1000;
   other_way.train.lr = 3;
-  const auto again = planner::read_plan(file.folder / "plan.ir", other_way, 2);
+  const auto again = planner::read_plan(file.folder / "plan.ir", {other_way, 2});
   if (!again.ok()) FAIL(again.error().message);
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
     CHECK(has(file.error_of("", config), "expected a plan, found an empty file"));
     CHECK(has(file.error_of("plan \xff\x01", config), "expected a plan's text, found byte 0xff at byte 5"));
-    const auto none = planner::read_plan(file.folder / "none.ir", config, 2);
+    const auto none = planner::read_plan(file.folder / "none.ir", {config, 2});
     REQUIRE_FALSE(none.ok());
     CHECK(none.error().code == ExitCode::config);
     CHECK(has(none.error().message, "none.ir: expected a plan"));

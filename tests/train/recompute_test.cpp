@@ -32,7 +32,7 @@ config::Config limited(config::Config config, int ranks, double share, const cos
   config::Config alone = config;
   alone.overlap.policy = "sequential";
   alone.train.pipeline_schedule = config::PipelineSchedule::one_forward_one_backward;
-  const auto plans = planner::plan_stages(alone, ranks, {.costs = costs});
+  const auto plans = planner::plan_stages({alone, ranks}, {.costs = costs});
   if (!plans.ok()) FAIL(plans.error().message);
   const auto plan = std::ranges::max_element(*plans, {}, schedule::plan_bytes);
   const std::int64_t bytes = schedule::plan_bytes(*plan) - std::int64_t((1 - share) * double(plan->arena_bytes));
@@ -197,7 +197,7 @@ TEST_CASE("memory limit: each stage makes again what its own memory asks for, an
   config.train.micro_batch_size = 16;
   config = limited(config, 2, 0.75, &costs);
   const std::int64_t limit = config.train.memory_limit_mb * 1'000'000;
-  const auto plans = planner::plan_stages(config, 2, {.costs = &costs});
+  const auto plans = planner::plan_stages({config, 2}, {.costs = &costs});
   if (!plans.ok()) FAIL(plans.error().message);
   std::vector<std::ptrdiff_t> again;
   for (const ir::Plan& plan : *plans) {
@@ -211,16 +211,16 @@ TEST_CASE("memory limit: below what the stages need, the error has the smallest 
   const int ranks = GENERATE(2, 4);  // 4: with all-to-alls, beside which zero bubble puts weight gradients
   config::Config config = staged_config(2, GENERATE(from_range(all_schedules)));
   config.train.memory_limit_mb = 1;
-  const auto refused = planner::plan_stages(config, ranks, {});
+  const auto refused = planner::plan_stages({config, ranks}, {});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ExitCode::config);
   const std::string before = "train.memory_limit_mb: expected at least ";
   REQUIRE(refused.error().message.starts_with(before));
   const std::int64_t least = std::stoll(refused.error().message.substr(before.size()));
   config.train.memory_limit_mb = least - 1;
-  CHECK_FALSE(planner::plan_stages(config, ranks, {}).ok());
+  CHECK_FALSE(planner::plan_stages({config, ranks}, {}).ok());
   config.train.memory_limit_mb = least;
-  const auto plans = planner::plan_stages(config, ranks, {});
+  const auto plans = planner::plan_stages({config, ranks}, {});
   REQUIRE(plans.ok());
   for (const ir::Plan& plan : *plans) CHECK(schedule::plan_bytes(plan) <= least * 1'000'000);
 }

@@ -7,7 +7,7 @@
 #include "lancet/train/trainer.h"
 #include "reference/reference.h"
 #include "routers.h"
-#include "train/weights.h"
+#include "train/rank_state.h"
 
 namespace lancet::train {
 namespace {

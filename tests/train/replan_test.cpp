@@ -9,8 +9,8 @@
 #include "lancet/base/files.h"
 #include "lancet/cost/hardware.h"
 #include "text.h"
+#include "train/after_step.h"
 #include "train/runs.h"
-#include "train/step_tally.h"
 
 namespace lancet {
 namespace {

@@ -4,7 +4,7 @@
 #include "doubles/inproc.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/metrics.h"
-#include "lancet/train/learning_rate.h"
+#include "lancet/train/trainer.h"
 #include "text.h"
 
 namespace lancet::train {

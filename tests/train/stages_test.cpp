@@ -164,7 +164,7 @@ TEST_CASE("stages: no stage needs more memory under other schedules than the one
     config::Config config = staged(4, 8, schedule);
     config.model.vocab_size = 4096;  // the gradients of the logits are large
     config.model.n_layer = 4;
-    const auto plans = planner::plan_stages(config, 4, {.costs = &costs});
+    const auto plans = planner::plan_stages({config, 4}, {.costs = &costs});
     if (!plans.ok()) FAIL(plans.error().message);
     std::int64_t most = 0;
     for (const ir::Plan& plan : *plans) most = std::max(most, plan.arena_bytes);
@@ -187,7 +187,7 @@ TEST_CASE(
         config.mesh.expert = experts;
         config.model.n_layer = 8;
         planner::StageReport report;
-        const auto plans = planner::plan_stages(config, stages * experts, {.costs = &costs}, nullptr, &report);
+        const auto plans = planner::plan_stages({config, stages * experts}, {.costs = &costs}, nullptr, &report);
         if (!plans.ok()) FAIL(plans.error().message);
         CHECK(report.least > 0);
         CHECK(report.least <= report.makespan * (1 + 1e-9));

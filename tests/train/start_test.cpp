@@ -9,7 +9,7 @@
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
-#include "lancet/run/model_folder.h"
+#include "lancet/run/run_folder.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "text.h"

@@ -1,5 +1,5 @@
 // What a step's record says of its MoE layers, from the outputs of the plans that ran.
-#include "train/step_tally.h"
+#include "train/after_step.h"
 
 #include <catch2/catch.hpp>
 

@@ -56,8 +56,9 @@ TEST_CASE("ranks wait for a plan that takes longer than comm.timeout_s") {
   const Status status = comm::run_inproc(
       2,
       [&](comm::Communicator& world) -> Status {
-        LANCET_ASSIGN(const auto made, run::make_step_plans(config, world, {.local_ranks = 2, .costs = &costs}, false));
-        plans[std::size_t(world.rank())] = ir::print(made.step);
+        LANCET_ASSIGN(const auto made, run::make_step_plans({config, 2}, world,
+                                                            {.profile = {.local_ranks = 2}, .costs = &costs}, false));
+        plans[std::size_t(world.rank())] = ir::print(made.step());
         return {};
       },
       timeout);

@@ -134,7 +134,7 @@ TEST_CASE("ZeRO-1 divides the optimizer's state by the ranks that share a weight
   const double shards = double(train_zero(config, 4, 1).state_bytes);
   CHECK(shards < 0.26 * whole);  // a quarter, and padding
   CHECK(shards >= 0.25 * whole);
-  CHECK(double(planner::least_memory(config, 4)->front().state) == shards);
+  CHECK(double(planner::least_memory({config, 4})->front().state) == shards);
 }
 
 TEST_CASE("gradients in bf16 train alike, with ZeRO-1 and without, on all ranks to the bit") {

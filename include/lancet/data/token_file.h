@@ -18,9 +18,11 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "lancet/base/files.h"
 #include "lancet/base/result.h"
-#include "lancet/data/tokenizer.h"
+#include "lancet/data/token.h"
 
 namespace lancet::data {
 
@@ -52,19 +54,21 @@ class TokenWriter {
  public:
   // Ids have 2 bytes if vocab_size <= 65536, else 4.
   static Result<TokenWriter> create(const std::filesystem::path& path, int vocab_size, std::uint64_t tokenizer_hash);
-  ~TokenWriter();
-  TokenWriter(TokenWriter&&) noexcept;
-  TokenWriter& operator=(TokenWriter&&) noexcept;
 
   Status append(std::span<const TokenId> tokens);  // ids in [0, vocab_size)
   Status sync();                                   // all to the disk; only the rename is left for finish()
   Status finish();                                 // sync, then the rename; the last call, once
-  std::uint64_t size() const;                      // tokens appended
+  std::uint64_t size() const { return tokens_; }   // tokens appended
 
  private:
-  struct State;
-  explicit TokenWriter(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  TokenWriter(AtomicFile file, int vocab_size, std::uint64_t tokenizer_hash);
+  template <class Stored>
+  Status append_as(std::span<const TokenId> tokens);
+  Status flush();
+  AtomicFile file_;
+  int vocab_size_;
+  std::uint64_t tokenizer_hash_, tokens_ = 0;
+  std::vector<std::byte> buffer_;
 };
 
 }  // namespace lancet::data

@@ -1,9 +1,12 @@
 // Encodes text files to token files, in bounded memory and on several threads. The ids do not depend on the chunk size
-// or the number of threads: they equal those of encoding each file as one text.
+// or the number of threads: they equal those of encoding each file as one text, and <|endoftext|>, if the vocabulary
+// has it, ends each file.
 #pragma once
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "lancet/base/result.h"
@@ -13,17 +16,13 @@ namespace lancet::data {
 
 struct TokenizeProgress {
   std::uint64_t bytes = 0, total_bytes = 0;  // of text
-  std::uint64_t tokens = 0;                  // written, both parts
 };
 
 struct TokenizeOptions {
   // The fraction at the end of the text, in [0, 1), that goes to eval_out; 0: none. That part begins at the start of a
-  // document if the text marks documents (special = as_token), else of a line. Each part is encoded as a separate text.
+  // line. Each part is encoded as a separate text.
   double eval_fraction = 0;
   std::filesystem::path eval_out;
-  Special special = Special::as_text;  // as_token: "<|endoftext|>" in the text is the token
-  bool eos_after_file = true;          // append <|endoftext|> to each file, if the vocabulary has it and the file does
-                                       // not end with it already
   int threads = 1;
   std::size_t chunk_bytes = std::size_t{4} << 20;         // a chunk without a safe cut grows
   std::function<void(const TokenizeProgress&)> progress;  // from the calling thread, once per round of chunks
@@ -38,5 +37,21 @@ struct TokenizeResult {
 // text. On an error neither output is touched.
 Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& texts, const Tokenizer& tokenizer,
                                       const std::filesystem::path& out, const TokenizeOptions& options = {});
+
+// Trains a byte-level BPE: repeatedly merges the most frequent pair of neighbouring tokens within GPT-2's pre-tokens.
+// Deterministic: among equally frequent pairs it takes the smallest (left id, then right id). "<|endoftext|>" in a text
+// ends a document and is not counted.
+struct TrainTokenizerOptions {
+  int vocab_size = 8192;       // 256 bytes, merges, and <|endoftext|> as the last id; at least 257
+  std::int64_t min_count = 2;  // a pair that occurs less often is not merged
+  std::function<void(int merges, int wanted)> progress;  // every 256 merges
+};
+
+// Memory grows with the distinct pre-tokens, not with the text. If the text has too few pairs that occur min_count
+// times, the vocabulary is smaller than requested. Errors: vocab_size < 257 (config); a text that is missing, empty or
+// not UTF-8 (data).
+Result<Tokenizer> train_tokenizer(std::string_view text, const TrainTokenizerOptions& options);
+Result<Tokenizer> train_tokenizer(const std::vector<std::filesystem::path>& texts,
+                                  const TrainTokenizerOptions& options);
 
 }  // namespace lancet::data

@@ -17,9 +17,6 @@ namespace lancet::data {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-// Selects how encode() reads the characters "<|endoftext|>" in a text: as text or as the special token.
-enum class Special : std::uint8_t { as_text, as_token };
-
 struct TokenizerTables;
 
 // Immutable: threads share one. A copy shares its tables.
@@ -37,8 +34,9 @@ class Tokenizer {
   // Writes vocab.json and merges.txt in GPT-2's format, each completely or not at all; creates the folder.
   Status save(const std::filesystem::path& folder) const;
 
-  // An Encoder is faster for many texts, since it has a cache. Data error: text is not UTF-8 (with the byte's offset).
-  Result<std::vector<TokenId>> encode(std::string_view text, Special special = Special::as_text) const;
+  // "<|endoftext|>" in a text is text. An Encoder is faster for many texts, since it has a cache. Data error: text is
+  // not UTF-8 (with the byte's offset).
+  Result<std::vector<TokenId>> encode(std::string_view text) const;
 
   // The concatenated bytes of the ids. They may end inside a UTF-8 character, since a character can span tokens (see
   // complete_utf8). Data error: an id outside the vocabulary.
@@ -66,7 +64,7 @@ Status check_same(const TokenizerId& expected, const TokenizerId& found);
 // Encodes texts and caches the ids of pre-tokens (bounded memory). Used by one thread at a time.
 class Encoder {
  public:
-  explicit Encoder(const Tokenizer& tokenizer, Special special = Special::as_text);
+  explicit Encoder(const Tokenizer& tokenizer);
   ~Encoder();
   Encoder(Encoder&&) noexcept;
   Encoder& operator=(Encoder&&) noexcept;

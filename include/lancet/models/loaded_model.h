@@ -30,7 +30,7 @@ class LoadedModel {
  public:
   LoadedModel();  // empty
   ~LoadedModel();
-  // Collective; an error of any rank is returned on all. from: model_folder.h, which says on which mesh. Config errors:
+  // Collective; an error of any rank is returned on all. from: run_folder.h, which says on which mesh. Config errors:
   // the model does not fit the memory; those of open_accelerator (run/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);

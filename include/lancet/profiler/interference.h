@@ -1,15 +1,37 @@
-// Measures how much communication and computation slow each other down on a rank's cores. This depends on the network,
-// its drivers and the number of cores of a rank. The planner's costs use it (cost/costs.h).
+// What the profiler measures with, and the measurement of how much communication and computation slow each other down
+// on a rank's cores. This depends on the network, its drivers and the number of cores of a rank. The planner's costs
+// use it (cost/costs.h).
 #pragma once
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 
 #include "lancet/base/result.h"
-#include "lancet/comm/communicator.h"
+#include "lancet/comm/device_communicator.h"
 #include "lancet/cost/costs.h"
+#include "lancet/ir/program.h"
+#include "lancet/runtime/accelerator.h"
 
 namespace lancet::profiler {
+
+struct ProfilerOptions {
+  int threads = 1;                              // of a rank's compute stream
+  runtime::Accelerator* accelerator = nullptr;  // that runs the ops; null: the CPU
+  // By stream: all ranks and the groups that the plans name, with communicators on expert and reduce unless there is
+  // one rank. `world` synchronises the ranks' measurements.
+  comm::Communicator* world = nullptr;
+  std::array<comm::Groups, ir::stream_count> streams{};
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);  // of a call between accelerators
+  // Time for the sweeps over one plan. At least 5 sweeps run, or 3 if a sweep lasts more than 4 s.
+  double seconds = 2;
+  // Asked before each measurement, on every rank: true on any rank ends the profiler. Set on all ranks or on none.
+  std::function<bool()> interrupted = {};
+};
+
+// Collective: an agreed error with ExitCode::saved, on all ranks, if any rank is interrupted.
+Status check_interrupted(const ProfilerOptions& options);
 
 // The cost of one collective call, in milliseconds; each number is a median over rounds. alone_ms and beside_ms: of the
 // slowest rank; core_ms and cpu_ms: mean over the ranks. Other users of the machine distort core_ms, but not cpu_ms.

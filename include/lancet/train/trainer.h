@@ -1,5 +1,6 @@
 // The trainer of one rank: builds Program and Plan, holds the weights, runs steps.
 #pragma once
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -23,7 +24,7 @@ namespace lancet::train {
 struct TrainerOptions {
   int local_ranks = 1;                      // ranks on this host, which share its cores
   const cost::Costs* costs = nullptr;       // replace the measured ones (tests)
-  std::string profile_folder = {};          // run::RunPlanOptions::profile_folder
+  std::string profile_folder = {};          // run::ProfileRequest::profile_folder
   std::string plan_file = {};               // the plan that runs (from_config.h); empty: planned as config.overlap says
   std::string resume = {}, init_from = {};  // run::ResumeRequest
   const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none
@@ -85,14 +86,19 @@ class Trainer {
   virtual Result<std::string> trace() = 0;
 
   virtual runtime::TensorStore& store() = 0;
-  virtual runtime::Executor& executor() = 0;                            // of the plan that updates the weights
-  virtual std::span<const ir::Plan> stage_plans() const { return {}; }  // of all pipeline stages, if there are several
-  virtual std::string banner() const = 0;                               // several lines, without the configuration
-  virtual std::string memory_json() const = 0;  // the bytes of the banner's line on memory, by part
+  virtual runtime::Executor& executor() = 0;                  // of the plan that updates the weights
+  virtual std::span<const ir::Plan> stage_plans() const = 0;  // of all pipeline stages
+  virtual std::string banner() const = 0;                     // several lines, without the configuration
+  virtual std::string memory_json() const = 0;                // the bytes of the banner's line on memory, by part
 };
 
 // Collective: trains as the config says, with run folder, banner, steps, trace, evaluation and sample. Rank 0 logs and
 // writes files.
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options = {});
+
+// The learning rate of step `step` (0 is the first). Warm-up rises in equal steps and reaches lr at its end; a run may
+// be shorter. Then lr stays constant, or falls linearly or as a cosine to min_lr at the last step; wsd keeps lr until
+// the last lr_decay_steps, in which it falls linearly to min_lr.
+double learning_rate(const config::Train& train, std::int64_t step);
 
 }  // namespace lancet::train

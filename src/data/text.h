@@ -1,0 +1,101 @@
+// Text: checks that it is valid UTF-8, finds positions at which it may be cut, cuts it into pre-tokens, and reads it
+// from files.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lancet/base/files.h"
+#include "lancet/base/result.h"
+
+namespace lancet::data {
+
+// The offset of the first byte that is not part of a valid character (no overlong forms, surrogates or code points
+// above U+10FFFF); text.size() if all are valid.
+std::size_t first_invalid_utf8(std::string_view text);
+
+// The data error for that byte. first_byte: the offset of `text` in its source.
+Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte = 0);
+
+// The last position p > 0 that follows a character other than white space and precedes ASCII white space; 0 if none
+// does. No pre-token of GPT-2's pattern spans such a position, and no match looks across it (Pretokens), so the ids
+// of the two parts, concatenated, are those of the whole.
+std::size_t last_safe_cut(std::string_view text);
+
+// GPT-2's byte letters: vocab.json and merges.txt write each byte of a token as one visible character. Visible Latin-1
+// bytes are written as themselves; the other 68 as U+0100, U+0101, ... in the order of the bytes.
+
+// The 256 bytes in the order of GPT-2's first 256 ids: those written as themselves, then the rest.
+const std::array<std::uint8_t, 256>& byte_order();
+
+std::string to_letters(std::string_view bytes);
+std::optional<std::string> from_letters(std::string_view letters);  // nullopt: a character that is not a byte letter
+
+// Cuts a text into pre-tokens by GPT-2's pattern:
+//
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// Every character belongs to a pre-token, since letters, numbers, other characters and white space each match a branch.
+// White space either fills a pre-token or begins it, so no pre-token spans a position with white space after another
+// character; and the only lookahead starts from white space. Each thread needs its own, since it holds the matcher's
+// scratch; all share the compiled pattern.
+class Pretokens {
+ public:
+  Pretokens();
+
+  // Starts on a text, which must be valid UTF-8 and outlive the calls of next().
+  void start(std::string_view text);
+  // The next pre-token; empty at the end.
+  std::string_view next();
+
+ private:
+  struct FreeScratch {
+    void operator()(void* scratch) const;
+  };
+  std::unique_ptr<void, FreeScratch> scratch_;
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+// The bytes [begin, end) of a file, or all bytes of a stream.
+struct TextPart {
+  static constexpr std::uint64_t unknown = ~std::uint64_t{0};  // the end of a stream
+  std::filesystem::path path;
+  std::uint64_t begin = 0, end = 0;
+  bool is_stream() const { return end == unknown; }
+};
+
+// A whole text file, or a stream that is open (is_open_stream). Data error: missing, neither of the two, empty.
+Result<TextPart> whole_text(const std::filesystem::path& path);
+
+// The first position at or after `from` in the part at which a line begins; the part's end if none does.
+Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from);
+
+// Reads part of a text file, in bounded memory, in chunks that end at safe cuts (last_safe_cut).
+class TextReader {
+ public:
+  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes);
+
+  // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
+  Status next(std::string& chunk);
+  std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
+
+ private:
+  TextReader(TextPart part, std::size_t chunk_bytes, Descriptor file)
+      : part_(std::move(part)), chunk_bytes_(chunk_bytes), file_(std::move(file)), position_(part_.begin) {}
+  Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
+  Status end_at(std::uint64_t end);
+  TextPart part_;
+  std::size_t chunk_bytes_;
+  Descriptor file_;
+  std::uint64_t position_;
+  std::string rest_;  // read but not returned yet; begins at position_
+};
+
+}  // namespace lancet::data

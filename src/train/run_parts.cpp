@@ -1,0 +1,168 @@
+#include "run_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+#include "lancet/run/checkpoint_tensors.h"
+
+namespace lancet::train {
+namespace {
+
+std::vector<std::string_view> without_effect(const config::Config& config, int ranks) {
+  const config::Train& train = config.train;
+  std::vector<std::string_view> settings;
+  if (train.dtype == DType::f32 && !train.master_weights)
+    settings.push_back("train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
+  if (config.mesh.stage == 1 && train.pipeline_schedule != config::PipelineSchedule::one_forward_one_backward)
+    settings.push_back("train.pipeline_schedule changes nothing without stages (mesh.stage)");
+  if (config.mesh.tensor == 1 && train.sequence_parallel)
+    settings.push_back("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)");
+  if (config.overlap.policy == "sequential" && config.overlap.parts > 0)
+    settings.push_back("overlap.parts changes nothing under overlap.policy \"sequential\"");
+  if (ranks == 1 && config.overlap.replan > 0)
+    settings.push_back("overlap.replan changes nothing on one rank");
+  else if (config.overlap.policy == "sequential" && config.overlap.replan > 0)
+    settings.push_back("overlap.replan changes nothing under overlap.policy \"sequential\"");
+  if (config.device != config::Device::emulated && !config.emulated.hardware.empty())
+    settings.push_back("emulated.hardware changes nothing unless device is \"emulated\"");
+  return settings;
+}
+
+}  // namespace
+
+Status RunStart::begin(const run::ResumePoint& start) {
+  auto tokenizer = data::tokenizer_of_training(state_.asked);
+  LANCET_TRY(comm::agree(state_.world, tokenizer.ok() ? Status() : Status(tokenizer.error())));
+  state_.tokenizer = *std::move(tokenizer);
+  if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
+  Error damage;
+  for (const std::filesystem::path& folder : start.folders) {
+    LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
+    if (begun) return {};
+    if (state_.is_rank0() && start.folders.size() > 1) log::warn("not whole, left out: {}", damage.message);
+  }
+  if (start.folders.size() > 1 || !start.asked)
+    damage.message = fmt::format(
+        "expected a whole checkpoint among the {} in {}, found none; to start from scratch, rename that "
+        "folder. The last one: {}",
+        start.folders.size(), start.folders[0].parent_path().string(), damage.message);
+  return damage;
+}
+
+// False, with the error in `damage`, if the checkpoint is not whole.
+Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::ResumePoint::Kind kind, Error& damage) {
+  comm::Communicator& world = state_.world;
+  auto found = checkpoint::Checkpoint::open(folder, state_.files());
+  if (const Status all = comm::agree(world, found.ok() ? Status() : Status(found.error())); !all.ok()) {
+    if (!all.error().agreed || all.error().code != ExitCode::data) return all.error();
+    damage = all.error();
+    return false;
+  }
+  notes_.clear();
+  const int ranks = world.size();
+  const bool resumes = kind == run::ResumePoint::Kind::resume;
+  auto adapted = run::adapt(state_.asked, *found, kind, ranks, notes_);
+  LANCET_TRY(comm::agree(world, adapted.ok() ? Status() : Status(adapted.error())));
+  const data::TokenizerId saved{found->manifest().tokenizer_hash, folder.string()};
+  LANCET_TRY(comm::agree(world, data::check_same(saved, state_.tokenizer)));
+  state_.config = *std::move(adapted);
+  state_.position = {};
+  if (resumes) state_.position = run::position_of(found->manifest(), state_.config, ranks);
+  LANCET_TRY(make_trainer());
+  const run::LoadScope take = resumes ? run::LoadScope::all : run::LoadScope::weights;
+  const Status loaded = comm::agree(world, run::load_tensors(state_.trainer->store(), *found, take));
+  if (loaded.ok()) {
+    if (resumes && found->manifest().plan != state_.plan_hash && found->manifest().ranks == ranks)
+      notes_.push_back("another plan than the one saved under: sums may round otherwise in the last bits");
+    if (state_.tokenizer.hash == 0) state_.tokenizer = saved;
+    from_ = folder;
+    from_step_ = found->manifest().step;
+    saved_on_ = found->manifest().ranks;
+    return true;
+  }
+  if (!loaded.error().agreed || loaded.error().code != ExitCode::data) return loaded.error();
+  damage = loaded.error();
+  return false;
+}
+
+Status RunStart::make_trainer() {
+  TrainerOptions options = state_.options;
+  options.sample_offset = state_.position.sample_offset;
+  options.load = state_.position.load;
+  options.interrupted = [this] { return !stop_.now().empty(); };
+  state_.trainer.reset();  // the memory need not hold two trainers
+  auto made = Trainer::create(state_.config, state_.world, options);
+  if (!made.ok() && made.error().code == ExitCode::saved) {
+    const std::string mine = stop_.now();
+    return Error{ExitCode::saved,
+                 fmt::format("stopped before step {} ({}), while the profile was measured; the same command measures "
+                             "the rest and trains from there",
+                             state_.position.step + 1, mine.empty() ? "another rank's signal" : mine),
+                 true};
+  }
+  LANCET_ASSIGN(state_.trainer, std::move(made));
+  state_.note_plan();
+  return {};
+}
+
+void RunStart::announce(const run::ResumePoint& start) const {
+  const run::Position& position = state_.position;
+  if (start.kind == run::ResumePoint::Kind::resume)
+    log::info("resume     after step {} from {}, saved on {} rank{}", position.step, from_.string(), saved_on_,
+              saved_on_ == 1 ? "" : "s");
+  if (start.kind == run::ResumePoint::Kind::weights)
+    log::info("weights    of step {} from {}", from_step_, from_.string());
+  if (start.kind == run::ResumePoint::Kind::resume && !state_.options.init_from.empty())
+    log::info("note: --init-from {} was not needed: the run resumes from {}, its own checkpoint",
+              state_.options.init_from, from_.string());
+  for (const std::string& note : notes_) log::info("           {}", note);
+  const config::Train& train = state_.config.train;
+  for (const std::string_view setting : without_effect(state_.config, state_.world.size()))
+    log::info("note: {}", setting);
+  announce_saving();
+  if (!state_.is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
+  if (position.step >= train.steps)
+    log::info("nothing to do: {} of {} steps done; raise train.steps", position.step, train.steps);
+  if (train.stop_after > 0 && train.stop_after <= position.step)
+    log::warn("train.stop_after: the run resumes after step {1}, so it does not stop after step {0}", train.stop_after,
+              position.step);
+}
+
+void RunStart::announce_saving() const {
+  const config::Train& train = state_.config.train;
+  if (!state_.can_save()) return log::info("saving     nothing: the ranks hold no model that could be saved");
+  if (!train.saves())
+    return log::info(
+        "saving     nothing but where the run is stopped (train.save_interval = 0, train.save_minutes = 0)");
+  const std::string when = train.save_interval > 0 ? fmt::format("{} steps", train.save_interval)
+                                                   : fmt::format("{} minutes", train.save_minutes);
+  log::info("saving     every {} and at the end into {}/checkpoints, {} kept", when, state_.config.log.run_dir,
+            train.keep_last == 0 ? "all" : fmt::format("the newest {}", train.keep_last));
+}
+
+double learning_rate(const config::Train& train, std::int64_t step) {
+  const double low = train.min_lr, high = train.lr;
+  if (step < train.lr_warmup_steps) return high * double(step + 1) / double(train.lr_warmup_steps);
+  // 0 at the first step of the decay, 1 at the last step of the run.
+  auto progress = [&](std::int64_t begin) {
+    const auto length = std::max<std::int64_t>(train.steps - 1 - begin, 1);
+    return std::clamp(double(step - begin) / double(length), 0.0, 1.0);
+  };
+  switch (train.lr_schedule) {
+    case config::LrSchedule::constant:
+      return high;
+    case config::LrSchedule::linear:
+      return high + (low - high) * progress(train.lr_warmup_steps);
+    case config::LrSchedule::cosine:
+      return low + (high - low) * 0.5 * (1 + std::cos(std::numbers::pi * progress(train.lr_warmup_steps)));
+    case config::LrSchedule::wsd: {
+      const std::int64_t begin = std::max(train.steps - train.lr_decay_steps, train.lr_warmup_steps);
+      return step < begin ? high : high + (low - high) * progress(begin);
+    }
+  }
+  return high;
+}
+
+}  // namespace lancet::train
