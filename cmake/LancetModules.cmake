@@ -172,7 +172,7 @@ function(lancet_simulator_build module)
   foreach(folder IN ITEMS ir ops cost model passes schedule planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
-    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/[^/]+/cpu|/cost/profile_text[.]|/ops/kernel")
+    list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/[^/]+/cpu|/ops/kernel")
     list(APPEND files ${found})
   endforeach()
   list(SORT files)

@@ -18,7 +18,7 @@ case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
   --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
-  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang clang-format libclang-rt-14-dev chromium slurm-wlm glpk-utils) ;;
+  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang clang-format libclang-rt-14-dev chromium slurm-wlm) ;;
   *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --all-tests]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0

@@ -9,12 +9,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <utility>
+
+#include "lancet/base/shown.h"
 
 namespace lancet {
 
@@ -156,14 +160,15 @@ Result<std::string> read_file(const fs::path& path, std::string_view what, std::
   return content;
 }
 
-namespace fs = std::filesystem;
-
 fs::path program_path() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   return error ? fs::path() : program;
 }
 
+namespace {
+
+// The paths to try for a path relative to the source tree; an absolute one is the only path to try.
 std::vector<fs::path> shipped_places(const fs::path& name) {
   if (name.is_absolute()) return {name};
   std::vector<fs::path> places{name};
@@ -172,16 +177,9 @@ std::vector<fs::path> shipped_places(const fs::path& name) {
   return places;
 }
 
-fs::path first_there(const std::vector<fs::path>& places) {
-  std::error_code unknown;
-  for (const fs::path& place : places)
-    if (fs::exists(place, unknown)) return place;
-  return {};
-}
-
-fs::path find_shipped(const fs::path& name) { return first_there(shipped_places(name)); }
-
-std::string or_shipped_json(const fs::path& folder) {
+// " or one of a, b", the names without extension of the JSON files in a folder of the source tree; empty if there are
+// none.
+std::string or_names_in(const fs::path& folder) {
   std::set<std::string> names;
   std::error_code error;
   for (const fs::path& place : shipped_places(folder))
@@ -190,11 +188,37 @@ std::string or_shipped_json(const fs::path& folder) {
   return names.empty() ? "" : fmt::format(" or one of {}", fmt::join(names, ", "));
 }
 
-std::string either_of(const std::vector<fs::path>& places) {
-  std::string text;
-  for (std::size_t i = 0; i < places.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == places.size() ? " or " : ", ") + places[i].string();
-  return text;
+}  // namespace
+
+fs::path find_shipped(const fs::path& name) {
+  std::error_code unknown;
+  for (const fs::path& place : shipped_places(name))
+    if (fs::exists(place, unknown)) return place;
+  return {};
+}
+
+Result<ShippedText> read_shipped_json(std::string_view what, const fs::path& folder, const std::string& name_or_path) {
+  const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
+  const fs::path path = is_path ? fs::path(name_or_path) : folder / (name_or_path + ".json");
+  const fs::path found = find_shipped(path);
+  if (found.empty()) {
+    const std::vector<fs::path> places = shipped_places(path);
+    std::string tried;  // "a, b or c"
+    for (std::size_t i = 0; i < places.size(); ++i)
+      tried += (i == 0 ? "" : i + 1 == places.size() ? " or " : ", ") + places[i].string();
+    return config_error(fmt::format("{}: expected a file{}, found {}, which is not at {}", what, or_names_in(folder),
+                                    shown(name_or_path), tried));
+  }
+  auto text = read_file(found, fmt::format("a {} file", what));
+  if (!text.ok()) return config_error(text.error().message);
+  return ShippedText{found, *std::move(text)};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "host";
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name.data();
 }
 
 }  // namespace lancet

@@ -101,6 +101,7 @@ struct Checkpoint::Item {
   Target target;
 };
 
+// The threads draw the items one by one. The first error stops all; the one of the lowest item is returned.
 Status Checkpoint::load(const std::map<std::string, Target>& wanted, int threads) const {
   std::vector<Item> items;
   for (const auto& [name, target] : wanted) {
@@ -109,24 +110,7 @@ Status Checkpoint::load(const std::map<std::string, Target>& wanted, int threads
       return data_error(fmt::format("{}: expected the tensor {}, found none", path_.string(), shown(name)));
     items.push_back({at->second, target});
   }
-  return read_items(std::move(items), threads);
-}
-
-Status Checkpoint::read(const std::map<std::string, Sink>& wanted) const {
-  std::map<std::string, Target> targets;
-  for (const auto& [name, sink] : wanted) targets[name] = {nullptr, sink};
-  return load(targets, 1);
-}
-
-Status Checkpoint::verify() const {
-  std::vector<Item> items;
-  for (const auto& [name, location] : tensors_) items.push_back({location, {}});
-  return read_items(std::move(items), 1);
-}
-
-// Sorts the items by file, so that a thread opens each file at most once, and lets the threads draw them one by one.
-// The first error stops all; the one of the lowest item is returned.
-Status Checkpoint::read_items(std::vector<Item> items, int threads) const {
+  // By file, so that a thread opens each file at most once.
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(a.location.file, a.location.index) < std::pair(b.location.file, b.location.index);
   });
@@ -185,34 +169,21 @@ Status Checkpoint::read_item(const Item& item, const InputFile& input, std::vect
 // files. remove_leftovers() deletes such names after a crash. When a run restarts from an earlier step,
 // set_aside_after() renames the later checkpoints to step-N.old; resume and pruning ignore these names.
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view temporary = ".tmp";
 constexpr std::string_view aside = ".old";
 
-std::vector<std::string> names_in(const fs::path& folder, std::error_code& error) {
+std::vector<std::string> names_in(const fs::path& folder, std::error_code* failed = nullptr) {
   std::vector<std::string> names;
+  std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
     names.push_back(at->path().filename().string());
   std::sort(names.begin(), names.end());
+  if (failed) *failed = error;
   return names;
 }
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::error_code ignored;
-  return names_in(folder, ignored);
-}
-
-std::vector<std::int64_t> steps_of(const std::vector<std::string>& names) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : names)
-    if (const auto step = step_of(name)) steps.push_back(*step);
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
-}
-
 // Checks the manifest and the sizes of the files. It opens the manifest alone, so that a check of many folders is
 // quick.
 bool looks_whole(const fs::path& folder) {
@@ -246,11 +217,14 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-std::vector<std::int64_t> steps_in(const fs::path& checkpoints) { return steps_of(names_in(checkpoints)); }
+std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {
+  const auto steps = list_steps(checkpoints);
+  return steps.ok() ? *steps : std::vector<std::int64_t>();
+}
 
 Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
   std::error_code error;
-  const auto names = names_in(checkpoints, error);
+  const auto names = names_in(checkpoints, &error);
   const bool nothing = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
   if (error && !nothing)
     return internal_error(fmt::format("{}: cannot be read: {}", checkpoints.string(), error.message()));
@@ -260,7 +234,11 @@ Result<std::vector<std::int64_t>> list_steps(const fs::path& checkpoints) {
   if (error && there != fs::file_type::not_found && there != fs::file_type::none)
     return data_error(fmt::format("{}: expected a folder of checkpoints, found {}", checkpoints.string(),
                                   there == fs::file_type::symlink ? "a link to a missing file" : "a file"));
-  return steps_of(names);
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names)
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
 }
 
 fs::path temporary_folder(const fs::path& checkpoints, std::int64_t step) {

@@ -1,4 +1,4 @@
-#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,12 @@
 #include "lancet/checkpoint/safetensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <bit>
-#include <nlohmann/json.hpp>
-#include <set>
-#include <utility>
+#include <cstring>
 
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::checkpoint {
@@ -18,18 +18,7 @@ constexpr std::uint64_t length_bytes = 8;
 constexpr std::uint64_t most_header = 1 << 30;  // however large the file is
 constexpr std::uint64_t alignment = 64;
 
-std::string json_text(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\')
-      result += {'\\', c};
-    else if (static_cast<unsigned char>(c) < 0x20)
-      result += fmt::format("\\u{:04x}", int(c));
-    else
-      result += c;
-  }
-  return result + "\"";
-}
+std::string quoted(const std::string& text) { return json_text(nlohmann::json(text)); }
 
 }  // namespace
 
@@ -109,7 +98,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const std
   std::string header = "{";
   if (!metadata.empty()) {
     header += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) header += fmt::format("{}:{},", json_text(key), json_text(value));
+    for (const auto& [key, value] : metadata) header += fmt::format("{}:{},", quoted(key), quoted(value));
     header.back() = '}';
     header += ',';
   }
@@ -118,7 +107,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const std
   for (const TensorInfo& tensor : tensors) {
     LANCET_CHECK(element_bytes(tensor.dtype) > 0, "{}: the format has no dtype {}", tensor.name, tensor.dtype);
     LANCET_CHECK(++names[tensor.name] == 1, "{} appears twice in {}", tensor.name, path.string());
-    header += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", json_text(tensor.name),
+    header += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", quoted(tensor.name),
                           tensor.dtype, lancet::to_string(tensor.shape), at, at + tensor.bytes());
     at += tensor.bytes();
   }
@@ -151,10 +140,6 @@ Status SafetensorsWriter::finish() {
   return file_->close();
 }
 
-// Parses the header with nlohmann's event interface (sax_parse), without a tree: only the known keys are stored, so a
-// hostile header can neither use more memory than its text has nor nest deeply. Handler checks the grammar event by
-// event, tensor_of the dtype, shape and offsets of one tensor, check_cover that the tensors cover the data without
-// overlap or gap.
 namespace {
 
 using nlohmann::json;
@@ -167,133 +152,41 @@ constexpr Dtype dtypes[] = {{"F32", 4}, {"BF16", 2}, {"F16", 2},  {"F64", 8},   
                             {"I32", 4}, {"I16", 2},  {"I8", 1},   {"U64", 8},     {"U32", 4},
                             {"U16", 2}, {"U8", 1},   {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
 
-struct RawTensor {
-  std::string name, dtype;
-  std::vector<std::uint64_t> shape, offsets;
-  bool has_dtype = false, has_shape = false, has_offsets = false;
-};
-
-// Receives the parser's events. A return value of false stops the parser; error_ then holds the reason.
-class Handler {
- public:
-  bool null() { return unexpected("null"); }
-  bool boolean(bool) { return unexpected("a boolean"); }
-  bool number_integer(json::number_integer_t) { return unexpected("a negative number"); }
-  bool number_float(json::number_float_t, const std::string&) { return unexpected("a fraction"); }
-  bool binary(json::binary_t&) { return unexpected("binary data"); }
-  bool number_unsigned(json::number_unsigned_t value) {
-    if (!list_) return unexpected("a number");
-    if (list_->size() >= most_) return fail(fmt::format("expected at most {} numbers", most_), "more");
-    list_->push_back(value);
-    return true;
-  }
-  bool string(std::string& value) {
-    if (where_ == Where::metadata) {
-      metadata[key_] = value;
-      return true;
-    }
-    if (where_ == Where::tensor && key_ == "dtype" && !list_) {
-      tensors.back().dtype = value;
-      tensors.back().has_dtype = true;
-      return true;
-    }
-    return unexpected("a string");
-  }
-  bool start_object(std::size_t) {
-    if (where_ == Where::outside) return where_ = Where::top, true;
-    if (where_ != Where::top || list_) return unexpected("an object");
-    where_ = key_ == "__metadata__" ? Where::metadata : Where::tensor;
-    if (where_ == Where::tensor) tensors.emplace_back().name = key_;
-    return true;
-  }
-  bool end_object() {
-    if (where_ == Where::tensor) {
-      const RawTensor& tensor = tensors.back();
-      if (!tensor.has_dtype || !tensor.has_shape || !tensor.has_offsets)
-        return fail("expected dtype, shape and data_offsets", "fewer");
-    }
-    where_ = where_ == Where::top ? Where::outside : Where::top;
-    inner_.clear();
-    return true;
-  }
-  bool key(std::string& value) {
-    key_ = value;
-    if (where_ == Where::top) {
-      tensor_ = value;
-      if (value.empty()) return fail("expected a name", "an empty one");
-      return seen_.insert(value).second || fail("expected each name once", "it twice");
-    }
-    if (!inner_.insert(value).second) return fail("expected each key once", shown(value) + " twice");
-    if (where_ == Where::tensor && value != "dtype" && value != "shape" && value != "data_offsets")
-      return fail("expected dtype, shape and data_offsets", shown(value));
-    return true;
-  }
-  bool start_array(std::size_t) {
-    if (where_ != Where::tensor || list_ || (key_ != "shape" && key_ != "data_offsets")) return unexpected("a list");
-    RawTensor& tensor = tensors.back();
-    const bool shape = key_ == "shape";
-    (shape ? tensor.has_shape : tensor.has_offsets) = true;
-    list_ = shape ? &tensor.shape : &tensor.offsets;
-    most_ = shape ? std::size_t(Shape::max_rank) : 2;
-    return true;
-  }
-  bool end_array() {
-    list_ = nullptr;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&, const json::exception&) {
-    return fail("expected JSON", fmt::format("none at byte {}", position));
-  }
-
-  std::vector<RawTensor> tensors;
-  Metadata metadata;
-  const std::string& error() const { return error_; }
-
- private:
-  enum class Where { outside, top, tensor, metadata };
-  bool fail(std::string_view expected, std::string_view found) {
-    if (error_.empty())
-      error_ = fmt::format("{}{}, found {}", tensor_.empty() ? "" : shown(tensor_) + ": ", expected, found);
-    return false;
-  }
-  bool unexpected(std::string_view found) {
-    if (where_ == Where::outside) return fail("expected an object of tensors", found);
-    if (where_ == Where::top) return fail("expected a tensor's object", found);
-    if (where_ == Where::metadata) return fail("expected a text for " + shown(key_), found);
-    return fail("expected " + std::string(key_ == "dtype" ? "a text" : "a list of whole numbers") + " for " + key_,
-                found);
-  }
-
-  Where where_ = Where::outside;
-  std::string key_, tensor_, error_;
-  std::vector<std::uint64_t>* list_ = nullptr;
-  std::size_t most_ = 0;
-  std::set<std::string> seen_, inner_;
-};
-
-// Checks one tensor by itself: its dtype, its offsets, and that its size fits its shape.
-Result<TensorInfo> tensor_of(const RawTensor& raw, std::uint64_t data_bytes, std::string_view origin) {
-  auto wrong = [&](const std::string& text) {
-    return data_error(fmt::format("{}: {}: {}", origin, shown(raw.name), text));
+// Checks one tensor by itself: its fields, its offsets, and that its size fits its shape.
+Result<TensorInfo> tensor_of(const std::string& name, const json& value, std::uint64_t data_bytes,
+                             std::string_view origin) {
+  const auto wrong = [&](const std::string& text) {
+    return data_error(fmt::format("{}: {}: {}", origin, shown(name), text));
   };
-  const int element = element_bytes(raw.dtype);
-  if (element == 0) return wrong("expected a dtype of the format, found " + shown(raw.dtype));
-  if (raw.offsets.size() != 2 || raw.offsets[0] > raw.offsets[1] || raw.offsets[1] > data_bytes)
+  if (name.empty()) return wrong("expected a name");
+  if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets"))
+    return wrong("expected an object of dtype, shape and data_offsets, found " + shown(value));
+  const std::string dtype = value["dtype"].is_string() ? value["dtype"].get<std::string>() : "";
+  if (element_bytes(dtype) == 0) return wrong("expected a dtype of the format, found " + shown(value["dtype"]));
+  for (const char* key : {"shape", "data_offsets"})
+    if (!value[key].is_array() || !std::ranges::all_of(value[key], &json::is_number_unsigned))
+      return wrong(fmt::format("expected a list of whole numbers for {}, found {}", key, shown(value[key])));
+  const auto shape = value["shape"].get<std::vector<std::uint64_t>>();
+  const auto offsets = value["data_offsets"].get<std::vector<std::uint64_t>>();
+  if (shape.size() > std::size_t(Shape::max_rank))
+    return wrong(fmt::format("expected at most {} axes, found {}", Shape::max_rank, shape.size()));
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes)
     return wrong(fmt::format("expected data_offsets [begin, end] in the file's {} bytes of data, found [{}]",
-                             data_bytes, fmt::join(raw.offsets, ", ")));
-  TensorInfo tensor{raw.name, raw.dtype, {}, raw.offsets[0]};
-  std::uint64_t bytes = std::uint64_t(element);
+                             data_bytes, fmt::join(offsets, ", ")));
+  TensorInfo tensor{name, dtype, {}, offsets[0]};
+  std::uint64_t bytes = std::uint64_t(element_bytes(dtype));
   bool overflow = false, empty = false;
-  for (const std::uint64_t extent : raw.shape) {
+  for (const std::uint64_t extent : shape) {
     overflow |= extent > std::uint64_t{1} << 62;
     empty |= extent == 0;
     overflow |= __builtin_mul_overflow(bytes, std::max<std::uint64_t>(extent, 1), &bytes);
     if (!overflow) tensor.shape.push_back(std::int64_t(extent));
   }
   if (!overflow && empty) bytes = 0;
-  if (overflow || bytes > std::uint64_t{1} << 62 || bytes != raw.offsets[1] - raw.offsets[0])
-    return wrong(fmt::format("expected as many bytes as {}[{}] has, found {}", raw.dtype, fmt::join(raw.shape, ","),
-                             raw.offsets[1] - raw.offsets[0]));
+  if (overflow || bytes > std::uint64_t{1} << 62 || bytes != offsets[1] - offsets[0])
+    return wrong(fmt::format("expected as many bytes as {}[{}] has, found {}", dtype, fmt::join(shape, ","),
+                             offsets[1] - offsets[0]));
   return tensor;
 }
 
@@ -325,13 +218,18 @@ std::string to_string(const TensorInfo& tensor) {
 
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                                    std::string_view origin) {
-  Handler handler;
-  if (!json::sax_parse(text.begin(), text.end(), &handler))
-    return data_error(fmt::format("{}: header: {}", origin, handler.error()));
+  LANCET_ASSIGN(const json root, parse_json(text, fmt::format("{}: header", origin), ExitCode::data));
+  if (!root.is_object())
+    return data_error(fmt::format("{}: header: expected an object of tensors, found {}", origin, shown(root)));
   SafetensorsHeader header;
-  header.metadata = std::move(handler.metadata);
-  for (const RawTensor& raw : handler.tensors) {
-    LANCET_ASSIGN(TensorInfo tensor, tensor_of(raw, data_bytes, origin));
+  for (const auto& [name, value] : root.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object() || !std::ranges::all_of(value, &json::is_string))
+        return data_error(fmt::format("{}: __metadata__: expected an object of texts, found {}", origin, shown(value)));
+      header.metadata = value.get<Metadata>();
+      continue;
+    }
+    LANCET_ASSIGN(TensorInfo tensor, tensor_of(name, value, data_bytes, origin));
     header.tensors.push_back(std::move(tensor));
   }
   // An empty tensor is sorted before the other tensor with the same offset.
@@ -340,6 +238,37 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::u
   });
   LANCET_TRY(check_cover(header.tensors, data_bytes, origin));
   return header;
+}
+
+namespace {
+
+constexpr std::uint32_t exponent = 0x7f800000;  // all ones: infinity or NaN
+
+std::uint32_t exponent_of(std::span<const std::byte> floats, std::size_t i) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, floats.data() + i * sizeof bits, sizeof bits);
+  return bits & exponent;
+}
+
+bool all_finite(std::span<const std::byte> floats) {
+  constexpr std::size_t group = 32;  // the inner loop has a fixed length and no branch, so the compiler vectorises it
+  const std::size_t count = floats.size() / sizeof(float);
+  std::uint32_t found = 0;
+  std::size_t i = 0;
+  for (; i + group <= count && !found; i += group)
+    for (std::size_t k = 0; k < group; ++k) found |= exponent_of(floats, i + k) == exponent;
+  for (; i < count; ++i) found |= exponent_of(floats, i) == exponent;
+  return !found;
+}
+
+}  // namespace
+
+Status check_finite(const TensorInfo& tensor, std::uint64_t at, std::span<const std::byte> piece) {
+  if (all_finite(piece)) return {};
+  std::size_t first = 0;
+  while (exponent_of(piece, first) != exponent) ++first;
+  return data_error(fmt::format("{}: expected finite numbers, found a non-finite one at element {}", tensor.name,
+                                at / sizeof(float) + first));
 }
 
 }  // namespace lancet::checkpoint

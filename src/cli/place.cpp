@@ -10,7 +10,6 @@
 #include "lancet/base/clock.h"
 #include "lancet/base/json.h"
 #include "lancet/placement/graph.h"
-#include "lancet/placement/milp.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/stages.h"
 #include "lancet/placement/timetable.h"

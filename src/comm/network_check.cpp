@@ -13,8 +13,8 @@
 #include <set>
 #include <vector>
 
+#include "lancet/base/files.h"
 #include "lancet/base/hash.h"
-#include "lancet/base/host_name.h"
 #include "lancet/comm/collect.h"
 
 namespace lancet::comm {

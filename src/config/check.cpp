@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lancet/config/config.h"
-#include "refused.h"
+#include "fields.h"
 
 namespace lancet::config {
 

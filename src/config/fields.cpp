@@ -4,49 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace lancet::config {
 namespace {
 
-using Words = std::span<const std::string_view>;
-
-constexpr std::array<std::string_view, 8> router_words = {
-    "switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice"};
-constexpr std::array<std::string_view, 2> second_expert_words = {"random", "always"};
-constexpr std::array<std::string_view, 2> skipped_slots_words = {"kept", "free"};
-constexpr std::array<std::string_view, 2> form_words = {"switch", "gshard"};
-constexpr std::array<std::string_view, 3> scope_words = {"rank", "global", "group"};
-constexpr std::array<std::string_view, 2> optimizer_words = {"adamw", "sgd"};
-constexpr std::array<std::string_view, 2> non_finite_words = {"stop", "skip"};
-constexpr std::array<std::string_view, 4> pipeline_words = {"1f1b", "zero_bubble", "searched", "interleaved"};
-constexpr std::array<std::string_view, 4> schedule_words = {"constant", "linear", "cosine", "wsd"};
-constexpr std::array<std::string_view, 5> transport_words = {"auto", "mpi", "self", "nccl", "mirrored"};
-constexpr std::array<std::string_view, 3> device_words = {"cpu", "cuda", "emulated"};
-constexpr std::array<std::string_view, 3> device_all_to_all_words = {"auto", "windows", "counted"};
-constexpr std::array<std::string_view, 2> dtype_words = {"fp32", "bf16"};
-static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "dtype_words follows DType");
-
-Words words_of(Router) { return router_words; }
-Words words_of(SecondExpert) { return second_expert_words; }
-Words words_of(SkippedSlots) { return skipped_slots_words; }
-Words words_of(AuxLossForm) { return form_words; }
-Words words_of(AuxLossScope) { return scope_words; }
-Words words_of(Optimizer) { return optimizer_words; }
-Words words_of(OnNonFinite) { return non_finite_words; }
-Words words_of(PipelineSchedule) { return pipeline_words; }
-Words words_of(LrSchedule) { return schedule_words; }
-Words words_of(Transport) { return transport_words; }
-Words words_of(Device) { return device_words; }
-Words words_of(DeviceAllToAll) { return device_all_to_all_words; }
-Words words_of(DType) { return dtype_words; }
+// Of the types that the config knows.
+constexpr auto words_of(lancet::DType) { return words("fp32", "bf16"); }
+static_assert(int(DType::f32) == 0 && int(DType::bf16) == 1, "its words follow DType");
 
 template <class T>
 Slot slot_of(T& member) {
   if constexpr (std::is_enum_v<T>) {
-    return Choice{words_of(T{}), &member, [](const void* p) { return int(*static_cast<const T*>(p)); },
+    static constexpr auto words = words_of(T{});
+    return Choice{words, &member, [](const void* p) { return int(*static_cast<const T*>(p)); },
                   [](void* p, int i) { *static_cast<T*>(p) = T(i); }};
   } else {
     return &member;
@@ -285,48 +257,12 @@ Overloaded(F...) -> Overloaded<F...>;
 std::string number_text(double x) { return fmt::format("{}", x); }
 
 // The words of a choice or the range of a number; empty for other fields.
-std::string values_text(const Field& field, const Slot& slot, std::string_view separator) {
+std::string values_text(const Field& field, const Slot& slot) {
   const Choice* choice = std::get_if<Choice>(&slot);
-  return choice ? fmt::format("{}", fmt::join(choice->words, separator)) : to_string(field.range);
-}
-
-// An item of a Markdown list, wrapped at 120 columns.
-std::string list_item(std::string_view words) {
-  constexpr std::size_t columns = 120;
-  std::string text, line = "-";
-  while (!words.empty()) {
-    const std::size_t end = std::min(words.find(' '), words.size());
-    if (line.size() + 1 + end > columns) {
-      text += line + '\n';
-      line = " ";
-    }
-    line.append(" ").append(words.substr(0, end));
-    words.remove_prefix(std::min(end + 1, words.size()));
-  }
-  return text + line + '\n';
-}
-
-// Escapes '<', which would begin a tag.
-std::string escaped(std::string_view doc) {
-  std::string text;
-  for (char c : doc) text += c == '<' ? "\\<" : std::string(1, c);
-  return text;
+  return choice ? fmt::format("{}", fmt::join(choice->words, "|")) : to_string(field.range);
 }
 
 }  // namespace
-
-std::string_view name(Router value) { return router_words[std::size_t(value)]; }
-std::string_view name(SecondExpert value) { return second_expert_words[std::size_t(value)]; }
-std::string_view name(SkippedSlots value) { return skipped_slots_words[std::size_t(value)]; }
-std::string_view name(AuxLossForm value) { return form_words[std::size_t(value)]; }
-std::string_view name(AuxLossScope value) { return scope_words[std::size_t(value)]; }
-std::string_view name(Optimizer value) { return optimizer_words[std::size_t(value)]; }
-std::string_view name(PipelineSchedule value) { return pipeline_words[std::size_t(value)]; }
-std::string_view name(OnNonFinite value) { return non_finite_words[std::size_t(value)]; }
-std::string_view name(LrSchedule value) { return schedule_words[std::size_t(value)]; }
-std::string_view name(Transport value) { return transport_words[std::size_t(value)]; }
-std::string_view name(Device value) { return device_words[std::size_t(value)]; }
-std::string_view name(DeviceAllToAll value) { return device_all_to_all_words[std::size_t(value)]; }
 
 std::span<const Field> fields() { return table; }
 
@@ -386,27 +322,9 @@ std::string describe() {
       text += section.empty() ? "(top level)\n" : fmt::format("{}\n", section);
     }
     const Slot slot = field.slot(defaults);
-    std::string note = values_text(field, slot, "|");
+    std::string note = values_text(field, slot);
     if (!note.empty() && !field.doc.empty()) note += "; ";
     text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
-  }
-  return text;
-}
-
-std::string describe_markdown() {
-  Config defaults;
-  std::string text;
-  std::string_view section = "?";
-  for (const Field& field : table) {
-    if (section_of(field.path) != section) {
-      section = section_of(field.path);
-      text += fmt::format("\n## {}\n\n", section.empty() ? "Top level" : section);
-    }
-    const Slot slot = field.slot(defaults);
-    const std::string values = values_text(field, slot, " | ");
-    text +=
-        list_item(fmt::format("`{}` (default {}{}{}){}{}", key_of(field.path), value_text(slot),
-                              values.empty() ? "" : "; ", values, field.doc.empty() ? "" : ": ", escaped(field.doc)));
   }
   return text;
 }

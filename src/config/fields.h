@@ -1,6 +1,8 @@
 // The table of fields, one row per field. All code that handles the config field by field (parse, print, range check,
 // describe) iterates over this table; it is the only list of the fields.
 #pragma once
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -47,5 +49,11 @@ bool is_section(std::string_view path);              // "model", "data", ...
 std::string_view section_of(std::string_view path);  // "model.n_layer" -> "model"; "" at the top
 std::string_view key_of(std::string_view path);      // "model.n_layer" -> "n_layer"
 std::string value_text(const Slot& slot);            // the value as JSON
+
+// The error of fields that do not fit together.
+template <class... Args>
+Error refused(fmt::format_string<Args...> text, Args&&... args) {
+  return config_error("config: " + fmt::format(text, std::forward<Args>(args)...));
+}
 
 }  // namespace lancet::config

@@ -1,13 +1,12 @@
 // make_mesh() first takes the sizes that the config gives. What is left of the ranks goes to `expert`, as far as the
 // experts can be split, and then to `data`.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "fields.h"
 #include "lancet/base/check.h"
-#include "lancet/config/config.h"
 
 namespace lancet::config {
 namespace {
@@ -20,10 +19,10 @@ Status check_stage_blocks(const Config& config, std::int64_t chunks) {
   const std::int64_t all = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
   const bool filled = std::ranges::count(blocks, 0) == (blocks.back() > 0 ? 0 : 1);
   if (std::ssize(blocks) == chunks && all == config.model.n_layer && filled) return {};
-  return config_error(
-      fmt::format("config: mesh.stage_blocks: expected {} number{} for mesh.stage = {}, whose sum is model.n_layer = "
-                  "{}, none of them 0 but the last, found [{}]",
-                  chunks, chunks == 1 ? "" : "s", config.mesh.stage, config.model.n_layer, fmt::join(blocks, ", ")));
+  return refused(
+      "mesh.stage_blocks: expected {} number{} for mesh.stage = {}, whose sum is model.n_layer = "
+      "{}, none of them 0 but the last, found [{}]",
+      chunks, chunks == 1 ? "" : "s", config.mesh.stage, config.model.n_layer, fmt::join(blocks, ", "));
 }
 
 // Steps ask for their mesh, so this allocates nothing where all is well.
@@ -32,13 +31,12 @@ Status check_stage(const Config& config) {
   if (!config.mesh.stage_blocks.empty()) return check_stage_blocks(config, chunks);
   if (chunks <= config.model.n_layer) return {};
   if (chunks > stages)
-    return config_error(
-        fmt::format("config: train.pipeline_schedule: expected at least {} blocks of the model (model.n_layer) for "
-                    "\"interleaved\" on {} stages, found {}",
-                    chunks, stages, config.model.n_layer));
-  return config_error(fmt::format(
-      "config: mesh.stage: expected at most {}, the number of blocks of the model (model.n_layer), found {}",
-      config.model.n_layer, stages));
+    return refused(
+        "train.pipeline_schedule: expected at least {} blocks of the model (model.n_layer) for "
+        "\"interleaved\" on {} stages, found {}",
+        chunks, stages, config.model.n_layer);
+  return refused("mesh.stage: expected at most {}, the number of blocks of the model (model.n_layer), found {}",
+                 config.model.n_layer, stages);
 }
 
 // What Program tensors the axis splits, their extents, and whether the config has them. Steps ask for their mesh, so
@@ -59,21 +57,19 @@ Status check_tensor(const Config& config) {
       {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width}};
   for (const Dimension& dimension : split)
     if (dimension.there && dimension.extent % tensor != 0)
-      return config_error(fmt::format("config: mesh.tensor: expected a divisor of the {} {} of {}, found {}",
-                                      dimension.extent, dimension.what, dimension.tensors, tensor));
+      return refused("mesh.tensor: expected a divisor of the {} {} of {}, found {}", dimension.extent, dimension.what,
+                     dimension.tensors, tensor);
   if (const Train& train = config.train; train.sequence_parallel && train.seq_len % tensor != 0)
-    return config_error(fmt::format(
-        "config: train.seq_len: expected a multiple of mesh.tensor = {} with train.sequence_parallel, found {}", tensor,
-        train.seq_len));
+    return refused("train.seq_len: expected a multiple of mesh.tensor = {} with train.sequence_parallel, found {}",
+                   tensor, train.seq_len);
   return {};
 }
 
 std::string size_text(const std::optional<std::int64_t>& size) { return size ? std::to_string(*size) : "null"; }
 
 Error wrong_product(const MeshSizes& sizes, int ranks) {
-  return config_error(fmt::format(
-      "config: mesh: expected axes whose product is the {} ranks, found data {}, expert {}, tensor {}, stage {}", ranks,
-      size_text(sizes.data), size_text(sizes.expert), sizes.tensor, sizes.stage));
+  return refused("mesh: expected axes whose product is the {} ranks, found data {}, expert {}, tensor {}, stage {}",
+                 ranks, size_text(sizes.data), size_text(sizes.expert), sizes.tensor, sizes.stage);
 }
 
 // The largest size of `expert` that fits a layer's experts and divides `ranks`.
@@ -85,13 +81,12 @@ std::int64_t widest_expert(const Model& model, std::int64_t ranks) {
 Status check_expert(const Config& config, std::int64_t expert) {
   const Model& model = config.model;
   if (!model.has_moe() && expert != 1)
-    return config_error(
-        fmt::format("config: mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found {}", expert));
+    return refused("mesh.expert: expected 1 for a dense model (model.moe_layer_freq = 0), found {}", expert);
   if (model.num_local_experts && *model.num_local_experts % expert != 0)
-    return config_error(fmt::format(
-        "config: mesh.expert: expected a divisor of the {} experts (model.num_local_experts) of the tensors "
+    return refused(
+        "mesh.expert: expected a divisor of the {} experts (model.num_local_experts) of the tensors "
         "h.*.moe.experts, found {}",
-        *model.num_local_experts, expert));
+        *model.num_local_experts, expert);
   return {};
 }
 

@@ -38,6 +38,22 @@ constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {
     {"top_k", "model.num_experts_per_tok"},
 };
 
+// Levenshtein's distance: the fewest insertions, deletions and replacements of a character that turn `a` into `b`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
 // The known path nearest to an unknown one. The distance of the keys counts most and that of the sections breaks ties,
 // so "train.n_layer" gives model.n_layer. A key that is part of a known one ("warmup_steps") has a distance of at
 // most 2.

@@ -358,4 +358,91 @@ std::string HardwareCosts::describe() const {
   return text;
 }
 
+namespace {
+
+double slower(double a, double b) { return std::max(a, b); }
+std::optional<double> slower(const std::optional<double>& a, const std::optional<double>& b) { return std::max(a, b); }
+CoreCost slower(const CoreCost& a, const CoreCost& b) {
+  return {std::max(a.per_message_ms, b.per_message_ms), std::max(a.per_mb_ms, b.per_mb_ms)};
+}
+OpCost slower(const OpCost& a, const OpCost& b) { return {std::max(a.ms, b.ms), std::max(a.core_ms, b.core_ms)}; }
+Interference slower(const Interference& a, const Interference& b) {
+  return {std::min(a.network_beside_compute, b.network_beside_compute),
+          std::min(a.network_beside_network, b.network_beside_network), std::max(a.queue_ms, b.queue_ms)};
+}
+
+template <class Cost>
+auto slowest_of(const std::vector<HardwareCosts>& machines, const Cost& cost) {
+  auto slowest = cost(machines.front());
+  for (const HardwareCosts& machine : machines) slowest = slower(slowest, cost(machine));
+  return slowest;
+}
+
+}  // namespace
+
+std::optional<double> SlowestCosts::compute_ms(std::string_view op_key) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.compute_ms(op_key); });
+}
+std::optional<double> SlowestCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.op_ms(program, instruction); });
+}
+double SlowestCosts::all_to_all_ms(double bytes, ir::Axes group) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_to_all_ms(bytes, group); });
+}
+double SlowestCosts::all_reduce_ms(double bytes, ir::Axes group) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_reduce_ms(bytes, group); });
+}
+double SlowestCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.message_ms(bytes, instruction); });
+}
+OpCost SlowestCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.all_to_all(program, instruction); });
+}
+OpCost SlowestCosts::transfer(const ir::Program& program, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.transfer(program, instruction); });
+}
+double SlowestCosts::reduce_ms(double bytes, const ir::Instruction& instruction) const {
+  return slowest_of(machines_, [&](const HardwareCosts& m) { return m.reduce_ms(bytes, instruction); });
+}
+CoreCost SlowestCosts::all_to_all_core() const {
+  return slowest_of(machines_, [](const HardwareCosts& m) { return m.all_to_all_core(); });
+}
+CoreCost SlowestCosts::all_reduce_core() const {
+  return slowest_of(machines_, [](const HardwareCosts& m) { return m.all_reduce_core(); });
+}
+double SlowestCosts::launch_ms() const {
+  return slowest_of(machines_, [](const HardwareCosts& m) { return m.launch_ms(); });
+}
+Interference SlowestCosts::interference() const {
+  return slowest_of(machines_, [](const HardwareCosts& m) { return m.interference(); });
+}
+
+std::optional<std::int64_t> SlowestCosts::free_bytes() const {
+  std::int64_t least = machines_.front().hardware().free_bytes();
+  for (const HardwareCosts& machine : machines_) least = std::min(least, machine.hardware().free_bytes());
+  return least;
+}
+
+std::unique_ptr<const Costs> SlowestCosts::under(const RankLoad& load) const {
+  std::vector<HardwareCosts> machines;
+  for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_load(load));
+  return std::make_unique<SlowestCosts>(std::move(machines));
+}
+
+std::shared_ptr<const Costs> SlowestCosts::of_stage(int stage) const {
+  const auto [first, last] = machines_.front().layout().hosts_of_stage(stage);
+  std::vector<HardwareCosts> machines;
+  for (std::size_t host = 0; host < machines_.size(); ++host)
+    if (machines_.size() == 1 || (int(host) >= first && int(host) <= last))
+      machines.push_back(machines_[host].at_stage(stage));
+  return std::make_shared<SlowestCosts>(std::move(machines));
+}
+
+std::string SlowestCosts::identity() const {
+  if (machines_.size() == 1) return machines_.front().identity();
+  std::string all;
+  for (const HardwareCosts& machine : machines_) all += machine.identity();
+  return hex(hash64(all));
+}
+
 }  // namespace lancet::cost

@@ -253,8 +253,6 @@ class Parser {
   std::map<std::string, double> values_;  // by SECTION.FIELD: those behind the name that no field has taken yet
 };
 
-const std::filesystem::path folder = "configs/hardware";
-
 }  // namespace
 
 std::pair<std::string, std::string> split_values(const std::string& hardware) {
@@ -267,16 +265,9 @@ Result<Hardware> parse_hardware(std::string_view text, std::string_view origin, 
 }
 
 Result<Hardware> read_hardware(const std::string& name_or_path) {
-  const auto [file, values] = split_values(name_or_path);
-  const bool is_path = file.ends_with(".json") || file.find('/') != std::string::npos;
-  const std::filesystem::path path = is_path ? std::filesystem::path(file) : folder / (file + ".json");
-  const std::filesystem::path found = find_shipped(path);
-  if (found.empty())
-    return config_error(fmt::format("hardware: expected a file{}, found '{}', which is not at {}",
-                                    or_shipped_json(folder), file, either_of(shipped_places(path))));
-  auto text = read_file(found, "a hardware file");
-  if (!text.ok()) return config_error(text.error().message);
-  return parse_hardware(*text, found.string(), values);
+  const auto [name, values] = split_values(name_or_path);
+  LANCET_ASSIGN(const ShippedText file, read_shipped_json("hardware", "configs/hardware", name));
+  return parse_hardware(file.text, file.path.string(), values);
 }
 
 }  // namespace lancet::cost

@@ -1,4 +1,4 @@
-#include "lancet/model/initialize.h"
+#include "lancet/model/gpt2_moe.h"
 
 #include <fmt/format.h>
 

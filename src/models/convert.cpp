@@ -18,7 +18,6 @@
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/model/initialize.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/rank_device.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
@@ -17,7 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_devices = 64, most_name = 40;  // bytes
-constexpr double unlinked = std::numeric_limits<double>::infinity();
 constexpr double least_memory_mb = 1e-3;
 constexpr double least_gbit_per_s = 1e-6, most_gbit_per_s = 1e6, most_latency_us = 1e9;
 
@@ -47,7 +45,7 @@ class ClusterParser {
     edges_.assign(count + 1, std::vector<Edge>(count + 1));
     for (std::size_t i = 0; i < count; ++i) LANCET_TRY(read_device(root["devices"][i], i));
     if (root.contains("links")) LANCET_TRY(read_links(root["links"]));
-    find_paths();
+    LANCET_TRY(find_paths());
     return std::move(cluster_);
   }
 
@@ -146,7 +144,7 @@ class ClusterParser {
   }
 
   // Floyd and Warshall's algorithm for the widest paths; a pair's own link goes before any path.
-  void find_paths() {
+  Status find_paths() {
     Edges paths = edges_;
     const std::size_t places = edges_.size(), devices = places - 1;
     for (std::size_t via = 0; via < places; ++via)
@@ -163,10 +161,13 @@ class ClusterParser {
       for (std::size_t to = 0; to < devices; ++to) {
         if (from == to) continue;
         const Edge& path = edges_[from][to].gbit_per_s > 0 ? edges_[from][to] : paths[from][to];
-        const bool has_path = path.gbit_per_s > 0;
-        cluster_.ms_per_mb[from][to] = has_path ? 8 / path.gbit_per_s : unlinked;  // 10^6 bytes are 8e-3 Gbit
+        if (path.gbit_per_s == 0)
+          return fail("links", "a path from each device to every other one",
+                      fmt::format("none from {} to {}", cluster_.devices[from].name, cluster_.devices[to].name));
+        cluster_.ms_per_mb[from][to] = 8 / path.gbit_per_s;  // 10^6 bytes are 8e-3 Gbit
         cluster_.latency_ms[from][to] = path.latency_us * 1e-3;
       }
+    return {};
   }
 
   const std::string origin_;
@@ -174,24 +175,13 @@ class ClusterParser {
   Edges edges_;
 };
 
-const std::filesystem::path cluster_folder = "configs/clusters";
-
 }  // namespace
 
 Result<Cluster> parse_cluster(std::string_view text, std::string_view origin) { return ClusterParser(origin)(text); }
 
 Result<Cluster> read_cluster(const std::string& name_or_path) {
-  const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
-  const std::filesystem::path path =
-      is_path ? std::filesystem::path(name_or_path) : cluster_folder / (name_or_path + ".json");
-  const std::filesystem::path found = find_shipped(path);
-  if (found.empty())
-    return config_error(fmt::format("cluster: expected a file{}, found '{}', which is not at {}",
-                                    or_shipped_json(cluster_folder), cut(name_or_path, 80),
-                                    either_of(shipped_places(path))));
-  auto text = read_file(found, "a cluster file");
-  if (!text.ok()) return config_error(text.error().message);
-  return parse_cluster(*text, found.string());
+  LANCET_ASSIGN(const ShippedText file, read_shipped_json("cluster", "configs/clusters", name_or_path));
+  return parse_cluster(file.text, file.path.string());
 }
 
 }  // namespace lancet::placement

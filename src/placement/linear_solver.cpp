@@ -1,15 +1,17 @@
-// CBC runs in a child process, which writes messages to a pipe: the bound of the linear relaxation once that is solved,
-// every bound that CBC proves, every answer that it finds, and how it ended. When the time is over or the child dies,
-// what has arrived is the result. CBC looks at its clock only between its own steps, so that the parent ends the child
-// by its own clock.
-//
-// Messages are arrays of doubles: what it is, a bound, the number of values, the values.
+// CBC runs in a child process. Both processes share a board, on which the child writes the bound of the linear
+// relaxation once that is solved, every bound that CBC proves, every answer that it finds, and how it ended. When the
+// time is over or the child dies, what is on the board is the result. CBC looks at its clock only between its own
+// steps, so that the parent ends the child by its own clock.
 #include "lancet/placement/linear_solver.h"
+
+#include <algorithm>
+
+#include "lancet/base/check.h"
 
 #ifdef LANCET_HAVE_CBC
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,17 +20,37 @@
 #include <CbcEventHandler.hpp>
 #include <CbcModel.hpp>
 #include <OsiClpSolverInterface.hpp>
-#include <algorithm>
+#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <span>
+#include <thread>
 
-#include "lancet/base/check.h"
+#include "lancet/base/clock.h"
 #endif
 
 namespace lancet::placement {
+
+int LinearModel::add_column(Column column) {
+  columns.push_back(column);
+  return static_cast<int>(columns.size()) - 1;
+}
+
+void LinearModel::add_row(double lower, double upper, std::vector<Term> terms) {
+  std::stable_sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.column < b.column; });
+  std::vector<Term> sums;
+  for (const Term& term : terms) {
+    LANCET_CHECK(term.column >= 0 && term.column < static_cast<int>(columns.size()), "a row has column {} of {}",
+                 term.column, columns.size());
+    if (!sums.empty() && sums.back().column == term.column)
+      sums.back().factor += term.factor;
+    else
+      sums.push_back(term);
+  }
+  std::erase_if(sums, [](const Term& term) { return term.factor == 0; });
+  if (!sums.empty()) rows.push_back({lower, upper, std::move(sums)});
+}
+
 #ifndef LANCET_HAVE_CBC
 
 std::string linear_solver() { return ""; }
@@ -51,55 +73,71 @@ constexpr double bound_tolerance = 1e-6;  // relative
 using Clock = std::chrono::steady_clock;
 using LinearStatus = LinearAnswer::Status;
 
-enum class Message {
-  bound,
-  answer,
-  end
-};  // the end's bound is followed by a LinearStatus in place of the number of values
-
-class Sender {
+// Memory that parent and child share. The child writes, and what it has written by its end the parent reads.
+class Board {
  public:
-  explicit Sender(int file) : file_(file) {}
-  void bound(double bound) const { send({double(Message::bound), finite(bound), 0}); }
-  void answer(const double* values, std::size_t count) const {
-    std::vector<double> numbers{double(Message::answer), -unbounded, double(count)};
-    numbers.insert(numbers.end(), values, values + count);
-    send(numbers);
+  explicit Board(std::size_t columns) : columns_(columns) {
+    memory_ = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    LANCET_CHECK(memory_ != MAP_FAILED, "cannot share memory with the solver: {}", std::strerror(errno));
+    head_ = new (memory_) Head;
+    values_ = reinterpret_cast<double*>(head_ + 1);
   }
-  void end(LinearStatus status, double bound) const { send({double(Message::end), finite(bound), double(status)}); }
+  ~Board() { munmap(memory_, bytes()); }
+  Board(const Board&) = delete;
+
+  void add_bound(double bound) {
+    if (std::fabs(bound) < 1e40) head_->bound = std::max(head_->bound.load(), bound);
+  }
+  void add_answer(const double* values) {
+    const std::size_t at = std::min(head_->answers.load(), most_answers - 1);
+    std::copy_n(values, columns_, values_ + at * columns_);
+    head_->answers = at + 1;
+  }
+  void end(LinearStatus status, double bound) {
+    add_bound(bound);
+    head_->status = status;
+    head_->ended = true;
+  }
+
+  double bound() const { return head_->bound; }
+  bool ended() const { return head_->ended; }
+  LinearStatus status() const { return head_->status; }
+  std::vector<std::vector<double> > answers() const {
+    std::vector<std::vector<double> > all;
+    for (const double* at = values_; all.size() < head_->answers; at += columns_) all.emplace_back(at, at + columns_);
+    return all;
+  }
 
  private:
-  static double finite(double bound) { return std::fabs(bound) < 1e40 ? bound : -unbounded; }
-  void send(const std::vector<double>& numbers) const {
-    const char* bytes = reinterpret_cast<const char*>(numbers.data());
-    std::size_t left = numbers.size() * sizeof(double);
-    while (left > 0) {
-      const ssize_t written = write(file_, bytes, left);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;
-      bytes += written;
-      left -= static_cast<std::size_t>(written);
-    }
-  }
-  int file_;
+  static constexpr std::size_t most_answers = 1000;  // a further one replaces the last
+  struct Head {
+    std::atomic<double> bound = -unbounded;
+    std::atomic<std::size_t> answers = 0;
+    std::atomic<LinearStatus> status = LinearStatus::nothing;
+    std::atomic<bool> ended = false;
+  };
+  std::size_t bytes() const { return sizeof(Head) + most_answers * columns_ * sizeof(double); }
+  const std::size_t columns_;
+  void* memory_ = nullptr;
+  Head* head_ = nullptr;
+  double* values_ = nullptr;  // of the answers, one after another
 };
 
 // Hands over what CBC finds. CBC clones it with each copy of its model.
 class Progress : public CbcEventHandler {
  public:
-  Progress(const Sender& sender, std::size_t columns, double bound)
-      : sender_(sender), columns_(int(columns)), bound_(bound) {}
+  Progress(Board& board, std::size_t columns, double bound) : board_(&board), columns_(int(columns)), bound_(bound) {}
   CbcEventHandler* clone() const override { return new Progress(*this); }
   CbcAction event(CbcEvent which) override {
     if (model_->parentModel()) return noAction;  // a heuristic's part of the program
     // At this event all open nodes are in the tree, of which the least is the bound.
-    if (which == treeStatus) sender_.bound(model_->getBestPossibleObjValue());
+    if (which == treeStatus) board_->add_bound(model_->getBestPossibleObjValue());
     if (which == solution || which == heuristicSolution) {
       const OsiSolverInterface* whole = model_->postProcessedSolver();
       if (!whole || whole->getNumCols() != columns_) return noAction;
-      sender_.answer(whole->getColSolution(), static_cast<std::size_t>(columns_));
+      board_->add_answer(whole->getColSolution());
       if (whole->getObjValue() <= bound_ + bound_tolerance * std::fabs(bound_)) {
-        sender_.end(LinearStatus::optimal, bound_);
+        board_->end(LinearStatus::optimal, bound_);
         _exit(0);
       }
     }
@@ -107,12 +145,14 @@ class Progress : public CbcEventHandler {
   }
 
  private:
-  Sender sender_;
+  Board* board_;
   int columns_;
   double bound_;
 };
 
 double cbc_bound(double bound) { return std::clamp(bound, -COIN_DBL_MAX, COIN_DBL_MAX); }
+
+std::string column_name(std::size_t index) { return fmt::format("c{}", index); }
 
 void load(const LinearModel& model, OsiClpSolverInterface& clp) {
   std::vector<int> rows, columns;
@@ -136,9 +176,9 @@ void load(const LinearModel& model, OsiClpSolverInterface& clp) {
   clp.loadProblem(matrix, lower.data(), upper.data(), cost.data(), row_lower.data(), row_upper.data());
   // CBC knows a start's columns by their names, and Clp fails where only one of columns and rows has names.
   clp.setIntParam(OsiNameDiscipline, 1);
-  for (std::size_t i = 0; i < model.rows.size(); ++i) clp.setRowName(static_cast<int>(i), model.rows[i].name);
+  for (std::size_t i = 0; i < model.rows.size(); ++i) clp.setRowName(static_cast<int>(i), fmt::format("r{}", i));
   for (std::size_t i = 0; i < model.columns.size(); ++i) {
-    clp.setColName(static_cast<int>(i), model.columns[i].name);
+    clp.setColName(static_cast<int>(i), column_name(i));
     if (model.columns[i].integer) clp.setInteger(static_cast<int>(i));
   }
 }
@@ -146,7 +186,7 @@ void load(const LinearModel& model, OsiClpSolverInterface& clp) {
 void set_start(CbcModel& cbc, const LinearModel& model, const std::vector<double>& start) {
   std::vector<std::pair<std::string, double> > values;
   for (std::size_t i = 0; i < start.size(); ++i)
-    if (model.columns[i].integer) values.emplace_back(model.columns[i].name, start[i]);
+    if (model.columns[i].integer) values.emplace_back(column_name(i), start[i]);
   if (!values.empty()) cbc.setMIPStart(values);
 }
 
@@ -157,64 +197,41 @@ LinearStatus status_of(const CbcModel& cbc) {
 }
 
 void branch_and_cut(const OsiClpSolverInterface& clp, const LinearModel& model, const LinearOptions& options,
-                    bool careful, const Sender& sender) {
+                    bool careful, Board& board) {
   CbcModel cbc(clp);
   CbcMain0(cbc);
-  const Progress progress(sender, model.columns.size(), options.bound);
+  const Progress progress(board, model.columns.size(), options.bound);
   cbc.passInEventHandler(&progress);
   set_start(cbc, model, options.start);
-  const std::string seconds = fmt::format("{:.3f}", options.seconds), gap = fmt::format("{:.17g}", options.gap);
+  const std::string seconds = fmt::format("{:.3f}", options.seconds);
   std::vector<const char*> words{"lancet",    "-log",          "0",    "-threads",      "0",
                                  "-timeMode", "elapsed",       "-sec", seconds.c_str(), "-ratioGap",
-                                 gap.c_str(), "-allowableGap", "0"};
+                                 "0",         "-allowableGap", "0"};
   if (careful) words.insert(words.end(), {"-preprocess", "off", "-heuristicsOnOff", "off"});
   words.insert(words.end(), {"-solve", "-quit"});
   CbcMain1(static_cast<int>(words.size()), words.data(), cbc);
   const LinearStatus status = status_of(cbc);
-  if (status == LinearStatus::optimal || status == LinearStatus::feasible)
-    sender.answer(cbc.getColSolution(), model.columns.size());
-  const bool is_best = status == LinearStatus::optimal && options.gap == 0;
-  sender.end(status, is_best ? cbc.getObjValue() : cbc.getBestPossibleObjValue());
+  if (status == LinearStatus::optimal || status == LinearStatus::feasible) board.add_answer(cbc.getColSolution());
+  board.end(status, status == LinearStatus::optimal ? cbc.getObjValue() : cbc.getBestPossibleObjValue());
 }
 
-void solve_here(const LinearModel& model, const LinearOptions& options, bool careful, const Sender& sender) {
+void solve_here(const LinearModel& model, const LinearOptions& options, bool careful, Board& board) {
   const auto begin = Clock::now();
   OsiClpSolverInterface clp;
   clp.messageHandler()->setLogLevel(0);
   load(model, clp);
   clp.initialSolve();
   if (clp.isProvenPrimalInfeasible() || clp.isProvenDualInfeasible())
-    return sender.end(LinearStatus::infeasible, -unbounded);
-  if (!clp.isProvenOptimal()) return sender.end(LinearStatus::nothing, -unbounded);
-  sender.bound(clp.getObjValue());
-  if (model.integer_count() == 0) {
-    sender.answer(clp.getColSolution(), model.columns.size());
-    return sender.end(LinearStatus::optimal, clp.getObjValue());
+    return board.end(LinearStatus::infeasible, -unbounded);
+  if (!clp.isProvenOptimal()) return board.end(LinearStatus::nothing, -unbounded);
+  board.add_bound(clp.getObjValue());
+  if (std::none_of(model.columns.begin(), model.columns.end(), [](const auto& column) { return column.integer; })) {
+    board.add_answer(clp.getColSolution());
+    return board.end(LinearStatus::optimal, clp.getObjValue());
   }
   LinearOptions rest = options;
-  rest.seconds = std::max(0.01, options.seconds - std::chrono::duration<double>(Clock::now() - begin).count());
-  branch_and_cut(clp, model, rest, careful, sender);
-}
-
-// What arrives until the other end closes, or until the time is over.
-std::vector<double> read_all(int file, Clock::time_point end) {
-  std::string bytes;
-  char block[65536];
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-    pollfd ready{file, POLLIN, 0};
-    const int events = poll(&ready, 1, static_cast<int>(std::clamp<long long>(left, 0, 1'000'000)));
-    if (events < 0 && errno == EINTR) continue;
-    if (events == 0 && Clock::now() < end) continue;
-    if (events <= 0) break;
-    const ssize_t count = read(file, block, sizeof block);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    bytes.append(block, static_cast<std::size_t>(count));
-  }
-  std::vector<double> numbers(bytes.size() / sizeof(double));
-  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
-  return numbers;
+  rest.seconds = std::max(0.01, options.seconds - seconds_since(begin));
+  branch_and_cut(clp, model, rest, careful, board);
 }
 
 // An answer with whole numbers in integer columns, and whether it still keeps to the rows.
@@ -245,50 +262,29 @@ void keep(const LinearModel& model, std::vector<double> values, LinearAnswer& an
   if (!values.empty() && values != answer.values) answer.earlier.push_back(std::move(values));
 }
 
-// Adds the messages that have arrived whole. True if the child has said how it ended.
-bool add_messages(std::span<const double> numbers, const LinearModel& model, LinearAnswer& answer) {
-  while (numbers.size() >= 3) {
-    answer.bound = std::max(answer.bound, numbers[1]);
-    const auto message = static_cast<Message>(static_cast<int>(numbers[0]));
-    if (message == Message::end) {
-      answer.status = static_cast<LinearStatus>(static_cast<int>(numbers[2]));
-      return true;
-    }
-    const auto count = static_cast<std::size_t>(numbers[2]);
-    numbers = numbers.subspan(3);
-    if (numbers.size() < count) break;
-    if (count == model.columns.size() && message == Message::answer)
-      keep(model, {numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(count)}, answer);
-    numbers = numbers.subspan(count);
-  }
-  return false;
-}
-
 // False if the child ended without saying how.
 bool solve_in_child(const LinearModel& model, const LinearOptions& options, bool careful, LinearAnswer& answer) {
-  const auto limit = std::chrono::duration<double>(options.seconds + grace_seconds);
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
-  int ends[2];
-  LANCET_CHECK(pipe(ends) == 0, "cannot open a pipe to the solver: {}", std::strerror(errno));
+  const auto begin = Clock::now();
+  Board board(model.columns.size());
   const pid_t child = fork();
   LANCET_CHECK(child >= 0, "cannot start a process for the solver: {}", std::strerror(errno));
   if (child == 0) {
-    close(ends[0]);
     const int null = open("/dev/null", O_WRONLY);
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
     signal(SIGABRT, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // without its reader it has no use
-    solve_here(model, options, careful, Sender(ends[1]));
+    solve_here(model, options, careful, board);
     _exit(0);
   }
-  close(ends[1]);
-  const std::vector<double> numbers = read_all(ends[0], end);
-  close(ends[0]);
-  kill(child, SIGKILL);
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  while (waitpid(child, nullptr, WNOHANG) == 0) {
+    if (seconds_since(begin) > options.seconds + grace_seconds) kill(child, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return add_messages(numbers, model, answer);
+  answer.bound = std::max(answer.bound, board.bound());
+  for (std::vector<double>& values : board.answers()) keep(model, std::move(values), answer);
+  if (board.ended()) answer.status = board.status();
+  return board.ended();
 }
 
 }  // namespace
@@ -299,17 +295,14 @@ std::string linear_solver() { return fmt::format("CBC {}", CBC_VERSION); }
 // rows (coin-or/Clp, issue 288). A second try has no preprocessing and no heuristics, which preprocess likewise.
 Result<LinearAnswer> solve_linear(const LinearModel& model, const LinearOptions& options) {
   const auto before = Clock::now();
-  const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - before).count(); };
   LinearAnswer answer;
-  if (!solve_in_child(model, options, false, answer) && passed() < options.seconds) {
+  if (!solve_in_child(model, options, false, answer) && seconds_since(before) < options.seconds) {
     LinearOptions rest = options;
-    rest.seconds -= passed();
+    rest.seconds -= seconds_since(before);
     solve_in_child(model, rest, true, answer);
   }
-  answer.seconds = passed();
-  answer.is_time_over = answer.seconds >= 0.99 * options.seconds;
-  if (answer.status == LinearStatus::nothing && !answer.values.empty()) answer.status = LinearStatus::feasible;
-  if (answer.status == LinearStatus::infeasible && !answer.values.empty()) answer.status = LinearStatus::feasible;
+  answer.is_time_over = seconds_since(before) >= 0.99 * options.seconds;
+  if (answer.status != LinearStatus::optimal && !answer.values.empty()) answer.status = LinearStatus::feasible;
   if (answer.status != LinearStatus::infeasible && answer.values.empty()) answer.status = LinearStatus::nothing;
   return answer;
 }

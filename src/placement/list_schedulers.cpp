@@ -1,4 +1,4 @@
-// Earliest Task First, and its variants: m-SCT and GETF say for each ready op and device when it may start.
+// List schedulers. Earliest Task First has variants: m-SCT and GETF say for each ready op and device when it may start.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -8,11 +8,80 @@
 #include <string_view>
 #include <tuple>
 
+#include "lancet/base/check.h"
+#include "lancet/base/shown.h"
+#include "lancet/placement/linear_solver.h"
 #include "lancet/placement/solvers.h"
-#include "linear_optimum.h"
-#include "partial.h"
 
 namespace lancet::placement {
+namespace {
+
+// A placement that is made op by op: the timetable of what is placed, and the memory that is left.
+class Partial {
+ public:
+  explicit Partial(const Problem& problem);  // which outlives it
+  // True if the op may run there: its unit is there already, or is nowhere yet and fits into the memory that is left.
+  bool admits(int op, int device) const;
+  // Runs an admitted op; its unit takes its memory with the first of its ops.
+  void run(int op, int device);
+  double start_on(int op, int device) { return admits(op, device) ? table_.start_on(op, device) : never; }
+  double end_on(int op, int device);
+  bool is_ready(int op) const;  // it has not run, and all its predecessors have
+
+  const FlowsOfOps& flows() const { return flows_; }
+  const Timetable& table() const { return table_; }
+  Placement placement() const { return table_.placement(); }
+
+ private:
+  const Problem& problem_;
+  const FlowsOfOps flows_;
+  const Units units_;
+  std::vector<int> device_of_unit_;  // -1: nowhere yet
+  std::vector<double> left_mb_;      // by device
+  Timetable table_;
+};
+
+Partial::Partial(const Problem& problem)
+    : problem_(problem),
+      flows_(flows_of_ops(problem)),
+      units_(units_of(problem)),
+      device_of_unit_(units_.ops.size(), -1),
+      table_(problem) {
+  for (const Device& device : problem.devices) left_mb_.push_back(device.memory_mb);
+}
+
+bool Partial::admits(int op, int device) const {
+  const int unit = units_.of[std::size_t(op)], there = device_of_unit_[std::size_t(unit)];
+  if (there >= 0) return there == device;
+  return units_.mb[std::size_t(unit)] <= left_mb_[std::size_t(device)];
+}
+
+void Partial::run(int op, int device) {
+  LANCET_CHECK(admits(op, device), "op {} does not fit device {}", op, device);
+  table_.run(op, device);
+  const std::size_t unit = std::size_t(units_.of[std::size_t(op)]);
+  if (device_of_unit_[unit] < 0) left_mb_[std::size_t(device)] -= units_.mb[unit];
+  device_of_unit_[unit] = device;
+}
+
+double Partial::end_on(int op, int device) {
+  return start_on(op, device) + problem_.ops[std::size_t(op)].ms[std::size_t(device)];
+}
+
+bool Partial::is_ready(int op) const {
+  if (table_.has_run(op)) return false;
+  const auto& in = flows_.in[std::size_t(op)];
+  return std::all_of(in.begin(), in.end(),
+                     [&](int flow) { return table_.has_run(problem_.flows[std::size_t(flow)].from); });
+}
+
+// The error of a list scheduler that finds no device for an op.
+Error no_device_left(std::string_view solver, const Problem& problem, int op) {
+  const Op& of = problem.ops[std::size_t(op)];
+  return config_error(
+      fmt::format("{}: expected a device with memory left for {}, found none; other solvers may find a placement",
+                  solver, shown(of.name)));
+}
 
 struct EarliestStart {
   double ms = never;   // `never`: the op may not run on the device
@@ -49,6 +118,17 @@ Result<Placement> earliest_first(std::string_view solver, const Problem& problem
   }
   return partial.placement();
 }
+
+// The values of the columns at the optimum. Config errors: this build has no solver, or it found no optimum in a
+// minute.
+Result<std::vector<double>> linear_optimum(const LinearModel& model) {
+  LANCET_ASSIGN(LinearAnswer answer, solve_linear(model));
+  if (answer.status != LinearAnswer::Status::optimal)
+    return config_error("expected an optimum of its linear program within 60 s, found none");
+  return std::move(answer.values);
+}
+
+}  // namespace
 
 Result<Placement> etf(const Problem& problem) {
   return earliest_first("etf", problem, [](Partial& partial, int op, int device) -> EarliestStart {
@@ -91,11 +171,11 @@ struct SpeedGroup {
   double memory_mb = 0;
 };
 
-// The inverse of the time that each device takes for all ops; one that it cannot run counts with its mean.
+// The inverse of the time that each device takes for all ops.
 std::vector<double> speeds(const Problem& problem) {
   std::vector<double> total(problem.devices.size(), 0);
   for (const Op& op : problem.ops)
-    for (std::size_t k = 0; k < total.size(); ++k) total[k] += std::isfinite(op.ms[k]) ? op.ms[k] : mean_ms(op);
+    for (std::size_t k = 0; k < total.size(); ++k) total[k] += op.ms[k];
   for (double& time : total) time = time > 0 ? 1 / time : 1;
   return total;
 }
@@ -115,13 +195,11 @@ std::vector<SpeedGroup> speed_groups(const Problem& problem) {  // the fastest f
   return groups;
 }
 
-// The mean over the devices of the group that can run the op; infinite if none can.
+// The mean over the devices of the group.
 double ms_in_group(const Op& op, const SpeedGroup& group) {
   double sum = 0;
-  int count = 0;
-  for (const int device : group.devices)
-    if (std::isfinite(op.ms[std::size_t(device)])) sum += op.ms[std::size_t(device)], ++count;
-  return count > 0 ? sum / count : never;
+  for (const int device : group.devices) sum += op.ms[std::size_t(device)];
+  return sum / double(group.devices.size());
 }
 
 // Columns: x of op j and group g at j * groups + g, then the end of each op, then T.
@@ -131,39 +209,34 @@ LinearModel groups_model(const Problem& problem, const std::vector<SpeedGroup>& 
   const auto ms = [&](int op, int group) {
     return ms_in_group(problem.ops[std::size_t(op)], groups[std::size_t(group)]);
   };
-  for (int op = 0; op < ops; ++op)
-    for (int group = 0; group < count; ++group)
-      model.add_column({.name = fmt::format("x{}_{}", op, group), .upper = std::isfinite(ms(op, group)) ? 1.0 : 0.0});
-  for (int op = 0; op < ops; ++op) model.add_column({.name = fmt::format("c{}", op)});
-  const int makespan = model.add_column({.name = "t", .cost = 1});
+  for (int share = 0; share < ops * count; ++share) model.add_column({.upper = 1});
+  for (int op = 0; op < ops; ++op) model.add_column({});
+  const int makespan = model.add_column({.cost = 1});
   const auto share = [&](int op, int group) { return op * count + group; };
   const auto end = [&](int op) { return ops * count + op; };
   // The end of an op less its time: not before the end of another.
-  const auto add_chain = [&](std::string name, int op, std::vector<Term> terms) {
+  const auto add_chain = [&](int op, std::vector<Term> terms) {
     terms.push_back({end(op), 1});
-    for (int group = 0; group < count; ++group)
-      if (std::isfinite(ms(op, group))) terms.push_back({share(op, group), -ms(op, group)});
-    model.add_row(std::move(name), 0, unbounded, std::move(terms));
+    for (int group = 0; group < count; ++group) terms.push_back({share(op, group), -ms(op, group)});
+    model.add_row(0, unbounded, std::move(terms));
   };
   std::vector<std::vector<Term>> load(groups.size()), memory(groups.size());
   for (int op = 0; op < ops; ++op) {
     std::vector<Term> shares;
     for (int group = 0; group < count; ++group) {
       shares.push_back({share(op, group), 1});
-      if (!std::isfinite(ms(op, group))) continue;
       load[std::size_t(group)].push_back({share(op, group), -ms(op, group)});
       memory[std::size_t(group)].push_back({share(op, group), problem.ops[std::size_t(op)].mb});
     }
-    model.add_row(fmt::format("whole{}", op), 1, 1, shares);
-    model.add_row(fmt::format("last{}", op), 0, unbounded, {{makespan, 1}, {end(op), -1}});
-    add_chain(fmt::format("first{}", op), op, {});
+    model.add_row(1, 1, shares);
+    model.add_row(0, unbounded, {{makespan, 1}, {end(op), -1}});
+    add_chain(op, {});
   }
-  for (std::size_t flow = 0; flow < problem.flows.size(); ++flow)
-    add_chain(fmt::format("flow{}", flow), problem.flows[flow].to, {{end(problem.flows[flow].from), -1}});
+  for (const Flow& flow : problem.flows) add_chain(flow.to, {{end(flow.from), -1}});
   for (std::size_t group = 0; group < groups.size(); ++group) {
     load[group].push_back({makespan, double(groups[group].devices.size())});
-    model.add_row(fmt::format("load{}", group), 0, unbounded, load[group]);
-    model.add_row(fmt::format("memory{}", group), -unbounded, groups[group].memory_mb, memory[group]);
+    model.add_row(0, unbounded, load[group]);
+    model.add_row(-unbounded, groups[group].memory_mb, memory[group]);
   }
   return model;
 }
@@ -219,23 +292,22 @@ LinearModel favourites_model(const Problem& problem) {
   const FlowsOfOps flows = flows_of_ops(problem);
   LinearModel model;
   const int flow_count = int(problem.flows.size());
-  for (int flow = 0; flow < flow_count; ++flow) model.add_column({.name = fmt::format("e{}", flow), .upper = 1});
-  for (int op = 0; op < problem.op_count(); ++op) model.add_column({.name = fmt::format("s{}", op)});
-  const int makespan = model.add_column({.name = "w", .cost = 1});
+  for (int flow = 0; flow < flow_count; ++flow) model.add_column({.upper = 1});
+  for (int op = 0; op < problem.op_count(); ++op) model.add_column({});
+  const int makespan = model.add_column({.cost = 1});
   const auto start = [&](int op) { return flow_count + op; };
   for (int flow = 0; flow < flow_count; ++flow) {
     const Flow& of = problem.flows[std::size_t(flow)];
-    model.add_row(fmt::format("flow{}", flow), mean_ms(problem.ops[std::size_t(of.from)]), unbounded,
+    model.add_row(mean_ms(problem.ops[std::size_t(of.from)]), unbounded,
                   {{start(of.to), 1}, {start(of.from), -1}, {flow, mean_flow_ms(problem, of) * -1}});
   }
   for (int op = 0; op < problem.op_count(); ++op) {
-    model.add_row(fmt::format("end{}", op), mean_ms(problem.ops[std::size_t(op)]), unbounded,
-                  {{makespan, 1}, {start(op), -1}});
-    for (const auto& [name, ends] : {std::pair("in", &flows.in), {"out", &flows.out}}) {
+    model.add_row(mean_ms(problem.ops[std::size_t(op)]), unbounded, {{makespan, 1}, {start(op), -1}});
+    for (const auto* ends : {&flows.in, &flows.out}) {
       const std::vector<int>& of = (*ends)[std::size_t(op)];
       std::vector<Term> terms;
       for (const int flow : of) terms.push_back({flow, 1});
-      if (of.size() > 1) model.add_row(fmt::format("{}{}", name, op), double(of.size()) - 1, unbounded, terms);
+      if (of.size() > 1) model.add_row(double(of.size()) - 1, unbounded, terms);
     }
   }
   return model;
@@ -278,16 +350,11 @@ Result<Placement> msct(const Problem& problem) {
 
 Result<Placement> even(const Problem& problem) {
   const Units units = units_of(problem);
-  const auto sets = linked_devices(problem);
-  const std::vector<int>& devices = *std::max_element(sets.begin(), sets.end(), [&](const auto& a, const auto& b) {
-    return memory_of(problem, a) < memory_of(problem, b);
-  });
-  const int count = units.count();
   Partial partial(problem);
   for (int op = 0; op < problem.op_count(); ++op) {
-    const std::size_t share = std::size_t(units.of[std::size_t(op)]) * devices.size() / std::size_t(std::max(count, 1));
-    const int device = devices[share];
-    if (!partial.admits(op, device) || partial.run(op, device) == never) return no_device_left("even", problem, op);
+    const int device = units.of[std::size_t(op)] * problem.device_count() / units.count();
+    if (!partial.admits(op, device)) return no_device_left("even", problem, op);
+    partial.run(op, device);
   }
   return partial.placement();
 }

@@ -1,7 +1,7 @@
 // The search for a placement by moves.
 //
 // A candidate is a device for each unit and an order of the ops; the timetable of the two is its makespan. It begins
-// with the best of the list schedulers, of splits into runs of neighbouring units (contiguous.h), and of units packed
+// with the best of the list schedulers, of splits into runs of neighbouring units, and of units packed
 // into the devices. A move gives a unit, two units or a run of neighbouring units other devices, shifts a border
 // between two devices, or shifts an op in the order. After a change of devices the order is that of the longest chains
 // under the new devices, or the old one, whichever is shorter.
@@ -19,13 +19,119 @@
 #include <numeric>
 #include <optional>
 
-#include "contiguous.h"
 #include "lancet/base/random.h"
 #include "lancet/placement/solvers.h"
-#include "lancet/placement/timetable.h"
-#include "partial.h"
 
 namespace lancet::placement {
+namespace {
+
+// Splits into runs of neighbouring units: a dynamic program for each order of the devices: least[k][i] is the shortest
+// sum for the first i units on the first k devices, each of which has at least one. A border between two devices is
+// passed by all flows between units on both sides of it.
+constexpr std::size_t most_permuted = 4;
+
+class Splitter {
+ public:
+  Splitter(const Problem& problem, const Units& units) : problem_(problem), count_(std::size_t(units.count())) {
+    mb_.assign(count_ + 1, 0);
+    ms_.assign(problem.devices.size(), mb_);
+    for (std::size_t unit = 0; unit < count_; ++unit) add_unit(units, unit);
+    crossing_.assign(count_ + 1, {});
+    for (const Flow& flow : problem.flows) {
+      const int from = units.of[std::size_t(flow.from)], to = units.of[std::size_t(flow.to)];
+      for (int border = std::min(from, to) + 1; border <= std::max(from, to); ++border) {
+        Crossing& at = crossing_[std::size_t(border)];
+        (from < to ? at.mb : at.back_mb) += flow.mb;
+        ++(from < to ? at.flows : at.back_flows);
+      }
+    }
+  }
+
+  // The device of each unit, for devices in this order; empty if no split fits.
+  std::vector<int> split(const std::vector<int>& devices) const {
+    const std::size_t orders = devices.size();
+    std::vector<std::vector<double>> least(orders + 1, std::vector<double>(count_ + 1, never));
+    std::vector<std::vector<std::size_t>> begin(orders + 1, std::vector<std::size_t>(count_ + 1, 0));
+    least[0][0] = 0;
+    for (std::size_t k = 0; k < orders; ++k)
+      for (std::size_t first = 0; first < count_; ++first) {
+        if (least[k][first] == never) continue;
+        const double before = least[k][first] + (k > 0 ? border_ms(first, devices[k - 1], devices[k]) : 0);
+        for (std::size_t end = first + 1; end <= count_ && fits(first, end, devices[k]); ++end) {
+          const auto& ms = ms_[std::size_t(devices[k])];
+          const double now = before + ms[end] - ms[first];
+          if (now < least[k + 1][end]) least[k + 1][end] = now, begin[k + 1][end] = first;
+        }
+      }
+    std::size_t used = 1;
+    for (std::size_t k = 2; k <= orders; ++k)
+      if (least[k][count_] < least[used][count_]) used = k;
+    if (least[used][count_] == never) return {};
+    std::vector<int> device(count_);
+    for (std::size_t k = used, end = count_; k > 0; end = begin[k][end], --k)
+      std::fill(device.begin() + std::ptrdiff_t(begin[k][end]), device.begin() + std::ptrdiff_t(end), devices[k - 1]);
+    return device;
+  }
+
+  // The fastest first.
+  std::vector<int> by_speed(std::vector<int> devices) const {
+    std::stable_sort(devices.begin(), devices.end(),
+                     [&](int a, int b) { return ms_[std::size_t(a)].back() < ms_[std::size_t(b)].back(); });
+    return devices;
+  }
+
+ private:
+  struct Crossing {
+    double mb = 0, back_mb = 0;
+    int flows = 0, back_flows = 0;
+  };
+
+  void add_unit(const Units& units, std::size_t unit) {
+    mb_[unit + 1] = mb_[unit] + units.mb[unit];
+    for (std::size_t k = 0; k < ms_.size(); ++k) {
+      double sum = 0;
+      for (const int op : units.ops[unit]) sum += problem_.ops[std::size_t(op)].ms[k];
+      ms_[k][unit + 1] = ms_[k][unit] + sum;
+    }
+  }
+
+  bool fits(std::size_t first, std::size_t end, int device) const {
+    return mb_[end] - mb_[first] <= problem_.devices[std::size_t(device)].memory_mb;
+  }
+
+  double border_ms(std::size_t border, int left, int right) const {
+    const Crossing& at = crossing_[border];
+    const auto a = std::size_t(left), b = std::size_t(right);
+    return at.mb * problem_.ms_per_mb[a][b] + at.flows * problem_.latency_ms[a][b] +
+           at.back_mb * problem_.ms_per_mb[b][a] + at.back_flows * problem_.latency_ms[b][a];
+  }
+
+  const Problem& problem_;
+  const std::size_t count_;
+  std::vector<double> mb_;               // of the first units
+  std::vector<std::vector<double>> ms_;  // by device, of the first units
+  std::vector<Crossing> crossing_;       // by border: before that unit
+};
+
+}  // namespace
+
+std::vector<std::vector<int>> contiguous_splits(const Problem& problem, const Units& units) {
+  const Splitter splitter(problem, units);
+  std::vector<std::vector<int>> splits;
+  const auto add = [&](const std::vector<int>& devices) {
+    if (std::vector<int> split = splitter.split(devices); !split.empty()) splits.push_back(std::move(split));
+  };
+  std::vector<int> devices(problem.devices.size());
+  std::iota(devices.begin(), devices.end(), 0);
+  if (devices.size() > most_permuted) {
+    add(splitter.by_speed(std::move(devices)));
+    return splits;
+  }
+  do add(devices);
+  while (std::next_permutation(devices.begin(), devices.end()));
+  return splits;
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -61,8 +167,7 @@ class ListSearch {
     end_ = std::max(end_, Clock::now() + of_seconds(options_.seconds / 2));
     if (best_.makespan == never)
       return config_error(
-          fmt::format("search: expected a placement of {} ops that fits the memory and the paths of {} devices, found "
-                      "none",
+          fmt::format("search: expected a placement of {} ops that fits the memory of {} devices, found none",
                       problem_.op_count(), problem_.device_count()));
     if (problem_.device_count() > 1) improve();
     if (start_ && start_->makespan_ms <= best_.makespan) return *std::move(start_);
@@ -88,7 +193,7 @@ class ListSearch {
     double latest = 0;
     for (const int op : order) {
       const double end = table_.run(op, device_of_op_[std::size_t(op)]);
-      if (table_.start(op) + ranks[std::size_t(op)] > limit * (1 + 1e-12) || end == never) return never;
+      if (table_.start(op) + ranks[std::size_t(op)] > limit * (1 + 1e-12)) return never;
       latest = std::max(latest, end);
     }
     return latest <= limit ? latest : never;
@@ -114,8 +219,7 @@ class ListSearch {
     for (const Device& device : problem_.devices) left_mb_.push_back(device.memory_mb);
     for (int unit = 0; unit < units_.count(); ++unit) {
       const int device = device_of_unit[std::size_t(unit)];
-      if (device < 0 || !can_hold(problem_, units_, unit, device)) return false;
-      if ((left_mb_[std::size_t(device)] -= units_.mb[std::size_t(unit)]) < 0) return false;
+      if (device < 0 || (left_mb_[std::size_t(device)] -= units_.mb[std::size_t(unit)]) < 0) return false;
     }
     return true;
   }
@@ -138,14 +242,13 @@ class ListSearch {
 
   // Units in the order of their first ops into one device after the other, each until its memory is full; nothing if
   // units are left over.
-  std::vector<int> packed(const std::vector<int>& devices, const std::vector<int>& order) const {
+  std::vector<int> packed(const std::vector<int>& order) const {
     std::vector<int> device_of_unit(std::size_t(units_.count()), -1);
     std::vector<double> left;
     for (const Device& device : problem_.devices) left.push_back(device.memory_mb);
     for (const int unit : order)
-      for (const int device : devices) {
-        if (units_.mb[std::size_t(unit)] > left[std::size_t(device)] || !can_hold(problem_, units_, unit, device))
-          continue;
+      for (int device = 0; device < problem_.device_count(); ++device) {
+        if (units_.mb[std::size_t(unit)] > left[std::size_t(device)]) continue;
         left[std::size_t(device)] -= units_.mb[std::size_t(unit)];
         device_of_unit[std::size_t(unit)] = device;
         break;
@@ -167,10 +270,8 @@ class ListSearch {
     std::vector<int> largest_first = order;  // which fits where others do not
     std::stable_sort(largest_first.begin(), largest_first.end(),
                      [&](int a, int b) { return units_.mb[std::size_t(a)] > units_.mb[std::size_t(b)]; });
-    for (const std::vector<int>& devices : linked_devices(problem_)) {
-      start_from_devices(packed(devices, order));
-      start_from_devices(packed(devices, largest_first));
-    }
+    start_from_devices(packed(order));
+    start_from_devices(packed(largest_first));
   }
 
   void improve() {

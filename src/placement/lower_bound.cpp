@@ -3,7 +3,6 @@
 // T >= sum_k w_k load_k >= sum over ops of min_k w_k ms_k. The best weights are the dual of the linear program that
 // splits ops among devices at will; multiplicative updates approach them, and any weights give a bound.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +11,6 @@
 #include "lancet/base/shown.h"
 #include "lancet/placement/solvers.h"
 #include "lancet/placement/timetable.h"
-#include "partial.h"
 
 namespace lancet::placement {
 namespace {
@@ -38,7 +36,7 @@ double weighted_load(const Problem& problem, const std::vector<double>& weights,
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < weights.size(); ++k)
-      if (std::isfinite(op.ms[k]) && weights[k] * op.ms[k] < least) least = weights[k] * op.ms[k], best = k;
+      if (weights[k] * op.ms[k] < least) least = weights[k] * op.ms[k], best = k;
     load[best] += op.ms[best];
     sum += least;
   }
@@ -60,22 +58,6 @@ double load_bound(const Problem& problem) {
   return best;
 }
 
-Status check_links(const Problem& problem, const Units& units) {
-  const auto sets = linked_devices(problem);
-  const auto by_memory = [&](const auto& a, const auto& b) { return memory_of(problem, a) < memory_of(problem, b); };
-  const auto most = std::max_element(sets.begin(), sets.end(), by_memory);
-  for (const std::vector<int>& joined : joined_units(problem, units)) {
-    if (memory_for(units, joined) <= memory_of(problem, *most)) continue;
-    std::vector<std::string> names;
-    for (const int device : *most) names.push_back(shown(problem.devices[std::size_t(device)].name));
-    return config_error(fmt::format(
-        "expected devices with paths between them that hold the ops between which tensors travel, {:.1f} MB, found "
-        "{:.1f} MB at most: {}",
-        memory_for(units, joined), memory_of(problem, *most), fmt::join(names, ", ")));
-  }
-  return {};
-}
-
 }  // namespace
 
 double lower_bound_ms(const Problem& problem) {
@@ -92,20 +74,19 @@ Status check_problem(const Problem& problem) {
   }
   for (int unit = 0; unit < units.count(); ++unit) {
     const double mb = units.mb[std::size_t(unit)];
+    const std::vector<int>& ops = units.ops[std::size_t(unit)];
     needed += mb;
-    bool held = false;
-    for (int device = 0; device < problem.device_count(); ++device) held |= can_hold(problem, units, unit, device);
-    if (held) continue;
-    const std::string& name = problem.ops[std::size_t(units.ops[std::size_t(unit)].front())].name;
-    return config_error(
-        fmt::format("expected a device that holds {}{}, {:.1f} MB, found none: the largest has {:.1f} MB", shown(name),
-                    units.ops[std::size_t(unit)].size() > 1 ? " and the ops beside it" : "", mb, largest));
+    if (mb > largest)
+      return config_error(
+          fmt::format("expected a device that holds {}{}, {:.1f} MB, found none: the largest has {:.1f} MB",
+                      shown(problem.ops[std::size_t(ops.front())].name), ops.size() > 1 ? " and the ops beside it" : "",
+                      mb, largest));
   }
   if (needed > there)
     return config_error(fmt::format(
         "expected at least {:.1f} MB of memory in all devices together, which all ops need, found {:.1f} MB", needed,
         there));
-  return check_links(problem, units);
+  return {};
 }
 
 }  // namespace lancet::placement

@@ -16,15 +16,10 @@
 //   link, and devices that are equal in all things are used in the order of their numbers.
 #include "milp_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
-
-#include "lancet/base/check.h"
-#include "milp_windows.h"
 
 namespace lancet::placement {
 namespace {
@@ -61,7 +56,6 @@ class MilpProgram::Builder {
   }
 
   MilpModel& model() { return model_; }
-  int task_count() const { return task_of(flow_count()); }
   // Two ops, or two flows; nothing if one of them precedes the other or they are a pair already. True if that adds
   // rows.
   bool add_pair(int first, int second) {
@@ -90,12 +84,10 @@ class MilpProgram::Builder {
   double units(double milliseconds) const { return milliseconds / model_.scale; }
   int start(int task) const { return model_.start[slot(task)]; }
 
-  void row(std::string name, double lower, double upper, Terms terms) {
-    model_.linear.add_row(std::move(name), lower, upper, std::move(terms));
-  }
+  void row(double lower, double upper, Terms terms) { model_.linear.add_row(lower, upper, std::move(terms)); }
 
   void add_makespan() {
-    model_.makespan = model_.linear.add_column({"T", units(model_.bound_ms), units(horizon_ms_), 1, false});
+    model_.makespan = model_.linear.add_column({units(model_.bound_ms), units(horizon_ms_), 1, false});
   }
 
   void add_devices() {
@@ -105,10 +97,10 @@ class MilpProgram::Builder {
       Terms one;
       for (int k = 0; k < problem_.device_count(); ++k) {
         const double upper = windows_.may[slot(u)][slot(k)] ? 1 : 0;
-        model_.on.back().push_back(linear.add_column({fmt::format("x_{}_{}", u, k), 0, upper, 0, true}));
+        model_.on.back().push_back(linear.add_column({0, upper, 0, true}));
         one.push_back({model_.on.back().back(), 1});
       }
-      row(fmt::format("one_{}", u), 1, 1, one);
+      row(1, 1, one);
     }
     for (int k = 0; k < problem_.device_count(); ++k) {
       Terms held;
@@ -118,7 +110,7 @@ class MilpProgram::Builder {
         all += model_.units.mb[slot(u)];
       }
       const double limit = problem_.devices[slot(k)].memory_mb;
-      if (all > limit) row(fmt::format("memory_{}", k), -unbounded, limit, held);
+      if (all > limit) row(-unbounded, limit, held);
     }
   }
 
@@ -148,7 +140,7 @@ class MilpProgram::Builder {
       for (int u = 0; u < model_.units.count(); ++u) {
         Terms terms = earlier;
         terms.push_back({model_.on[slot(u)][slot(k)], -1});
-        row(fmt::format("twin_{}_{}", u, k), 0, unbounded, terms);
+        row(0, unbounded, terms);
         earlier.push_back({model_.on[slot(u)][slot(twin)], 1});
       }
     }
@@ -171,8 +163,8 @@ class MilpProgram::Builder {
     std::vector<Terms> leaves(problem_.devices.size()), enters(problem_.devices.size());
     for (int k = 0; k < problem_.device_count(); ++k)
       for (int l = 0; l < problem_.device_count(); ++l) {
-        if (!may(flow.from, k) || !may(flow.to, l) || !std::isfinite(problem_.flow_ms(flow, k, l))) continue;
-        const int column = model_.linear.add_column({fmt::format("u_{}_{}_{}", index, k, l), 0, 1, 0, false});
+        if (!may(flow.from, k) || !may(flow.to, l)) continue;
+        const int column = model_.linear.add_column({0, 1, 0, false});
         paths_.back().push_back({k, l, column});
         leaves[slot(k)].push_back({column, 1});
         enters[slot(l)].push_back({column, 1});
@@ -180,8 +172,8 @@ class MilpProgram::Builder {
     for (int k = 0; k < problem_.device_count(); ++k) {
       leaves[slot(k)].push_back({x(flow.from, k), -1});
       enters[slot(k)].push_back({x(flow.to, k), -1});
-      row(fmt::format("leaves_{}_{}", index, k), 0, 0, leaves[slot(k)]);
-      row(fmt::format("enters_{}_{}", index, k), 0, 0, enters[slot(k)]);
+      row(0, 0, leaves[slot(k)]);
+      row(0, 0, enters[slot(k)]);
     }
   }
 
@@ -189,20 +181,20 @@ class MilpProgram::Builder {
     for (int op = 0; op < problem_.op_count(); ++op) {
       double least_tail = never;
       for (int k = 0; k < problem_.device_count(); ++k) least_tail = std::min(least_tail, tail(op, k));
-      add_start(fmt::format("S_{}", op), windows_.earliest[slot(op)], horizon_ms_ - least_tail);
+      add_start(windows_.earliest[slot(op)], horizon_ms_ - least_tail);
     }
     for (int flow = 0; flow < flow_count(); ++flow) {
       const auto task = slot(task_of(flow));
       if (moves(flow))
-        add_start(fmt::format("S_f{}", flow), windows_.earliest[task], horizon_ms_ - windows_.after[task]);
+        add_start(windows_.earliest[task], horizon_ms_ - windows_.after[task]);
       else
         model_.start.push_back(-1);
     }
   }
-  void add_start(std::string name, double earliest, double latest) {
+  void add_start(double earliest, double latest) {
     if (!std::isfinite(earliest)) earliest = 0, latest = 0;  // no device: x has no value either
-    model_.start.push_back(model_.linear.add_column(
-        {std::move(name), units(earliest), std::max(units(earliest), units(latest)), 0, false}));
+    model_.start.push_back(
+        model_.linear.add_column({units(earliest), std::max(units(earliest), units(latest)), 0, false}));
   }
 
   // The duration of an op or a flow, as a sum over x or u.
@@ -220,20 +212,20 @@ class MilpProgram::Builder {
   }
 
   // The second task starts after the end of the first one.
-  void follows(const std::string& name, int first, int second) {
+  void follows(int first, int second) {
     Terms terms{{start(second), 1}, {start(first), -1}};
     append(terms, duration(first), -1);
-    row(name, 0, unbounded, terms);
+    row(0, unbounded, terms);
   }
 
   void add_precedence() {
     for (int flow = 0; flow < flow_count(); ++flow) {
       const Flow& of = problem_.flows[slot(flow)];
       if (moves(flow)) {
-        follows(fmt::format("made_{}", flow), of.from, task_of(flow));
-        follows(fmt::format("read_{}", flow), task_of(flow), of.to);
+        follows(of.from, task_of(flow));
+        follows(task_of(flow), of.to);
       } else {
-        follows(fmt::format("stays_{}", flow), of.from, of.to);
+        follows(of.from, of.to);
       }
     }
     for (int op = 0; op < problem_.op_count(); ++op) {
@@ -243,8 +235,8 @@ class MilpProgram::Builder {
         heads.push_back({x(op, k), -units(head(op, k))});
         tails.push_back({x(op, k), -units(tail(op, k))});
       }
-      row(fmt::format("head_{}", op), 0, unbounded, heads);
-      row(fmt::format("tail_{}", op), 0, unbounded, tails);
+      row(0, unbounded, heads);
+      row(0, unbounded, tails);
     }
   }
 
@@ -254,7 +246,7 @@ class MilpProgram::Builder {
     if (big_m <= units(slack_)) return;
     Terms terms{{start(second), 1}, {start(first), -1}, {column, -big_m}};
     append(terms, duration(first), -1);
-    row(fmt::format("order_{}_{}", first, second), -big_m, unbounded, terms);
+    row(-big_m, unbounded, terms);
   }
 
   // Columns and rows of a pair; both: what each shared device or link adds up to if both tasks are on it, less one.
@@ -262,17 +254,17 @@ class MilpProgram::Builder {
     if (both.empty()) return;
     MilpPair pair{first, second, -1, -1};
     Terms orders;
-    const auto add = [&](const char* name, bool integer) {
-      const int column = model_.linear.add_column({fmt::format("{}_{}_{}", name, first, second), 0, 1, 0, integer});
+    const auto add = [&](bool integer) {
+      const int column = model_.linear.add_column({0, 1, 0, integer});
       orders.push_back({column, 1});
       return column;
     };
-    if (forward) add_order(first, second, pair.before = add("before", forward && backward));
-    if (backward) add_order(second, first, pair.after = add("after", false));
-    for (std::size_t i = 0; i < both.size(); ++i) {
+    if (forward) add_order(first, second, pair.before = add(forward && backward));
+    if (backward) add_order(second, first, pair.after = add(false));
+    for (const Terms& shared : both) {
       Terms terms = orders;
-      append(terms, both[i], -1);
-      row(fmt::format("apart_{}_{}_{}", first, second, i), -1, unbounded, terms);
+      append(terms, shared, -1);
+      row(-1, unbounded, terms);
     }
     model_.pairs.push_back(pair);
   }
@@ -342,7 +334,7 @@ class MilpProgram::Builder {
       const double around = head(set.op, k) + tail(set.op, k) - ms(set.op, k),
                    least = std::min(around, model_.bound_ms);
       terms.push_back({x(set.op, k), -units(around - least)});
-      row(fmt::format("load_{}_{}", k, set.op), units(least), unbounded, terms);
+      row(units(least), unbounded, terms);
     }
   }
 
@@ -359,7 +351,7 @@ class MilpProgram::Builder {
           if (path.from != path.to && (leaves ? path.from : path.to) == k)
             terms.push_back({path.column, -units(problem_.flow_ms(problem_.flows[slot(flow)], path.from, path.to))});
       }
-      if (terms.size() > 1) row(fmt::format("{}_{}", leaves ? "up" : "down", k), units(head + tail), unbounded, terms);
+      if (terms.size() > 1) row(units(head + tail), unbounded, terms);
     }
   }
 
@@ -375,22 +367,12 @@ class MilpProgram::Builder {
 };
 
 MilpProgram::MilpProgram(const Problem& problem, double horizon_ms)
-    : problem_(problem), builder_(std::make_unique<Builder>(problem, horizon_ms)) {}
+    : builder_(std::make_unique<Builder>(problem, horizon_ms)) {}
 MilpProgram::~MilpProgram() = default;
 
 const MilpModel& MilpProgram::model() const { return builder_->model(); }
 
-int MilpProgram::add_conflicts(const std::vector<double>& values) {
-  int added = 0;
-  for (const auto& [first, second] : milp_conflicts(model(), problem_, values))
-    added += builder_->add_pair(first, second);
-  return added;
-}
-
-void MilpProgram::add_all_pairs() {
-  for (int first = 0; first < builder_->task_count(); ++first)
-    for (int second = first + 1; second < builder_->task_count(); ++second) builder_->add_pair(first, second);
-}
+bool MilpProgram::add_pair(int first, int second) { return builder_->add_pair(first, second); }
 
 void MilpProgram::tighten(double makespan_ms) {
   LinearModel::Column& makespan = builder_->model().linear.columns[slot(model().makespan)];
@@ -398,17 +380,12 @@ void MilpProgram::tighten(double makespan_ms) {
 }
 
 double serial_ms(const Problem& problem) {
-  const auto longest = [](double most, double ms) { return std::isfinite(ms) ? std::max(most, ms) : most; };
   double sum = 0;
-  for (const Op& op : problem.ops) {
-    double most = 0;
-    for (const double ms : op.ms) most = longest(most, ms);
-    sum += most;
-  }
+  for (const Op& op : problem.ops) sum += std::ranges::max(op.ms);
   for (const Flow& flow : problem.flows) {
     double most = 0;
     for (int k = 0; k < problem.device_count(); ++k)
-      for (int l = 0; l < problem.device_count(); ++l) most = longest(most, problem.flow_ms(flow, k, l));
+      for (int l = 0; l < problem.device_count(); ++l) most = std::max(most, problem.flow_ms(flow, k, l));
     sum += most;
   }
   return sum;

@@ -1,7 +1,7 @@
 // Moirai's mixed-integer program as rows and columns.
 #pragma once
+#include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "lancet/placement/linear_solver.h"
@@ -9,6 +9,33 @@
 #include "lancet/placement/timetable.h"
 
 namespace lancet::placement {
+
+inline std::size_t slot(int index) { return static_cast<std::size_t>(index); }
+
+// What is known of the times of ops and flows in any placement that is not longer than a horizon.
+struct Windows {
+  // [op][device]: the earliest start there, and the least time from its start there to the end of the last op.
+  // Infinite where the op cannot be.
+  std::vector<std::vector<double>> head, tail;
+  std::vector<std::vector<bool>> may;  // [unit][device]: false if a placement with the unit there is too long
+  // By task (an op, or op_count() + a flow): the earliest start on any device, and the least time from its end to the
+  // end of the last op.
+  std::vector<double> earliest, after;
+  double bound_ms = 0;  // the longest chain, each op and each flow on its best devices
+};
+Windows windows(const Problem& problem, const Units& units, double horizon_ms);
+
+// Which tasks run before which others in every placement: of ops and flows, by true reachability.
+class Reachability {
+ public:
+  explicit Reachability(const Problem& problem);
+  bool precedes(int task, int other) const {
+    return (bits_[static_cast<std::size_t>(task)][static_cast<std::size_t>(other) / 64] >> (other % 64)) & 1;
+  }
+
+ private:
+  std::vector<std::vector<std::uint64_t>> bits_;  // [task]: those after it
+};
 
 // Two ops, or two flows, of which neither precedes the other. Column `before` says that the first one, where both take
 // one device or link, ends before the second one starts, column `after` the reverse; -1 if that order is too late.
@@ -37,20 +64,15 @@ class MilpProgram {
   MilpProgram(const Problem& problem, double horizon_ms);  // of a problem that outlives it
   ~MilpProgram();
   const MilpModel& model() const;
-  // Adds the pairs of tasks that take one device or link at the same time in an answer; returns the number of pairs.
-  int add_conflicts(const std::vector<double>& values);
-  void add_all_pairs();
+  // Adds the rows of a pair of ops or of flows. Does nothing if one of them precedes the other or they are a pair
+  // already. Returns whether that adds rows.
+  bool add_pair(int first, int second);
   void tighten(double makespan_ms);  // to placements that are not longer than that
 
  private:
   class Builder;
-  const Problem& problem_;
   const std::unique_ptr<Builder> builder_;
 };
-
-// Pairs of ops, and of flows, that take one device or link at the same time in an answer; each ascending.
-std::vector<std::pair<int, int>> milp_conflicts(const MilpModel& model, const Problem& problem,
-                                                const std::vector<double>& values);
 
 // The time of all ops, each on its slowest device, and of all flows, each on its slowest path, one after another. If a
 // placement exists, one that is not longer does.
@@ -58,9 +80,6 @@ double serial_ms(const Problem& problem);
 
 // The integer columns' values of a placement, for LinearOptions::start.
 std::vector<double> milp_start(const MilpModel& model, const Problem& problem, Placement placement);
-
-// The device of each op in an answer.
-std::vector<int> milp_devices(const MilpModel& model, const Problem& problem, const std::vector<double>& values);
 
 // The placement of an answer: its assignment and its order, by our own timetable.
 Placement milp_placement(const MilpModel& model, const Problem& problem, const std::vector<double>& values);

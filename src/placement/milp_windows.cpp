@@ -2,10 +2,10 @@
 // device k, head(j, k) = max over flows i -> j of min over devices l of head(i, l) + ms(i, l) + flow(l, k). Ops of one
 // unit share a device, so that l = k there. A unit whose head and tail on a device are longer than the horizon together
 // is elsewhere, which makes the heads and tails of others longer: until nothing changes.
-#include "milp_windows.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "milp_model.h"
 
 namespace lancet::placement {
 namespace {
@@ -86,7 +86,7 @@ Windows windows(const Problem& problem, const Units& units, double horizon_ms) {
   const Paths paths(problem, units);
   for (int unit = 0; unit < units.count(); ++unit) {
     found.may.emplace_back();
-    for (int k = 0; k < problem.device_count(); ++k) found.may.back().push_back(can_hold(problem, units, unit, k));
+    for (const Device& device : problem.devices) found.may.back().push_back(units.mb[slot(unit)] <= device.memory_mb);
   }
   do {
     paths.heads(found);

@@ -27,17 +27,6 @@ constexpr int most_ordered = 4, most_begun = 8;
 // across their borders are apart.
 constexpr double clearly_more = 1.05;
 
-// Messages go between neighbouring stages, and sums between the first and the last.
-Status check_paths(const Cluster& cluster, const std::vector<int>& devices) {
-  for (std::size_t stage = 0; stage < devices.size(); ++stage) {
-    const auto a = std::size_t(devices[stage]), b = std::size_t(devices[(stage + 1) % devices.size()]);
-    if (std::isfinite(cluster.ms_per_mb[a][b]) && std::isfinite(cluster.ms_per_mb[b][a])) continue;
-    return config_error(fmt::format("expected paths both ways between {} and {}, on which stages meet, found none",
-                                    cluster.devices[a].name, cluster.devices[b].name));
-  }
-  return {};
-}
-
 std::string hardware_of(const Cluster& cluster, const std::vector<int>& devices) {
   std::vector<std::string> names;
   const std::size_t count = devices.size();
@@ -95,12 +84,10 @@ class Loads {
     return std::max(slowest_ms(split), chain + (micro_batches_ - 1) * slowest + updates);
   }
 
-  // Of all orders of some devices with paths between stages, or of the fastest ones, the splits whose slowest stage is
-  // fastest.
+  // Of all orders of some devices, or of the fastest ones, the splits whose slowest stage is fastest.
   std::vector<StageSplit> balanced_splits() const {
     std::vector<StageSplit> found;
     const auto add = [&](const std::vector<int>& devices) {
-      if (!check_paths(cluster_, devices).ok()) return;
       StageSplit split = balanced(devices, true);
       if (split.devices.empty()) split = balanced(devices, false);
       if (!split.devices.empty() && std::ranges::count(found, split) == 0) found.push_back(std::move(split));
@@ -371,7 +358,6 @@ std::vector<std::string> PlannedStages::settings() const {
 }
 
 Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
-  LANCET_TRY(check_paths(cluster_, split.devices));
   ++planned_;
   PlannedStages result{.split = split, .hardware = hardware_of(cluster_, split.devices)};
   const int stages = int(split.devices.size());

@@ -1,7 +1,6 @@
 #include "lancet/placement/timetable.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "lancet/base/check.h"
@@ -45,12 +44,6 @@ Units units_of(const Problem& problem) {
     units.mb[at(unit)] += problem.ops[at(op)].mb;
   }
   return units;
-}
-
-bool can_hold(const Problem& problem, const Units& units, int unit, int device) {
-  if (units.mb[at(unit)] > problem.devices[at(device)].memory_mb) return false;
-  const auto runs = [&](int op) { return std::isfinite(problem.ops[at(op)].ms[at(device)]); };
-  return std::all_of(units.ops[at(unit)].begin(), units.ops[at(unit)].end(), runs);
 }
 
 double Timeline::earliest(double from, double length) const {
@@ -103,7 +96,6 @@ Interval Timetable::place_flow(int flow, int to_device) {
   const int from_device = device(of.from);
   const double length = problem_.flow_ms(of, from_device, to_device), ready = end(of.from);
   if (from_device == to_device) return {ready, ready};
-  if (!std::isfinite(length)) return {never, never};
   double start = ready;
   for (;;) {
     const double up = up_[at(from_device)].earliest(start, length);
@@ -138,7 +130,6 @@ double Timetable::run_flow(int flow, int to_device) {
 
 double Timetable::run(int op, int on) {
   const double length = problem_.ops[at(op)].ms[at(on)];
-  if (!std::isfinite(length)) return never;
   const std::size_t flows_before = flow_log_.size();
   entering_.clear();
   double ready = 0;
@@ -153,15 +144,8 @@ double Timetable::run(int op, int on) {
   std::stable_sort(entering_.begin(), entering_.end(),
                    [&](int a, int b) { return end(problem_.flows[at(a)].from) < end(problem_.flows[at(b)].from); });
   for (const int flow : entering_) {
-    const Interval interval = place_flow(flow, on);
-    if (!std::isfinite(interval.end)) {
-      for (; flow_log_.size() > flows_before; flow_log_.pop_back()) release_flow(flow_log_.back(), on);
-      return never;
-    }
-    answer_.flows[at(flow)] = interval;
-    flow_ran_[at(flow)] = true;
     flow_log_.push_back(flow);
-    ready = std::max(ready, interval.end);
+    ready = std::max(ready, run_flow(flow, on));
   }
   const double start = devices_[at(on)].earliest(ready, length);
   answer_.ops[at(op)] = {start, start + length};
@@ -183,7 +167,7 @@ void Timetable::undo() {
 }
 
 double Timetable::start_on(int op, int device) {
-  if (!std::isfinite(run(op, device))) return never;
+  run(op, device);
   const double found = start(op);
   undo();
   return found;
@@ -212,9 +196,10 @@ Placement timetable(const Problem& problem, const std::vector<int>& device, cons
   for (const int task : order) {
     const bool is_op = task < problem.op_count();
     const int flow = task - problem.op_count();
-    const double end =
-        is_op ? table.run(task, device[at(task)]) : table.run_flow(flow, device[at(problem.flows[at(flow)].to)]);
-    LANCET_CHECK(std::isfinite(end), "{} {} has no path or no device", is_op ? "op" : "flow", is_op ? task : flow);
+    if (is_op)
+      table.run(task, device[at(task)]);
+    else
+      table.run_flow(flow, device[at(problem.flows[at(flow)].to)]);
   }
   return table.placement();
 }
@@ -242,20 +227,14 @@ std::vector<int> order_of(const Problem& problem, const Placement& placement) {
   return order;
 }
 
-double mean_ms(const Op& op) {
-  double sum = 0;
-  int count = 0;
-  for (const double ms : op.ms)
-    if (std::isfinite(ms)) sum += ms, ++count;
-  return count > 0 ? sum / count : 0;
-}
+double mean_ms(const Op& op) { return std::accumulate(op.ms.begin(), op.ms.end(), 0.0) / double(op.ms.size()); }
 
 double mean_flow_ms(const Problem& problem, const Flow& flow) {
   double sum = 0;
   int pairs = 0;
   for (int from = 0; from < problem.device_count(); ++from)
     for (int to = 0; to < problem.device_count(); ++to)
-      if (const double ms = problem.flow_ms(flow, from, to); from != to && std::isfinite(ms)) sum += ms, ++pairs;
+      if (from != to) sum += problem.flow_ms(flow, from, to), ++pairs;
   return pairs > 0 ? sum / pairs : 0;
 }
 

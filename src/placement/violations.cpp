@@ -11,8 +11,8 @@ namespace {
 
 class Check {
  public:
-  Check(const Problem& problem, const Placement& placement, double tolerance)
-      : problem_(problem), placement_(placement), tolerance_(tolerance * std::max(1e-300, placement.makespan_ms)) {}
+  Check(const Problem& problem, const Placement& placement)
+      : problem_(problem), placement_(placement), tolerance_(1e-9 * std::max(1e-300, placement.makespan_ms)) {}
 
   std::vector<std::string> run() {
     sizes();
@@ -63,15 +63,6 @@ class Check {
     for (int i = 0; i < problem_.op_count(); ++i) {
       if (device(i) < 0 || device(i) >= problem_.device_count())
         found("{}: expected a device from 0 to {}, found {}", name(i), problem_.device_count() - 1, device(i));
-      else if (!std::isfinite(op(i).ms[at(device(i))]))
-        found("{} cannot run on {}", name(i), name_of_device(device(i)));
-    }
-    if (!found_.empty()) return;
-    for (int i = 0; i < int(problem_.flows.size()); ++i) {
-      const Flow& flow = problem_.flows[at(i)];
-      if (!std::isfinite(problem_.flow_ms(flow, device(flow.from), device(flow.to))))
-        found("{}: no path from {} to {}", name_of_flow(i), name_of_device(device(flow.from)),
-              name_of_device(device(flow.to)));
     }
   }
 
@@ -172,8 +163,8 @@ class Check {
 
 }  // namespace
 
-std::vector<std::string> violations(const Problem& problem, const Placement& placement, double tolerance) {
-  return Check(problem, placement, tolerance).run();
+std::vector<std::string> violations(const Problem& problem, const Placement& placement) {
+  return Check(problem, placement).run();
 }
 
 }  // namespace lancet::placement

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "lancet/base/host_name.h"
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 

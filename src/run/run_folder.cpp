@@ -12,7 +12,6 @@
 #include <cstring>
 #include <utility>
 
-#include "lancet/base/host_name.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"

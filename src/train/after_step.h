@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/checkpoint.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"

@@ -1,14 +1,23 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <vector>
 
-#include "lancet/base/dtype.h"
+#include "lancet/base/files.h"
+#include "lancet/base/flat_shard.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/base/random.h"
 #include "lancet/base/result.h"
+#include "lancet/base/rounding.h"
 #include "lancet/base/shape.h"
 #include "lancet/base/shown.h"
+#include "temporary_folder.h"
 
 namespace lancet {
 
@@ -126,6 +135,154 @@ TEST_CASE("LANCET_TRY and LANCET_ASSIGN return errors to the caller") {
   CHECK(*quarter(12) == 3);
   CHECK(quarter(6).error().message == "expected an even number, found 3");
   CHECK(quarter(6).error().code == ExitCode::config);
+}
+
+TEST_CASE("the mean of many stochastic roundings is the unrounded number") {
+  for (const float x : {1.F + 0x1p-10F, -3.14159F, 1e-3F, 0x1p-120F * 1.3F}) {
+    double sum = 0;
+    constexpr int count = 1 << 16;
+    const float step = std::ldexp(1.F, std::ilogb(x) - 7);
+    for (int i = 0; i < count; ++i) {
+      const float rounded = to_f32(round_stochastically(x, RoundingBits(3, 1)(i)));
+      REQUIRE(std::abs(rounded - x) < step);
+      sum += (double(rounded) - x) / step;
+    }
+    INFO("x " << x);
+    CHECK(std::abs(sum / count) < 4 * 0.5 / std::sqrt(double(count)));  // at most four standard deviations
+  }
+}
+
+TEST_CASE("values that bf16 represents exactly, infinities and NaN are not rounded") {
+  for (const float x : {0.F, -0.F, 1.F, -2.5F, std::numeric_limits<float>::infinity()})
+    for (const std::uint32_t bits : {0u, 0xffffffffu}) CHECK(to_f32(round_stochastically(x, bits)) == x);
+  CHECK(std::isnan(to_f32(round_stochastically(std::nanf(""), 0xffffffffu))));
+}
+
+TEST_CASE("rounding bits differ by tensor, step and element") {
+  int equal = 0, ones = 0;
+  for (int i = 0; i < 4096; ++i) {
+    equal += RoundingBits(1, 5)(i) == RoundingBits(2, 5)(i);
+    equal += RoundingBits(1, 5)(i) == RoundingBits(1, 6)(i);
+    equal += RoundingBits(1, 5)(i) == RoundingBits(1, 5)(i + 1);
+    ones += __builtin_popcount(RoundingBits(1, 5)(i) >> 16);
+  }
+  CHECK(equal == 0);
+  CHECK(std::abs(ones - 4096 * 8) < 4 * 128);  // half of 65,536 bits; a standard deviation is 128
+}
+
+TEST_CASE("flat shards cover every element once, in order, in whole cache lines") {
+  for (const std::int64_t n : {1, 15, 16, 17, 100, 768, 4096, 1'000'003})
+    for (const std::int64_t ranks : {1, 2, 3, 4, 7, 64}) {
+      const std::int64_t s = flat_shard_elements(n, ranks);
+      INFO(n << " elements, " << ranks << " ranks, shards of " << s);
+      CHECK(s % flat_shard_step == 0);
+      CHECK(s * ranks >= n);
+      CHECK((s - flat_shard_step) * ranks < n);  // no shorter one would do
+      std::int64_t next = 0;
+      for (std::int64_t place = 0; place < ranks; ++place) {
+        const FlatRange range = flat_range(n, ranks, place);
+        CHECK(range.begin == next);
+        CHECK(range.size() <= s);
+        next = range.end;
+      }
+      CHECK(next == n);
+    }
+}
+
+TEST_CASE("flat shards of small tensors may be all padding") {
+  CHECK(flat_shard_elements(20, 4) == 16);
+  CHECK(flat_range(20, 4, 0) == FlatRange{0, 16});
+  CHECK(flat_range(20, 4, 1) == FlatRange{16, 20});
+  CHECK(flat_range(20, 4, 2) == FlatRange{20, 20});
+  CHECK(flat_shard_elements(768, 4) == 192);
+}
+
+namespace {
+
+std::string refused(const std::string& text) {
+  const auto read = parse_json(text, "f.json", ExitCode::data);
+  REQUIRE_FALSE(read.ok());
+  CHECK(read.error().code == ExitCode::data);
+  return read.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a JSON text gives its tree, or an error of one line with the position") {
+  CHECK(parse_json(R"({"a": [1, 2]})", "f.json", ExitCode::data)->at("a").at(1) == 2);
+  CHECK(refused("{\n  \"a\": 1,\n  ,}").starts_with("f.json:3:3: expected JSON: unexpected ','"));
+  CHECK(refused(std::string("{}\n\0{", 5)) == "f.json:2:1: expected JSON, found a NUL byte");
+  for (const char* blank : {"", " \n"}) CHECK(refused(blank) == "f.json: expected JSON, found no text");
+  CHECK(refused("[").starts_with("f.json:1:2: expected JSON: unexpected end of input"));
+  CHECK(refused("9E9999999") == "f.json: expected JSON: number overflow parsing '9E9999999'");
+  CHECK(refused(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "f.json: key 'a.b' appears twice");
+  CHECK(refused(R"({"a": [1, {"b": [2]}, {"c": 3, "c": 4}]})") == "f.json: key 'a[2].c' appears twice");
+  CHECK(parse_json(R"([{"a": 1}, {"a": 1}])", "f.json", ExitCode::data).ok());  // in two objects
+}
+
+TEST_CASE("JSON nests up to the limit and no deeper") {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  CHECK(parse_json(nested(most_json_depth), "f.json", ExitCode::data).ok());
+  for (const std::string& text : {nested(most_json_depth + 1), nested(100'000), std::string(100'000, '[')})
+    CHECK(refused(text) == "f.json: expected JSON of at most 100 nested brackets, found more");
+}
+
+TEST_CASE("comments are skipped where they are allowed") {
+  const std::string text = "// a\n{/* b */\"c\": 3}";
+  CHECK(parse_json(text, "f.json", ExitCode::config, JsonComments::ignored)->at("c") == 3);
+  CHECK(refused(text).starts_with("f.json:1:1: expected JSON"));
+}
+
+TEST_CASE("an ordered tree keeps the order of the text") {
+  const auto tree = parse_json<nlohmann::ordered_json>(R"({"b":1,"a":2})", "f.json", ExitCode::data);
+  REQUIRE(tree.ok());
+  CHECK(tree->dump() == R"({"b":1,"a":2})");
+}
+
+namespace {
+
+// True if this file system supports files without names.
+bool holds_nameless(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
+}
+
+std::string content_of(const std::string& path) { return *read_file(path, "a text"); }
+
+}  // namespace
+
+TEST_CASE("a committed file is complete and replaces the one before") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("text", "the one before");
+  {
+    auto file = AtomicFile::create(path);
+    REQUIRE(file.ok());
+    REQUIRE(file->append("half", 4).ok());
+    CHECK(content_of(path) == "the one before");
+  }
+  CHECK(content_of(path) == "the one before");  // destroyed without a commit
+  auto file = AtomicFile::create(path);
+  REQUIRE(file.ok());
+  REQUIRE(file->append("the whole", 9).ok());
+  REQUIRE(file->overwrite(4, "W", 1).ok());
+  REQUIRE(file->commit().ok());
+  CHECK(content_of(path) == "the Whole");
+  CHECK(folder.names() == std::vector<std::string>{"text"});
+}
+
+TEST_CASE("a process killed while it writes leaves no file if the file system supports unnamed files") {
+  const test::TemporaryFolder folder;
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    auto file = AtomicFile::create(folder / "text");
+    if (file.ok() && file->append("half", 4).ok()) ::raise(SIGKILL);
+    ::_exit(1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(writer, &status, 0) == writer);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(folder.names().size() == (holds_nameless(folder / ".") ? 0u : 1u));
 }
 
 }  // namespace lancet

@@ -93,10 +93,10 @@ TEST_CASE("a checkpoint that cannot be read at the moment is not treated as dama
   const rlimit few{rlim_t(gaps.back() + 1), before.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto again = Checkpoint::open(at);
-  const Status verified = opened->verify();
+  const Status verified = test::verify(*opened);
   ::close(gaps.back());  // one free descriptor is enough, whatever the number of shards
   const auto with_one = Checkpoint::open(at);
-  const Status with_one_verified = opened->verify();
+  const Status with_one_verified = test::verify(*opened);
   gaps.pop_back();
   for (const int fd : gaps) ::close(fd);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -239,16 +239,15 @@ TEST_CASE("missing tensors are named, and shards that are not needed are not rea
   CHECK(opened->names() == std::vector<std::string>{"a", "b", "c", "d.m"});
   CHECK(to_string(*opened->find("c")) == "F32[2,2]");
   CHECK(opened->manifest().optimizer == "sgd");
-  const auto nothing = [](std::uint64_t, std::span<const std::byte>) -> Status { return {}; };
-  CHECK(opened->read({{"x", nothing}}).error().message == at.string() + ": expected the tensor 'x', found none");
+  CHECK(opened->load({{"x", {}}}, 1).error().message == at.string() + ": expected the tensor 'x', found none");
   std::string shard = slurp(at / "model-00002-of-00002.safetensors");
   shard.back() ^= 1;
   spit(at / "model-00002-of-00002.safetensors", shard);
-  CHECK(opened->read({{"a", nothing}}).ok());
-  CHECK(opened->verify().error().message.find("model-00002-of-00002.safetensors: 'd.m': expected the checksum ") !=
+  CHECK(opened->load({{"a", {}}}, 1).ok());
+  CHECK(test::verify(*opened).error().message.find("model-00002-of-00002.safetensors: 'd.m': expected the checksum ") !=
         std::string::npos);
-  CHECK(opened->read({{"c", nothing}}).ok());  // in the same shard
-  CHECK(opened->read({{"d.m", nothing}}).error().message.find("'d.m': expected the checksum ") != std::string::npos);
+  CHECK(opened->load({{"c", {}}}, 1).ok());  // in the same shard
+  CHECK(opened->load({{"d.m", {}}}, 1).error().message.find("'d.m': expected the checksum ") != std::string::npos);
 }
 
 TEST_CASE("short writes are continued") {
@@ -371,7 +370,7 @@ TEST_CASE("500 damaged checkpoints: each is detected, none crashes") {
     if (kind != 4) spit(file, text);
     INFO("kind " << kind << " of " << file);
     const auto opened = Checkpoint::open(at);
-    const Status status = opened.ok() ? opened->verify() : Status(opened.error());
+    const Status status = opened.ok() ? test::verify(*opened) : Status(opened.error());
     CHECK(status.ok() == same);
     if (!status.ok()) {
       CHECK(status.error().code == ExitCode::data);

@@ -9,6 +9,13 @@
 
 namespace lancet::test {
 
+// Checks the content of all tensors.
+inline Status verify(const checkpoint::Checkpoint& opened) {
+  std::map<std::string, checkpoint::Checkpoint::Target> all;
+  for (const std::string& name : opened.names()) all[name];
+  return opened.load(all, 1);
+}
+
 // Two shards of a few tensors; the contents follow from the step.
 struct SmallCheckpoint {
   std::vector<checkpoint::Shard> shards{
@@ -48,17 +55,17 @@ struct SmallCheckpoint {
   Status check(const std::filesystem::path& folder, std::int64_t step) const {
     LANCET_ASSIGN(const auto opened, checkpoint::Checkpoint::open(folder));
     std::map<std::string, std::vector<std::byte>> found;
-    std::map<std::string, checkpoint::Checkpoint::Sink> sinks;
+    std::map<std::string, checkpoint::Checkpoint::Target> targets;
     for (const auto& shard : shards)
       for (const auto& tensor : shard.tensors)
-        sinks[tensor.name] = [&found, name = tensor.name](std::uint64_t at,
-                                                          std::span<const std::byte> bytes) -> Status {
+        targets[tensor.name].sink = [&found, name = tensor.name](std::uint64_t at,
+                                                                 std::span<const std::byte> bytes) -> Status {
           auto& data = found[name];
           if (data.size() != at) return internal_error("bytes out of order");
           data.insert(data.end(), bytes.begin(), bytes.end());
           return {};
         };
-    LANCET_TRY(opened.read(sinks));
+    LANCET_TRY(opened.load(targets, 1));
     for (const auto& shard : shards)
       for (const auto& tensor : shard.tensors)
         if (found[tensor.name] != content(tensor.name, tensor.bytes(), step))

@@ -7,7 +7,7 @@
 
 #include "cli/support.h"
 #include "lancet/base/json.h"
-#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/checkpoint.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"

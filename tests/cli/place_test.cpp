@@ -93,21 +93,6 @@ TEST_CASE("place by the integer program is no longer than by the search") {
   CHECK(large["bound_ms"].get<double>() < large["makespan_ms"].get<double>());
 }
 
-TEST_CASE("place uses devices with a path between them") {
-  const std::string options = "--json --set model.n_layer=1 --solver ";
-  const PlaceFiles small_and_apart("0.3", "100", "");  // the fast device holds a part of the ops, and has no link
-  for (const char* solver : {"even", "heft", "etf", "search"}) {
-    const auto outcome = lancet(small_and_apart.command(options + solver));
-    INFO(outcome.output);
-    REQUIRE(outcome.code == 0);
-    CHECK(test::json_in(outcome.output)["devices"][0]["ops"] == 0);
-  }
-  const PlaceFiles both_small("0.5", "0.5", "");
-  for (const char* solver : {"even", "heft", "search"})
-    test::check_said(lancet(both_small.command(options + solver)), 2,
-                     {"error: two: expected devices with paths between them that hold the ops "});
-}
-
 TEST_CASE("place --stages names the settings that plan the same step") {
   const PlaceFiles files("1000");
   const auto outcome =
@@ -154,6 +139,9 @@ TEST_CASE("what place cannot do is one line and exit code 2") {
                                     std::string_view(option).substr(0, std::string_view(option).find(' ')), solver)});
   test::check_said(lancet(files.command("--stages --seed 2")), 2, {"--stages excludes --seed"});
   test::check_said(lancet("place " + files.config), 2, {"error: lancet place: --on is required"});
+  test::check_said(
+      lancet(PlaceFiles("100", "100", "").command("")), 2,
+      {"two.json: links: expected a path from each device to every other one, found none from fast to slow"});
   test::check_said(lancet("place " + files.config + " --on vax"), 2, {"error: cluster: expected a file or one of "});
   test::check_said(lancet(files.command("--set model.n_embd=4096 --set model.vocab_size=8000")), 2,
                    {"error: two: expected a device that holds 'wte embedding'"});
@@ -167,10 +155,9 @@ TEST_CASE("a solver that finds nothing says what the search finds") {
   INFO(outcome.output);
   CHECK(outcome.code == 2);
   CHECK(outcome.lines_with("") == 1);
-  CHECK(test::matches(
-      outcome.output,
-      "^error: two: even: expected a device with memory left and a path for '.*', found none; other solvers "
-      "may find a placement; --solver search finds one of [0-9.]+ ms"));
+  CHECK(test::matches(outcome.output,
+                      "^error: two: even: expected a device with memory left for '.*', found none; other solvers "
+                      "may find a placement; --solver search finds one of [0-9.]+ ms"));
 }
 
 }  // namespace lancet

@@ -4,7 +4,7 @@
 #include "cli/support.h"
 #include "lancet/base/files.h"
 #include "lancet/base/hash.h"
-#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/checkpoint.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"
 

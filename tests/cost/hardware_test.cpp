@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
-#include "lancet/cost/slowest_costs.h"
 #include "lancet/ir/plan.h"
 #include "temporary_folder.h"
 #include "text.h"

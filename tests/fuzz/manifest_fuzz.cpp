@@ -3,7 +3,7 @@
 
 #include "fuzz/allocation_limit.h"
 #include "fuzz/check_error.h"
-#include "lancet/checkpoint/manifest.h"
+#include "lancet/checkpoint/checkpoint.h"
 
 using namespace lancet;
 

@@ -1,5 +1,5 @@
 // Initial values: equal at any number of ranks, with GPT-2's deviations, and different experts.
-#include "lancet/model/initialize.h"
+#include "lancet/model/gpt2_moe.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lancet/base/random.h"
-#include "lancet/model/gpt2_moe.h"
 
 using namespace lancet;
 

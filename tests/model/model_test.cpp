@@ -3,7 +3,6 @@
 
 #include "golden/golden.h"
 #include "lancet/ir/plan.h"
-#include "lancet/model/capacity.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
 #include "routers.h"

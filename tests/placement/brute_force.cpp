@@ -1,7 +1,6 @@
-#include "placement/brute_force.h"
+#include "placement/support.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -106,14 +105,11 @@ class Assignments {
  private:
   bool fits(std::size_t op, int k) const {
     const Op& of = problem_.ops[op];
-    if (!std::isfinite(of.ms[std::size_t(k)])) return false;
     if (held_[std::size_t(k)] + of.mb > problem_.devices[std::size_t(k)].memory_mb) return false;
     if (busy_[std::size_t(k)] + of.ms[std::size_t(k)] >= best_) return false;
     for (std::size_t other = 0; other < op; ++other)
       if (of.group >= 0 && problem_.ops[other].group == of.group && device_[other] != k) return false;
-    return std::none_of(problem_.flows.begin(), problem_.flows.end(), [&](const Flow& flow) {
-      return flow.to == int(op) && !std::isfinite(problem_.flow_ms(flow, device_[std::size_t(flow.from)], k));
-    });
+    return true;
   }
 
   void assign(std::size_t op) {

@@ -52,18 +52,6 @@ TEST_CASE("a cluster file gives devices, memories and paths") {
   CHECK(cluster->ms_per_mb[2][2] == 0);
 }
 
-TEST_CASE("a cluster may have devices without a path between them") {
-  // No link leaves c.
-  const auto cluster = parse_cluster(
-      lancet::test::replaced(three_devices, "\"from\": \"c\", \"to\": \"a\"", "\"from\": \"b\", \"to\": \"a\""),
-      "x/three.json");
-  REQUIRE(cluster.ok());
-  CHECK(cluster->ms_per_mb[2][0] == never);
-  CHECK(cluster->ms_per_mb[2][1] == never);
-  CHECK(8 / cluster->ms_per_mb[0][2] == Approx(4));
-  CHECK(cluster->ms_per_mb[2][2] == 0);
-}
-
 TEST_CASE("a wrong cluster file is an error of one line") {
   check_refused("\"what\": \"three\",", "", "what: expected a text, found none");
   check_refused("\"what\": \"three\"", "\"whta\": \"three\"",
@@ -86,6 +74,8 @@ TEST_CASE("a wrong cluster file is an error of one line") {
   check_refused("\"to\": \"b\"", "\"to\": \"a\"", "links[0].to: expected another device than from, found 'a'");
   check_refused("\"from\": \"c\", \"to\": \"a\"", "\"from\": \"a\", \"to\": \"b\"",
                 "links[2]: expected one link from a device to another, found a second one of this pair");
+  check_refused("\"from\": \"c\", \"to\": \"a\"", "\"from\": \"b\", \"to\": \"a\"",
+                "links: expected a path from each device to every other one, found none from c to a");
   check_refused("\"gbit_per_s\": 8", "\"gbit_per_s\": 0",
                 "links[1].gbit_per_s: expected a number from 1e-06 to 1000000, found 0");
   check_refused("\"what\": \"three\", \"devices\": [", "\"what\": \"three\", \"devices\": 3, \"links\": [",

@@ -1,20 +1,8 @@
-// The mixed-integer program against brute force and against a second solver, and its parts.
-#include "lancet/placement/milp.h"
-
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-
-#include "lancet/placement/linear_solver.h"
-#include "lancet/placement/problem.h"
+// The mixed-integer program against brute force, and its parts.
+#include "lancet/base/clock.h"
 #include "lancet/placement/solvers.h"
-#include "lancet/placement/timetable.h"
-#include "placement/brute_force.h"
 #include "placement/milp_model.h"
-#include "placement/milp_windows.h"
 #include "placement/support.h"
-#include "temporary_folder.h"
 
 namespace lancet::placement::test {
 namespace {
@@ -22,7 +10,9 @@ namespace {
 // The whole program.
 MilpModel milp_model(const Problem& problem, double horizon_ms) {
   MilpProgram program(problem, horizon_ms);
-  program.add_all_pairs();
+  const int tasks = problem.op_count() + int(problem.flows.size());
+  for (int first = 0; first < tasks; ++first)
+    for (int second = first + 1; second < tasks; ++second) program.add_pair(first, second);
   return program.model();
 }
 
@@ -39,47 +29,14 @@ void make_devices_equal(Problem& problem) {
     for (double& value : row) value = value > 0 ? 0.02 : 0;
 }
 
-// 5 to 9 ops on 2 or 3 unlike devices with finite memory. Some have groups, little memory, equal devices, pairs of
-// devices without a path, or an op that does not run everywhere.
+// 5 to 9 ops on 2 or 3 unlike devices with finite memory. Some have groups, little memory, or equal devices.
 Problem small_problem(std::uint32_t seed) {
   const int ops = 5 + int(seed % 5), devices = 2 + int(seed % 2);
   Problem problem = random_problem(seed, ops, devices, 1.0 + double(seed % 3) / 4, seed % 3 == 0);
   if (seed % 5 == 0) make_devices_equal(problem);
   if (seed % 4 == 1)
     for (Device& device : problem.devices) device.memory_mb *= 0.6;
-  if (seed % 7 == 0) problem.ms_per_mb[0].back() = never;
-  if (seed % 11 == 0) problem.ops[2].ms[1] = never;
   return problem;
-}
-
-std::string contents_of(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-// The minimum that GLPK finds for a model.
-double glpk_minimum(const LinearModel& model) {
-  const lancet::test::TemporaryFolder folder;
-  const std::string text = folder.write("model.lp", model.text()), answer = folder / "answer";
-  const std::string command = "glpsol --tmlim 60 --lp " + text + " --write " + answer + " > " + (folder / "log");
-  REQUIRE(std::system(command.c_str()) == 0);
-  // "s mip ROWS COLUMNS o MINIMUM": o for optimal.
-  std::istringstream lines(contents_of(answer));
-  std::string line;
-  while (std::getline(lines, line) && !line.starts_with("s ")) {
-  }
-  std::istringstream words(line);
-  std::string s, kind, status;
-  int rows = 0, columns = 0;
-  double minimum = std::nan("");
-  words >> s >> kind >> rows >> columns >> status >> minimum;
-  CHECK(kind == "mip");
-  CHECK(rows >= int(model.rows.size()));
-  CHECK(columns == int(model.columns.size()));
-  CHECK(status == "o");
-  return minimum;
 }
 
 }  // namespace
@@ -91,21 +48,21 @@ TEST_CASE("brute force finds the optimum of problems whose optimum is known") {
   // 5 equal ops on two devices; two flows into one device, one after the other on its downlink.
   CHECK(brute_force_ms(problem_of({{2, 2}, {2, 2}, {2, 2}, {2, 2}, {2, 2}}, {})) == 6);
   const std::vector<Flow> into{{0, 2, 3}, {1, 2, 3}};
-  Problem problem = problem_of({{1, never, never}, {never, 1, never}, {never, never, 1}}, into);
+  Problem problem = problem_of({{1, 99, 99}, {99, 1, 99}, {99, 99, 1}}, into);
   CHECK(brute_force_ms(problem) == 1 + 3 + 3 + 1);
-  problem.ms_per_mb[0][2] = never;
-  CHECK(brute_force_ms(problem) == std::nullopt);
   // Memory forces a split: 1 + 1 on one device, a flow of 4 and 1 on the other.
   problem = problem_of({{1, 1}, {1, 1}, {1, 1}}, chain(3), 4);
   for (Device& device : problem.devices) device.memory_mb = 2;
   CHECK(brute_force_ms(problem) == 7);
+  problem.devices[0].memory_mb = 0.5;
+  CHECK(brute_force_ms(problem) == std::nullopt);
 }
 
 TEST_CASE("two ops of one group are apart on the device that they share, in the order that this device allows") {
   if (!has_cbc()) return;
   // On the first device 2 precedes 3 in any answer no longer than the start, on the second 3 precedes 2.
-  Problem problem = problem_of({{1, never}, {never, 1}, {1, 1}, {1, 1}, {never, 2}, {1, never}},
-                               {{0, 2, 12}, {1, 3, 10}, {2, 4, 10}, {3, 5, 1}});
+  Problem problem =
+      problem_of({{1, 99}, {99, 1}, {1, 1}, {1, 1}, {99, 2}, {1, 99}}, {{0, 2, 12}, {1, 3, 10}, {2, 4, 10}, {3, 5, 1}});
   problem.ops[2].group = problem.ops[3].group = 0;
   const Placement start = timetable(problem, {0, 1, 1, 1, 1, 0}, {1, 3, 0, 2, 4, 5});
   const auto best = brute_force_ms(problem);
@@ -154,27 +111,13 @@ TEST_CASE("the integer program needs no start, and keeps a start that it cannot 
   const Problem problem = random_problem(3, 18, 3, 1.5, false);
   const auto start = heft(problem);
   REQUIRE(start.ok());
+  const auto before = std::chrono::steady_clock::now();
   const auto found = solve_milp(problem, {.seconds = 0.2, .start = &*start});
   REQUIRE(found.ok());
-  CHECK(found->seconds < 1);
+  CHECK(seconds_since(before) < 1);
   CHECK(found->placement.makespan_ms <= start->makespan_ms);
   CHECK(found->bound_ms > 0);
   CHECK(found->bound_ms <= found->placement.makespan_ms);
-  CHECK(found->integers > 50);
-}
-
-TEST_CASE("the integer program places no flow where there is no path") {
-  if (!has_cbc()) return;
-  for (const Problem& problem : {problem_with_unlinked_device(), problem_of_join(), problem_with_one_way()}) {
-    const auto found = solve_milp(problem);
-    REQUIRE(found.ok());
-    check_sound(problem, found->placement);
-    CHECK(found->placement.makespan_ms == Approx(*brute_force_ms(problem)));
-    CHECK(found->end == MilpAnswer::End::proof);
-  }
-  Problem problem = problem_with_one_way();
-  unlink(problem, 0, 1);
-  CHECK(solve_milp(problem).error().message.starts_with("expected devices with paths between them that hold the ops "));
 }
 
 // Both ops on the fast device take more than its memory, by less than CBC's tolerance.
@@ -210,18 +153,13 @@ TEST_CASE("the integer program proves that there is no placement") {
   const auto found = solve_milp(problem);
   REQUIRE_FALSE(found.ok());
   CHECK(found.error().code == ExitCode::config);
-  CHECK(
-      found.error().message ==
-      "no placement of 3 ops on 2 devices has enough memory and paths: expected one, found a proof that there is none");
+  CHECK(found.error().message ==
+        "no placement of 3 ops on 2 devices has enough memory: expected one, found a proof that there is none");
 }
 
 // The models of seeds 20 and 40 are small once preprocessed: an assertion in CBC fails on such ones.
-TEST_CASE("GLPK finds the same minimum of the program's text") {
+TEST_CASE("the whole program's minimum is the makespan of the best placement") {
   if (!has_cbc()) return;
-  if (std::system("command -v glpsol > /dev/null") != 0) {
-    WARN("SKIPPED: glpsol (package glpk-utils) is not installed");
-    return;
-  }
   for (const std::uint32_t seed : {6u, 12u, 15u, 20u, 26u, 30u, 40u, 46u}) {
     const Problem problem = small_problem(seed);
     const auto start = etf(problem);
@@ -229,7 +167,6 @@ TEST_CASE("GLPK finds the same minimum of the program's text") {
     const MilpModel model = milp_model(problem, start.ok() ? start->makespan_ms : serial_ms(problem));
     const auto solved = solve_linear(model.linear);
     REQUIRE(solved->status == LinearAnswer::Status::optimal);
-    CHECK(glpk_minimum(model.linear) == Approx(solved->objective).epsilon(1e-6));
     CHECK(solved->objective * model.scale == Approx(*brute_force_ms(problem)).epsilon(1e-5));
   }
 }

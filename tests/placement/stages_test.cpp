@@ -162,29 +162,6 @@ TEST_CASE("stages: what cannot be placed is said in one line") {
   CHECK(error(step_config(4, {"overlap.policy=lancet"}), cluster) ==
         "overlap.policy: expected sequential for stages, found lancet");
   CHECK(error(step_config(4), cluster_of({{20, 1}, {20, 1}})).find(" MB") != std::string::npos);
-  auto unlinked = parse_cluster(
-      R"({"what": "no links", "devices": [{"name": "a", "hardware": "p3dn-v100", "memory_mb": 55, "source": "a test"},
-          {"name": "b", "hardware": "p3dn-v100", "memory_mb": 55, "source": "a test"}]})",
-      "test");
-  REQUIRE(unlinked.ok());
-  CHECK(error(step_config(6), *unlinked) ==
-        "expected paths both ways between a and b, on which stages meet, found none");
-}
-
-TEST_CASE("stages: a device without links stays unused where the others are needed") {
-  const Cluster cluster = cluster_of({{65, 1}, {65, 1}, {65, 4}, {65, 4}});
-  Cluster apart = cluster;
-  for (std::size_t other = 0; other < 4; ++other)
-    if (other != 2)
-      for (const auto& [a, b] : {std::pair{other, std::size_t(2)}, {std::size_t(2), other}})
-        apart.ms_per_mb[a][b] = std::numeric_limits<double>::infinity();
-  const auto all = place_stages(step_config(6), cluster), answer = place_stages(step_config(6), apart);
-  REQUIRE(all.ok());
-  if (!answer.ok()) FAIL(answer.error().message);
-  CHECK(std::ranges::count(all->best.split.devices, 2) == 1);
-  CHECK(std::ranges::count(answer->best.split.devices, 2) == 0);
-  CHECK(answer->best.split.devices.size() > 1);
-  CHECK(answer->best.fits());
 }
 
 TEST_CASE("stages: hardware that a cluster file names by its path is read from there") {

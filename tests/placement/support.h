@@ -1,6 +1,7 @@
 // Problems of tests.
 #pragma once
 #include <catch2/catch.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -69,38 +70,15 @@ inline Problem random_problem(std::uint32_t seed, int ops, int devices, double e
   return problem;
 }
 
-// No path between two devices, in neither direction.
-inline void unlink(Problem& problem, int device, int other) {
-  problem.ms_per_mb[std::size_t(device)][std::size_t(other)] = never;
-  problem.ms_per_mb[std::size_t(other)][std::size_t(device)] = never;
-}
-
-// Three devices, the first of which is the fastest, holds two of four ops and is linked to none; the others are alike.
-inline Problem problem_with_unlinked_device() {
-  Problem problem = problem_of({{1, 2, 2}, {1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, chain(4), 0.5);
-  problem.devices[0].memory_mb = 2;
-  unlink(problem, 0, 1);
-  unlink(problem, 0, 2);
-  return problem;
-}
-
-// Two ops that a third one reads, and two devices of which none is linked to the other.
-inline Problem problem_of_join() {
-  Problem problem = problem_of({{2, 3}, {2, 3}, {1, 1}}, {{0, 2, 0}, {1, 2, 1}});
-  unlink(problem, 0, 1);
-  return problem;
-}
-
-// A chain for two devices, each of which holds half of it; the only link goes from the first to the second.
-inline Problem problem_with_one_way() {
-  Problem problem = problem_of({{1, 1}, {1, 1}, {1, 1}, {1, 1}}, chain(4), 0.5);
-  for (Device& device : problem.devices) device.memory_mb = 2;
-  problem.ms_per_mb[1][0] = never;
-  return problem;
-}
-
 inline void check_sound(const Problem& problem, const Placement& placement) {
   REQUIRE(violations(problem, placement) == std::vector<std::string>());
 }
+
+// The exact optimum of a small problem, by a method that shares nothing with the solvers: all assignments of ops to
+// devices, and for each all orders of ops on devices and of flows on links. Earliest starts without the rules of one at
+// a time are longest paths; while two tasks of one device or link overlap in them, one of the two orders is added and
+// the other tried next. Branches that cannot be shorter than the best are left. Up to 9 ops and 3 devices. None: no
+// assignment has the memory.
+std::optional<double> brute_force_ms(const Problem& problem);
 
 }  // namespace lancet::placement::test

@@ -69,18 +69,6 @@ TEST_CASE("an op that is taken back leaves nothing") {
   CHECK(table.makespan() == 6);
 }
 
-TEST_CASE("a device without a path or without the op changes nothing") {
-  Problem problem = problem_of({{1, 2}, {3, never}, {3, 1}}, {{0, 1, 4}, {0, 2, 4}});
-  problem.ms_per_mb[0][1] = never;
-  Timetable table(problem);
-  table.run(0, 0);
-  CHECK(table.run(1, 1) == never);
-  CHECK(table.run(2, 1) == never);
-  CHECK(table.start_on(2, 1) == never);
-  CHECK(table.run(2, 0) == 4);
-  CHECK_THROWS(timetable(problem, {0, 0, 1}, {0, 1, 2}));
-}
-
 TEST_CASE("a timetable's own order gives it back or a shorter one") {
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     const Problem problem = test::random_problem(seed, 20, 3, 2, false);
@@ -103,17 +91,13 @@ TEST_CASE("a timetable's own order gives it back or a shorter one") {
 }
 
 TEST_CASE("ops of a group are one unit") {
-  Problem problem = problem_of({{1, 1}, {1, 1}, {1, never}, {1, 1}}, {});
+  Problem problem = problem_of({{1, 1}, {1, 1}, {1, 1}, {1, 1}}, {});
   problem.ops[0].group = problem.ops[2].group = 5;
   problem.ops[2].mb = 4;
   const Units units = units_of(problem);
   CHECK(units.of == std::vector<int>{0, 1, 0, 2});
   CHECK(units.ops[0] == std::vector<int>{0, 2});
   CHECK(units.mb == std::vector<double>{5, 1, 1});
-  CHECK(can_hold(problem, units, 0, 0));
-  CHECK(!can_hold(problem, units, 0, 1));  // one of its ops does not run there
-  problem.devices[0].memory_mb = 4.5;
-  CHECK(!can_hold(problem, units, 0, 0));
 }
 
 // Topcuoglu, Hariri and Wu (2002), Figure 2 and Table 3.

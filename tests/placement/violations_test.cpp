@@ -48,11 +48,6 @@ TEST_CASE("tables and devices out of range are found") {
         Lines{"op 4 (op4): expected a device from 0 to 2, found 3"});
   CHECK(broken([](Problem&, Placement& p) { p.device[4] = -1; }) ==
         Lines{"op 4 (op4): expected a device from 0 to 2, found -1"});
-  CHECK(broken([](Problem& q, Placement&) { q.ops[4].ms[2] = never; }) ==
-        Lines{"op 4 (op4) cannot run on device 2 (device2)"});
-  CHECK(broken([](Problem& q, Placement&) { q.ms_per_mb[0][1] = never; }) ==
-        Lines{"flow 0 (op0 -> op2): no path from device 0 (device0) to device 1 (device1)",
-              "flow 1 (op1 -> op3): no path from device 0 (device0) to device 1 (device1)"});
 }
 
 TEST_CASE("durations, starts and the makespan are checked") {
@@ -116,11 +111,9 @@ TEST_CASE("memory and groups are checked") {
         Lines{"group 7: op 0 (op0) is on device 0 (device0), op 2 (op2) on device 1 (device1)"});
 }
 
-TEST_CASE("a tolerance forgives differences of its share of the makespan") {
-  Placement placement = sound_placement();
-  placement.ops[4].end += 1e-3;
-  CHECK(violations(broken_problem(), placement).size() == 1);
-  CHECK(violations(broken_problem(), placement, 1e-3).empty());
+TEST_CASE("rounding is forgiven, up to a billionth of the makespan") {
+  CHECK(broken([](Problem&, Placement& p) { p.ops[4].end += 1e-9; }).empty());
+  CHECK(broken([](Problem&, Placement& p) { p.ops[4].end += 1e-7; }).size() == 1);
 }
 
 }  // namespace lancet::placement::test

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "lancet/base/host_name.h"
+#include "lancet/base/files.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/run_folder.h"
 #include "temporary_folder.h"

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "checkpoint/support.h"
 #include "in_memory.h"
-#include "lancet/checkpoint/checkpoint.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
 
@@ -32,7 +32,7 @@ std::vector<checkpoint::ShardFile> files_at_end(const std::string& run) {
   const auto opened =
       checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6));
   REQUIRE(opened.ok());
-  REQUIRE(opened->verify().ok());
+  REQUIRE(test::verify(*opened).ok());
   return opened->manifest().files;
 }
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "lancet/checkpoint/checkpoint.h"
+#include "checkpoint/support.h"
 #include "lancet/data/token_file.h"
 #include "lancet/train/trainer.h"
 #include "temporary_folder.h"
@@ -88,7 +88,7 @@ inline checkpoint::Manifest manifest_in(const std::string& run, std::int64_t ste
       checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(step));
   INFO((opened.ok() ? "" : opened.error().message));
   REQUIRE(opened.ok());
-  REQUIRE(opened->verify().ok());
+  REQUIRE(test::verify(*opened).ok());
   return opened->manifest();
 }
 

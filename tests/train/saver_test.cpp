@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "blocking_file_system.h"
+#include "checkpoint/support.h"
 #include "faulty_file_system.h"
 #include "lancet/run/resume_point.h"
 #include "log_capture.h"
@@ -64,7 +65,7 @@ StepList whole_in(const std::string& run) {
   StepList steps;
   for (const std::int64_t step : checkpoint::steps_in(run + "/checkpoints")) {
     const auto opened = checkpoint::Checkpoint::open(fs::path(run) / "checkpoints" / checkpoint::folder_name(step));
-    if (opened.ok() && opened->verify().ok()) steps.push_back(step);
+    if (opened.ok() && test::verify(*opened).ok()) steps.push_back(step);
   }
   return steps;
 }

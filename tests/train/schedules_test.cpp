@@ -7,7 +7,6 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/model/initialize.h"
 #include "lancet/passes/passes.h"
 #include "lancet/runtime/executor.h"
 #include "lancet/schedule/overlap.h"

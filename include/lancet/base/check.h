@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace lancet {
 
@@ -12,7 +13,11 @@ struct InternalError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] void fail_check(const char* file, int line, const char* condition, const std::string& message);
+[[noreturn]] inline void fail_check(std::string_view file, int line, const char* condition,
+                                    const std::string& message) {
+  const std::string_view name = file.substr(file.rfind('/') + 1);  // all of it where there is no '/'
+  throw InternalError(fmt::format("{} ({} at {}:{})", message, condition, name, line));
+}
 
 }  // namespace lancet
 

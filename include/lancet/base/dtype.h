@@ -1,5 +1,6 @@
 // Element types, and bf16 as a plain 16-bit struct that both backends share.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -11,9 +12,18 @@ namespace lancet {
 
 enum class DType : std::uint8_t { f32, bf16, i32, i64 };
 
-std::string_view name(DType dtype);                       // "f32"
-std::optional<DType> parse_dtype(std::string_view text);  // the inverse
-int size_of(DType dtype);                                 // bytes per element
+constexpr std::string_view name(DType dtype) {
+  constexpr std::string_view names[] = {"f32", "bf16", "i32", "i64"};
+  return names[static_cast<std::size_t>(dtype)];
+}
+// The inverse.
+constexpr std::optional<DType> parse_dtype(std::string_view text) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64})
+    if (name(dtype) == text) return dtype;
+  return std::nullopt;
+}
+// Bytes per element.
+constexpr int size_of(DType dtype) { return dtype == DType::bf16 ? 2 : dtype == DType::i64 ? 8 : 4; }
 
 struct bf16 {
   std::uint16_t bits;

@@ -81,22 +81,22 @@ Result<std::string> read_file(const std::filesystem::path& path, std::string_vie
 // The path of this program's executable, links resolved; empty if the system does not give it.
 std::filesystem::path program_path();
 
-// The paths to try, in order, for `name`, a path relative to the source tree: below the current folder, so that a
-// clone's own files come first; in share/lancet beside the program, where a build tree links its sources; in
-// share/lancet beside the program's folder (PREFIX/share/lancet for PREFIX/bin/lancet). An absolute name is the only
-// path to try.
-std::vector<std::filesystem::path> shipped_places(const std::filesystem::path& name);
-
-// The first of these paths that exists; empty if none does.
-std::filesystem::path first_there(const std::vector<std::filesystem::path>& places);
-// first_there(shipped_places(name)).
+// The path of a file of the source tree, such as "scripts/mpirun.sh": the first that exists of `name` below the current
+// folder, so that a clone's own files come first; in share/lancet beside the program, where a build tree links its
+// sources; in share/lancet beside the program's folder (PREFIX/share/lancet for PREFIX/bin/lancet). Empty if none does.
 std::filesystem::path find_shipped(const std::filesystem::path& name);
 
-// " or one of a, b", the names without extension of the JSON files in a folder of the source tree, for errors; empty if
-// there are none.
-std::string or_shipped_json(const std::filesystem::path& folder);
+// A JSON file that a user names: by its path, or by its name without extension if it is in `folder` of the source tree.
+struct ShippedText {
+  std::filesystem::path path;
+  std::string text;
+};
+// Config errors: no such file, with the names and the places that would do; it cannot be read. what: the noun that
+// errors use, such as "hardware".
+Result<ShippedText> read_shipped_json(std::string_view what, const std::filesystem::path& folder,
+                                      const std::string& name_or_path);
 
-// "a, b or c", for errors.
-std::string either_of(const std::vector<std::filesystem::path>& places);
+// The machine's name, for names of files: '/' is replaced by '_'. "host" if the system gives none.
+std::string host_name();
 
 }  // namespace lancet

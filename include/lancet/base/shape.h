@@ -42,6 +42,11 @@ class Shape {
   int rank_ = 0;
 };
 
-std::string to_string(const Shape& shape);  // "8,256,512"
+// "8,256,512"
+inline std::string to_string(const Shape& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape.span()) text += (text.empty() ? "" : ",") + std::to_string(extent);
+  return text;
+}
 
 }  // namespace lancet

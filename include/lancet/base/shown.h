@@ -1,5 +1,6 @@
 // Formats texts, values from files, and numbers for one-line errors.
 #pragma once
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,25 +37,12 @@ std::string shown(const Json& value);
 // The value with a NaN's sign removed, so that it prints as "nan", never as "-nan".
 inline double unsigned_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
-// Levenshtein distance, with which errors find the known word nearest to an unknown one.
-
-// The fewest insertions, deletions and replacements of a character that turn `a` into `b`.
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
+// A duration for people: "1h 02m", "3m 20s", "12s".
+inline std::string duration(double seconds) {
+  const auto s = static_cast<long>(std::lround(std::max(seconds, 0.0)));
+  if (s >= 3600) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
+  if (s >= 60) return fmt::format("{}m {:02}s", s / 60, s % 60);
+  return fmt::format("{}s", s);
 }
-
-// Formats a duration for people.
-std::string duration(double seconds);  // "1h 02m", "3m 20s", "12s"
 
 }  // namespace lancet

@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
-#include "lancet/checkpoint/file_system.h"
-#include "lancet/checkpoint/manifest.h"
-#include "lancet/checkpoint/safetensors.h"
+#include "lancet/checkpoint/checkpoint.h"
 
 namespace lancet::checkpoint {
 

@@ -3,6 +3,7 @@
 // parsing, printing, checking and `--help` share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
@@ -18,22 +19,48 @@
 
 namespace lancet::config {
 
-// The fields `model` of a config: the sizes of a GPT-2 and of its mixture-of-experts layers, and their router.
-
-// "switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice"
 enum class Router { switch_top1, batch_prioritized, top_k, gshard, hash, random, sigmoid, expert_choice };
 enum class SecondExpert { random, always };
 enum class SkippedSlots { kept, free };
-enum class AuxLossForm { switch_form, gshard };  // "switch", "gshard"
+enum class AuxLossForm { switch_form, gshard };
 enum class AuxLossScope { rank, global, group };
+enum class Optimizer { adamw, sgd };
+enum class OnNonFinite { stop, skip };
+enum class PipelineSchedule { one_forward_one_backward, zero_bubble, searched, interleaved };
+enum class LrSchedule { constant, linear, cosine, wsd };
+// automatic: self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
+enum class Transport { automatic, mpi, self, nccl, mirrored };
+// emulated: no computation; ops take the time that a hardware file declares.
+enum class Device { cpu, cuda, emulated };
+// automatic: windows if all ranks can access each other's memory, else counted.
+enum class DeviceAllToAll { automatic, windows, counted };
 
-// The word of the value in the JSON file.
-std::string_view name(Router value);
-std::string_view name(SecondExpert value);
-std::string_view name(SkippedSlots value);
-std::string_view name(AuxLossForm value);
-std::string_view name(AuxLossScope value);
+// The words of the JSON file, in the order of the values.
+template <class... Text>
+constexpr std::array<std::string_view, sizeof...(Text)> words(Text... text) {
+  return {text...};
+}
+constexpr auto words_of(Router) {
+  return words("switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice");
+}
+constexpr auto words_of(SecondExpert) { return words("random", "always"); }
+constexpr auto words_of(SkippedSlots) { return words("kept", "free"); }
+constexpr auto words_of(AuxLossForm) { return words("switch", "gshard"); }
+constexpr auto words_of(AuxLossScope) { return words("rank", "global", "group"); }
+constexpr auto words_of(Optimizer) { return words("adamw", "sgd"); }
+constexpr auto words_of(OnNonFinite) { return words("stop", "skip"); }
+constexpr auto words_of(PipelineSchedule) { return words("1f1b", "zero_bubble", "searched", "interleaved"); }
+constexpr auto words_of(LrSchedule) { return words("constant", "linear", "cosine", "wsd"); }
+constexpr auto words_of(Transport) { return words("auto", "mpi", "self", "nccl", "mirrored"); }
+constexpr auto words_of(Device) { return words("cpu", "cuda", "emulated"); }
+constexpr auto words_of(DeviceAllToAll) { return words("auto", "windows", "counted"); }
 
+// The word of a value.
+template <class Enum>
+requires requires(Enum value) { words_of(value); }
+constexpr std::string_view name(Enum value) { return words_of(value)[std::size_t(value)]; }
+
+// The fields `model` of a config: the sizes of a GPT-2 and of its mixture-of-experts layers, and their router.
 struct Model {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
@@ -104,26 +131,6 @@ struct Model {
   }
   friend bool operator==(const Model&, const Model&) = default;
 };
-
-enum class Optimizer { adamw, sgd };
-enum class OnNonFinite { stop, skip };
-enum class PipelineSchedule { one_forward_one_backward, zero_bubble, searched, interleaved };
-enum class LrSchedule { constant, linear, cosine, wsd };
-// automatic ("auto"): self for one rank, else nccl between GPUs, or mpi, which copies GPUs' data through host memory.
-enum class Transport { automatic, mpi, self, nccl, mirrored };
-// emulated: no computation; ops take the time that a hardware file declares.
-enum class Device { cpu, cuda, emulated };
-// automatic ("auto"): windows if all ranks can access each other's memory, else counted.
-enum class DeviceAllToAll { automatic, windows, counted };
-
-// The word of the value in the JSON file.
-std::string_view name(Optimizer value);
-std::string_view name(LrSchedule value);
-std::string_view name(OnNonFinite value);
-std::string_view name(PipelineSchedule value);
-std::string_view name(Transport value);
-std::string_view name(Device value);
-std::string_view name(DeviceAllToAll value);
 
 struct Data {
   std::string train;                 // token file; empty only with `synthetic`
@@ -289,7 +296,5 @@ std::string to_json(const Config& config);
 
 // The text of `--help`: one line per field, with default, range and meaning.
 std::string describe();
-// The same as Markdown, a heading per section and a list item per field; docs/configuration.md ends with it.
-std::string describe_markdown();
 
 }  // namespace lancet::config

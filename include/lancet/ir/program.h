@@ -27,6 +27,7 @@
 //     %26 : f32[768] whole = gelu(@b)                                   a copy on each rank, which nothing may split
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,13 +39,20 @@
 #include <vector>
 
 #include "lancet/base/dtype.h"
-#include "lancet/base/id.h"
 #include "lancet/base/result.h"
 #include "lancet/base/shape.h"
 #include "lancet/ir/sharding.h"
 
 namespace lancet::ir {
 
+// Typed indices, so that an index into one table cannot be used for another.
+template <class Tag>
+struct Id {
+  std::int32_t value = -1;
+  bool valid() const { return value >= 0; }
+  std::size_t index() const { return static_cast<std::size_t>(value); }
+  friend auto operator<=>(Id, Id) = default;
+};
 using TensorId = Id<struct TensorTag>;
 using InstructionId = Id<struct InstructionTag>;
 inline InstructionId id_of(std::size_t instruction) { return {static_cast<std::int32_t>(instruction)}; }

@@ -17,10 +17,12 @@
 // up.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lancet/config/config.h"
 #include "lancet/ir/program.h"
+#include "lancet/ir/sharding.h"
 #include "lancet/model/build_options.h"
 
 namespace lancet::model {
@@ -42,5 +44,21 @@ struct ParameterCount {
   std::int64_t active = 0;  // used by one token
 };
 ParameterCount count_parameters(const config::Model& model);
+
+// Fills `values` with those elements of the parameter that a rank holds, which `held` says: value i is held element i.
+// Values are a function of (seed, parameter name, element) and thus the same at any number of ranks. GPT-2's scheme:
+// normal with initializer_range, projections back into the residual divided by sqrt(2 * n_layer), layer norms 1 and 0,
+// biases 0, padded vocabulary 0. Each expert draws its own numbers.
+// InternalError: another number of values, or elements that the parameter has not.
+void initialize(const Parameter& parameter, std::uint64_t seed, const std::vector<ir::HeldRun>& held,
+                std::span<float> values);
+
+// The slots of an expert for a group of tokens, each of which chooses `choices` experts:
+// ceil(capacity_factor * choices * tokens / experts), at least 1, at most `tokens`.
+std::int64_t capacity(double capacity_factor, std::int64_t tokens, std::int64_t experts, std::int64_t choices = 1);
+
+// The choices of `tokens` tokens at experts that have as many slots together. Where experts choose, these fill all
+// slots.
+std::int64_t choices_of(const config::Model& model, std::int64_t tokens, std::int64_t slots);
 
 }  // namespace lancet::model

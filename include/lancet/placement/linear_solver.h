@@ -18,16 +18,14 @@ struct Term {
 };
 
 struct LinearModel {
-  // A variable. Names are unique and have letters, digits, `_` and no blank: solvers and text identify columns by them.
+  // A variable.
   struct Column {
-    std::string name;
     double lower = 0, upper = unbounded;
     double cost = 0;  // its factor in the sum that is minimised
     bool integer = false;
   };
   // lower <= sum of the terms <= upper. A column occurs once at most.
   struct Row {
-    std::string name;
     double lower = -unbounded, upper = unbounded;
     std::vector<Term> terms;
   };
@@ -37,10 +35,7 @@ struct LinearModel {
   // Returns the new column's index.
   int add_column(Column column);
   // Adds the terms of equal columns up and leaves out those of factor 0; a row without terms is left out.
-  void add_row(std::string name, double lower, double upper, std::vector<Term> terms);
-  int integer_count() const;
-  // The model in CPLEX's LP format, which CBC, GLPK and others read. A row with two different bounds becomes two.
-  std::string text() const;
+  void add_row(double lower, double upper, std::vector<Term> terms);
 };
 
 // The solver's name and version; empty: the program was built without one, and solve_linear() returns an error.
@@ -48,14 +43,13 @@ std::string linear_solver();
 
 struct LinearOptions {
   double seconds = 60;          // wall time; what is found by then is the answer
-  double gap = 0;               // stops once (answer - bound) / answer is at most this; 0: only by the proof
   double bound = -unbounded;    // no answer is known to be smaller: one as small is the best, but for 1e-6 of it
   std::vector<double> start{};  // by column, of a known answer; only those of integer columns are read. Empty: none
 };
 
 struct LinearAnswer {
   enum class Status {
-    optimal,    // values are proven best, within the gap
+    optimal,    // values are proven best
     feasible,   // the solver ended without the proof: values are the best that was found
     nothing,    // the solver ended without an answer and without a proof
     infeasible  // there is no answer, or none that is least
@@ -65,7 +59,6 @@ struct LinearAnswer {
   std::vector<std::vector<double>> earlier;  // the other answers that were found on the way, in their order
   double objective = 0;                      // of the values
   double bound = -unbounded;                 // no answer is smaller, as proven
-  double seconds = 0;
   bool is_time_over = false;  // the time ended the search; if it is not optimal or infeasible either, CBC has failed
 };
 

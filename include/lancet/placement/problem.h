@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +18,7 @@ namespace lancet::placement {
 // An op, or several ops that coarsening made one.
 struct Op {
   std::string name;
-  std::vector<double> ms;  // by device; infinite where the op cannot run
+  std::vector<double> ms;  // by device
   double mb = 0;           // what the op holds in its device's memory, in MB (10^6 bytes)
   int group = -1;          // ops of one group, a number from 0 on, are on one device; -1: the op is in no group
 };
@@ -39,17 +38,14 @@ struct Problem {
   std::vector<Op> ops;
   std::vector<Flow> flows;  // at most one for a pair of ops
   std::vector<Device> devices;
-  std::vector<std::vector<double>> ms_per_mb;   // [from][to]; 0 on the diagonal, infinite where there is no path
-  std::vector<std::vector<double>> latency_ms;  // [from][to]; 0 on the diagonal
+  std::vector<std::vector<double>> ms_per_mb, latency_ms;  // [from][to]; 0 on the diagonal
 
   int op_count() const { return static_cast<int>(ops.size()); }
   int device_count() const { return static_cast<int>(devices.size()); }
-  // Milliseconds of a flow; 0 where both devices are the same, infinite where there is no path.
+  // Milliseconds of a flow; 0 where both devices are the same.
   double flow_ms(const Flow& flow, int from_device, int to_device) const {
-    if (from_device == to_device) return 0;
     const auto from = static_cast<std::size_t>(from_device), to = static_cast<std::size_t>(to_device);
-    const double rate = ms_per_mb[from][to];
-    return rate == std::numeric_limits<double>::infinity() ? rate : latency_ms[from][to] + flow.mb * rate;
+    return latency_ms[from][to] + flow.mb * ms_per_mb[from][to];
   }
 };
 
@@ -68,12 +64,11 @@ struct Placement {
 
 // What of the rules of problem.h a placement breaks.
 
-// One line for each rule broken, empty for a valid answer: sizes of the tables, devices in range, ops on devices that
-// run them, groups on one device, paths of flows, durations of ops and flows, no start before 0, an op after the flows
-// that enter it and a flow after the op that makes it, one op at a time on a device, one flow at a time on an uplink
-// and on a downlink, memory, and the makespan. Times may differ by `tolerance` times the makespan. Empty intervals take
-// no device and no link.
-std::vector<std::string> violations(const Problem& problem, const Placement& placement, double tolerance = 1e-9);
+// One line for each rule broken, empty for a valid answer: sizes of the tables, devices in range, groups on one device,
+// durations of ops and flows, no start before 0, an op after the flows that enter it and a flow after the op that makes
+// it, one op at a time on a device, one flow at a time on an uplink and on a downlink, memory, and the makespan. Times
+// may differ by a billionth of the makespan. Empty intervals take no device and no link.
+std::vector<std::string> violations(const Problem& problem, const Placement& placement);
 
 // A cluster file: unlike devices and the links between them.
 //
@@ -92,7 +87,7 @@ std::vector<std::string> violations(const Problem& problem, const Placement& pla
 // less what it reserves. up, down and latency: the device's link to the network that joins all devices with such a
 // link; a flow passes the sender's uplink and the receiver's downlink and has the latency of both. A link goes one way.
 // A pair without a link of its own takes the path whose least bandwidth is greatest, as in Moirai, section III-C; the
-// devices on the way are not delayed. Devices may have no path between them: a placement uses only such with paths.
+// devices on the way are not delayed. There is a path from every device to every other one.
 struct Cluster {
   std::string name;  // the file's name without its extension
   std::string what;
@@ -109,8 +104,8 @@ struct Cluster {
 
 // Reads NAME (configs/clusters/NAME.json) or a path, in the current folder or among the files that come with the
 // program. Config errors name the file and the field: no such file, an unknown field, a value of another kind or out of
-// range, a device or link without a source, two devices of one name, a link to no device, two links of one pair, a
-// hardware file that cannot be read.
+// range, a device or link without a source, two devices of one name, a link to no device, two links of one pair, two
+// devices without a path, a hardware file that cannot be read.
 Result<Cluster> read_cluster(const std::string& name_or_path);
 Result<Cluster> parse_cluster(std::string_view text, std::string_view origin);
 

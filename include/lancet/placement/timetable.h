@@ -26,8 +26,6 @@ struct Units {
   int count() const { return static_cast<int>(ops.size()); }
 };
 Units units_of(const Problem& problem);
-// True if every op of the unit runs on the device and its memory holds the whole unit.
-bool can_hold(const Problem& problem, const Units& units, int unit, int device);
 
 // When a device or a link is busy: intervals that do not overlap, ascending.
 class Timeline {
@@ -46,14 +44,13 @@ class Timetable {
   explicit Timetable(const Problem& problem);  // which outlives it
   void clear();
   // Runs an op whose predecessors have all run: first the flows that enter it and did not run yet, those of the
-  // earliest makers first, then the op. Returns its end; `never` if a flow has no path or the op does not run on the
-  // device, and then nothing has changed.
+  // earliest makers first, then the op. Returns its end.
   double run(int op, int device);
   // Runs a flow to a device ahead of its reader, which must then run there. Its maker has run. Returns its end.
   double run_flow(int flow, int to_device);
   // Takes back the op that ran last, with the flows that its run() added.
   void undo();
-  // The start that run() would give the op; `never` likewise.
+  // The start that run() would give the op.
   double start_on(int op, int device);
 
   double end(int op) const { return answer_.ops[static_cast<std::size_t>(op)].end; }
@@ -82,15 +79,14 @@ class Timetable {
 };
 
 // The timetable of an assignment. order: all ops, each after its predecessors; flows may be listed as op_count() +
-// their index, after their maker and before their reader. InternalError: an op before one of its predecessors, a flow
-// without a path, or an op on a device where it does not run.
+// their index, after their maker and before their reader. InternalError: an op before one of its predecessors.
 Placement timetable(const Problem& problem, const std::vector<int>& device, const std::vector<int>& order);
 
 // Ops and flows by their start, as timetable() takes them; equal starts keep precedence.
 std::vector<int> order_of(const Problem& problem, const Placement& placement);
 
-double mean_ms(const Op& op);                                   // over the devices on which it runs
-double mean_flow_ms(const Problem& problem, const Flow& flow);  // over pairs of devices with a path; 0 without one
+double mean_ms(const Op& op);                                   // over the devices
+double mean_flow_ms(const Problem& problem, const Flow& flow);  // over the pairs of devices; 0 without one
 
 // By op: the longest chain of ops and flows from its start to the end of the graph. device: of each op; empty: with
 // those means. order_by() lists the ops by it, descending, equal ones by their index: an order of precedence.

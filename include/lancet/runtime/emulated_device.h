@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lancet/comm/communicator.h"
-#include "lancet/cost/slowest_costs.h"
+#include "lancet/cost/hardware.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet::runtime {

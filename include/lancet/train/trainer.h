@@ -9,8 +9,8 @@
 #include <string>
 
 #include "lancet/base/result.h"
+#include "lancet/checkpoint/checkpoint.h"
 #include "lancet/checkpoint/file_system.h"
-#include "lancet/checkpoint/manifest.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
