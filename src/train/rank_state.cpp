@@ -9,7 +9,6 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/model/gpt2_moe.h"
-#include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/saver.h"
 
