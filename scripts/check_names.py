@@ -12,7 +12,7 @@ from pathlib import Path
 FREE = {"base", "checkpoint", "ir", "models", "ops"}  # modules
 # Files whose subject is names.
 EXEMPT = {"src/run/checkpoint_tensors.cpp",  # of tensors in checkpoints: h.0.moe.experts.3.fc.weight
-          "src/schedule/partition/rewrite.cpp",  # labels that parts and their helpers get
+          "src/schedule/rewrite.cpp",  # labels that parts and their helpers get
           "src/schedule/schedule_report.cpp"}  # labels for people, without the part
 
 NAME = r"\b(?:name|label|site|parameter)_?(?:\(\))?"

@@ -14,7 +14,7 @@
 #include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/profiler/profiler.h"
-#include "lancet/schedule/partition/cut.h"
+#include "lancet/schedule/cut.h"
 #include "plan_report.h"
 
 namespace lancet::cli {

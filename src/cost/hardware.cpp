@@ -341,7 +341,7 @@ std::string HardwareCosts::identity() const {
   std::string all = fmt::format("{} {} {} {}", hardware_.identity, layout_.ranks, layout_.hosts,
                                 measured_ ? measured_->identity() : "");
   if (hardware_.network.over_mpi) all += " over mpi";
-  if (layout_.mesh.has_groups()) all += " " + ir::to_string(layout_.mesh);
+  if (layout_.mesh.wide().count() > 1) all += " " + ir::to_string(layout_.mesh);
   if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
   if (routing_.known_own) all += fmt::format(" {}", *routing_.known_own);
   if (routing_.imbalance != 1 || routing_.padded)

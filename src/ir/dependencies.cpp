@@ -2,13 +2,14 @@
 // them, each with its byte region. A read depends on the overlapping writes; a write depends on the overlapping writes
 // and reads, and drops those that it covers completely, so that the lists stay short. HappensBefore joins vector clocks
 // in program order: an instruction's clock is the maximum, per stream, over the instruction before it on its stream and
-// over those that it waits for, each of which also counts itself. minimal_waits() builds the same clocks while it
-// chooses waits. It visits the needed instructions from the latest to the earliest and adds a wait only for one that
-// the clock does not include yet, so each stream needs at most one wait.
+// over those that it waits for, each of which also counts itself. It visits the needed instructions from the latest to
+// the earliest and chooses a wait only for one that the clock does not include yet, so each stream needs at most one
+// wait.
 #include "lancet/ir/dependencies.h"
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <limits>
 
 #include "lancet/ir/micro_batches.h"
 
@@ -32,11 +33,6 @@ void collect(const std::vector<Access>& accesses, const Region& region, std::vec
 
 void forget_covered(std::vector<Access>& accesses, const Region& region) {
   std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
-}
-
-void sort_unique(std::vector<InstructionId>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
 }  // namespace
@@ -65,15 +61,17 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
       forget_covered(memory.reads, region);
       memory.writes.push_back({id_of(i), region});
     }
-    sort_unique(before);
+    std::ranges::sort(before);
+    before.erase(std::unique(before.begin(), before.end()), before.end());
   }
   return result;
 }
 
-HappensBefore::HappensBefore(const Program& program, const std::vector<std::vector<InstructionId>>& waits)
+HappensBefore::HappensBefore(const Program& program, const Lists& needed)
     : clocks_(program.instructions.size()),
       position_(program.instructions.size()),
-      stream_(program.instructions.size()) {
+      stream_(program.instructions.size()),
+      waits_(program.instructions.size()) {
   std::array<std::int32_t, stream_count> next{};
   std::array<InstructionId, stream_count> last{};
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -88,44 +86,56 @@ HappensBefore::HappensBefore(const Program& program, const std::vector<std::vect
       clock[s] = std::max(clock[s], position_[before.index()] + 1);
     };
     if (last[stream].valid()) join(last[stream]);
-    for (InstructionId wait : waits[i]) {
-      LANCET_CHECK(wait.index() < i, "instruction {} waits for the later instruction {}", i, wait.value);
-      join(wait);
+    for (auto wait = needed[i].rbegin(); wait != needed[i].rend(); ++wait) {
+      LANCET_CHECK(wait->index() < i, "instruction {} waits for the later instruction {}", i, wait->value);
+      if (clock[stream_[wait->index()]] > position_[wait->index()]) continue;
+      join(*wait);
+      waits_[i].push_back(*wait);
     }
+    std::ranges::reverse(waits_[i]);
     clocks_[i] = clock;
     last[stream] = id_of(i);
   }
 }
 
-std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
-                                                      const std::vector<std::vector<InstructionId>>& needed) {
-  std::vector<std::vector<InstructionId>> waits(program.instructions.size());
-  std::vector<HappensBefore::Clock> clocks(program.instructions.size());
-  std::vector<std::int32_t> position(program.instructions.size());
-  std::array<std::int32_t, stream_count> next{};
-  std::array<InstructionId, stream_count> last{};
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const auto stream = static_cast<std::size_t>(program.instructions[i].stream);
-    position[i] = next[stream]++;
-    HappensBefore::Clock clock{};
-    auto stream_of = [&](InstructionId id) {
-      return static_cast<std::size_t>(program.instructions[id.index()].stream);
-    };
-    auto join = [&](InstructionId before) {
-      for (std::size_t s = 0; s < stream_count; ++s) clock[s] = std::max(clock[s], clocks[before.index()][s]);
-      clock[stream_of(before)] = std::max(clock[stream_of(before)], position[before.index()] + 1);
-    };
-    if (last[stream].valid()) join(last[stream]);
-    for (auto it = needed[i].rbegin(); it != needed[i].rend(); ++it) {  // the latest first
-      if (clock[stream_of(*it)] > position[it->index()]) continue;
-      join(*it);
-      waits[i].push_back(*it);
-    }
-    std::reverse(waits[i].begin(), waits[i].end());
-    clocks[i] = clock;
-    last[stream] = id_of(i);
+namespace {
+
+constexpr std::int32_t always = std::numeric_limits<std::int32_t>::max();
+
+bool ends_before(const Life& life, const Life& other) {
+  for (std::size_t stream = 0; stream < stream_count; ++stream)
+    if (other.born[stream] < life.dead[stream]) return false;
+  return true;
+}
+
+}  // namespace
+
+void Life::end_never() { dead.fill(always); }
+
+std::vector<Life> lives_of(const Program& program, const HappensBefore& order,
+                           const std::vector<InstructionId>& accesses, bool crosses) {
+  std::vector<Life> lives(crosses ? 2 : 1);
+  for (Life& life : lives) life.born.fill(always);
+  for (const InstructionId access : accesses) {
+    Life& life = lives[crosses && !of_step_before(program.instructions[access.index()])];
+    const HappensBefore::Clock& clock = order.clock(access);
+    for (std::size_t stream = 0; stream < stream_count; ++stream)
+      life.born[stream] = std::min(life.born[stream], clock[stream]);
+    auto& last = life.dead[order.stream(access)];
+    last = std::max(last, order.position(access) + 1);
   }
-  return waits;
+  if (crosses) {
+    lives.front().born.fill(0);
+    lives.back().end_never();
+  }
+  return lives;
+}
+
+bool are_apart(const std::vector<Life>& a, const std::vector<Life>& b) {
+  return std::ranges::all_of(a, [&](const Life& mine) {
+    return std::ranges::all_of(b,
+                               [&](const Life& other) { return ends_before(mine, other) || ends_before(other, mine); });
+  });
 }
 
 std::vector<bool> gradient_all_reduces(const Program& program) {
@@ -158,6 +168,13 @@ std::vector<std::vector<InstructionId>> accesses(const Program& program) {
     for (TensorId id : program.instructions[i].results) touch(id);
   }
   return result;
+}
+
+std::vector<std::size_t> makers_of(const Program& program) {
+  std::vector<std::size_t> makers(program.tensors.size(), program.instructions.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for (const TensorId id : program.instructions[i].results) makers[id.index()] = i;
+  return makers;
 }
 
 // Two instructions are in conflict if they use overlapping bytes and one of them writes these. What step n - 1 left

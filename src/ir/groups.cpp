@@ -7,7 +7,7 @@
 
 namespace lancet::ir {
 
-void set_group(Attributes& attributes, const ir::Mesh& mesh, ir::Axes axes) {
+void set_group(Attributes& attributes, const Mesh& mesh, Axes axes) {
   axes = axes & mesh.wide();
   if (axes != mesh.wide()) attributes.set(axes_attribute, ir::to_string(axes));
 }
@@ -17,14 +17,14 @@ std::string_view axes_text(const Instruction& instruction) {
   return instruction.attributes.text(axes_attribute);
 }
 
-ir::Axes group_of(const Instruction& instruction, const ir::Mesh& mesh) {
-  const ir::Axes named = group_of(instruction);
+Axes group_of(const Instruction& instruction, const Mesh& mesh) {
+  const Axes named = group_of(instruction);
   return named.empty() ? mesh.wide() : named;
 }
 
-ir::Axes group_of(const Instruction& instruction) {
+Axes group_of(const Instruction& instruction) {
   const std::string_view text = axes_text(instruction);
-  return text.empty() ? ir::Axes() : ir::parse_axes(text).value();
+  return text.empty() ? Axes() : ir::parse_axes(text).value();
 }
 
 std::string key_of(const Instruction& instruction) {
@@ -52,25 +52,23 @@ std::optional<std::vector<int>> parse_stages(std::string_view text) {
 
 }  // namespace
 
-std::vector<int> ranks_of(std::string_view key, const ir::Mesh& mesh, int rank) {
+std::vector<int> ranks_of(std::string_view key, const Mesh& mesh, int rank) {
   const std::size_t colon = key.find(':');
-  const ir::Axes axes = ir::parse_axes(key.substr(0, colon)).value();
+  const Axes axes = ir::parse_axes(key.substr(0, colon)).value();
   std::vector<int> ranks = mesh.group(rank, axes.empty() ? mesh.wide() : axes);
   if (colon == key.npos) return ranks;
   const std::vector<int> stages = parse_stages(key.substr(colon + 1)).value();
-  const auto within = [&](int other) {
-    return std::ranges::count(stages, mesh.coordinate(other, ir::Axis::stage)) > 0;
-  };
+  const auto within = [&](int other) { return std::ranges::count(stages, mesh.coordinate(other, Axis::stage)) > 0; };
   if (!within(rank)) return {rank};
   std::erase_if(ranks, [&](int other) { return !within(other); });
   return ranks;
 }
 
-std::optional<int> neighbour(const ir::Mesh& mesh, int rank, Stream stream) {
-  const int stages = mesh[ir::Axis::stage], stride = mesh.ranks() / stages;
+std::optional<int> neighbour(const Mesh& mesh, int rank, Stream stream) {
+  const int stages = mesh[Axis::stage], stride = mesh.ranks() / stages;
   const bool next = stream == Stream::send_next || stream == Stream::receive_next;
   if (stages == 1) return std::nullopt;
-  const int stage = mesh.coordinate(rank, ir::Axis::stage);
+  const int stage = mesh.coordinate(rank, Axis::stage);
   return rank + ((stage + (next ? 1 : stages - 1)) % stages - stage) * stride;
 }
 
@@ -89,15 +87,6 @@ bool has_sound_axes(const Instruction& instruction) {
     const auto axes = text ? ir::parse_axes(*text) : std::nullopt;
     return axes && !axes->empty();
   });
-}
-
-std::array<std::set<ir::Axes>, stream_count> used_axes(const Program& program) {
-  std::array<std::set<ir::Axes>, stream_count> used;
-  const auto keys = used_keys(program);
-  for (std::size_t stream = 0; stream < stream_count; ++stream)
-    for (const std::string& key : keys[stream])
-      used[stream].insert(ir::parse_axes(std::string_view(key).substr(0, key.find(':'))).value());
-  return used;
 }
 
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program) {

@@ -3,15 +3,11 @@
 // - every dependency (dependencies.h) is implied by stream order and waits;
 // - exactly the used values and views that own memory have an arena offset, and all of them end within the arena;
 // - two blocks that share bytes are never live together: when the first access to one starts, all accesses to the other
-//   have ended. Life holds what decides this, per stream: `born`, the least clock of any access, and `last`, the
-//   position after the last access. Outputs are read after the step, so nothing may follow them in their bytes. A block
-//   that crosses the border between steps is alive twice in a run: until the step before has used it, and from its
-//   maker to the end.
+//   have ended (dependencies.h: Life). Outputs are read after the step, so nothing may follow them in their bytes.
 #include "lancet/ir/plan.h"
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <limits>
 
 #include "lancet/base/files.h"
 #include "lancet/ir/dependencies.h"
@@ -61,10 +57,7 @@ Status parse_view(LineReader& line, TensorId view, Plan& plan) {
   plan.offsets.resize(view.index() + 1, -1);
   if (!line.accept("|")) return {};
   LANCET_TRY(line.expect("at "));
-  const LineReader before = line;
-  LANCET_ASSIGN(const std::int64_t offset, line.integer());
-  if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
-  plan.offsets[view.index()] = offset;
+  LANCET_ASSIGN(plan.offsets[view.index()], line.offset());
   return {};
 }
 
@@ -73,9 +66,7 @@ Status parse_offsets(LineReader& line, const Program& program, Plan& plan) {
     const LineReader before = line;
     if (line.word() == "-") continue;
     line = before;
-    LANCET_ASSIGN(const std::int64_t offset, line.integer());
-    if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
-    plan.offsets[id.index()] = offset;
+    LANCET_ASSIGN(plan.offsets[id.index()], line.offset());
   }
   return {};
 }
@@ -125,61 +116,12 @@ Status verify_order(const Plan& plan, const HappensBefore& order) {
   return {};
 }
 
-// A time within a run, by stream: accesses begin when `born` many instructions have ended for certain, and `last` many
-// have to end until all accesses have.
-struct Life {
-  HappensBefore::Clock born{}, last{};
-};
-
 struct Block {
   TensorId tensor;
   std::int64_t begin, end;  // bytes of the arena
   InstructionId made;
-  std::vector<Life> lives;  // two for a block that crosses the border between steps: to and from the next run
+  std::vector<Life> lives;
 };
-
-bool dead_before(const Life& life, const Life& other) {
-  for (std::size_t stream = 0; stream < stream_count; ++stream)
-    if (other.born[stream] < life.last[stream]) return false;
-  return true;
-}
-
-// True if the blocks are never alive at once.
-bool apart(const Block& a, const Block& b) {
-  return std::ranges::all_of(a.lives, [&](const Life& mine) {
-    return std::ranges::all_of(b.lives,
-                               [&](const Life& other) { return dead_before(mine, other) || dead_before(other, mine); });
-  });
-}
-
-constexpr std::int32_t always = std::numeric_limits<std::int32_t>::max();
-
-// From the first of these accesses to the last one.
-Life life_of(const std::vector<InstructionId>& accesses, const HappensBefore& order) {
-  Life life;
-  life.born.fill(always);
-  for (InstructionId access : accesses) {
-    auto& last = life.last[order.stream(access)];
-    last = std::max(last, order.position(access) + 1);
-    const auto& clock = order.clock(access);
-    for (std::size_t stream = 0; stream < stream_count; ++stream)
-      life.born[stream] = std::min(life.born[stream], clock[stream]);
-  }
-  return life;
-}
-
-// What the step before has left is alive from the start of a run on, and what this step leaves to its end.
-std::vector<Life> lives_across(const Program& program, std::vector<InstructionId> accesses,
-                               const HappensBefore& order) {
-  const auto of_this = std::stable_partition(accesses.begin(), accesses.end(), [&](InstructionId id) {
-    return of_step_before(program.instructions[id.index()]);
-  });
-  Life before = life_of({accesses.begin(), of_this}, order);
-  Life after = life_of({of_this, accesses.end()}, order);
-  before.born.fill(0);
-  after.last.fill(always);
-  return {before, after};
-}
 
 Status verify_arena(const Plan& plan, const HappensBefore& order) {
   const auto touched = accesses(plan.program);
@@ -193,24 +135,20 @@ Status verify_arena(const Plan& plan, const HappensBefore& order) {
       return internal_error(
           fmt::format("{} {} an offset in the arena", plan.program.display(id), owns ? "lacks" : "must not have"));
     if (!owns) continue;
-    Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(), {}};
+    Block block{id, plan.offsets[i], plan.offsets[i] + bytes(tensor.type), touched[i].front(),
+                lives_of(plan.program, order, touched[i], crosses[i])};
     if (block.end > plan.arena_bytes)
       return internal_error(
           fmt::format("{} ends at byte {} of an arena of {}", plan.program.display(id), block.end, plan.arena_bytes));
-    if (crosses[i])
-      block.lives = lives_across(plan.program, touched[i], order);
-    else
-      block.lives = {life_of(touched[i], order)};
-    blocks.push_back(block);
+    blocks.push_back(std::move(block));
   }
   for (const Output& output : plan.program.outputs)  // read after the step: live to the end
     for (Block& block : blocks)
-      if (block.tensor == plan.program.root(output.tensor))
-        for (Life& life : block.lives) life.last.fill(always);
+      if (block.tensor == plan.program.root(output.tensor)) std::ranges::for_each(block.lives, &Life::end_never);
   std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (std::size_t j = i + 1; j < blocks.size() && blocks[j].begin < blocks[i].end; ++j)
-      if (!apart(blocks[i], blocks[j]))
+      if (!are_apart(blocks[i].lives, blocks[j].lives))
         return internal_error(fmt::format("{} and {} share bytes of the arena, and nothing orders [{}] against [{}]",
                                           plan.program.display(blocks[i].tensor),
                                           plan.program.display(blocks[j].tensor), blocks[i].made.value,

@@ -145,13 +145,6 @@ Axes holders(const std::optional<Sharding>& sharding) {
 // index that the rank holds of the dimension. As long as a row is whole, a segment of indices is a single run.
 namespace {
 
-// The number of the rank's shard among those of a dimension: the axes of a split need not be in the mesh's order.
-std::int64_t shard_number(const Split& split, const Mesh& mesh, int rank) {
-  std::int64_t number = 0;
-  for (const Axis axis : split.axes) number = number * mesh[axis] + mesh.coordinate(rank, axis);
-  return number;
-}
-
 // Appends elements behind those that are held already.
 void append(std::vector<HeldRun>& runs, std::int64_t whole, std::int64_t count) {
   if (count == 0) return;
@@ -164,10 +157,11 @@ void append(std::vector<HeldRun>& runs, std::int64_t whole, std::int64_t count) 
 
 // The indices of a dimension that the rank holds, as runs.
 std::vector<HeldRun> held_indices(std::int64_t extent, const Split& split, const Mesh& mesh, int rank) {
-  const std::int64_t block = extent / split.blocks, shard = block / shards(split, mesh),
-                     first = shard_number(split, mesh, rank) * shard;
+  std::int64_t number = 0;  // of the rank's shard; the axes of a split need not be in the mesh's order
+  for (const Axis axis : split.axes) number = number * mesh[axis] + mesh.coordinate(rank, axis);
+  const std::int64_t block = extent / split.blocks, shard = block / shards(split, mesh);
   std::vector<HeldRun> indices;
-  for (std::int64_t b = 0; b < split.blocks; ++b) append(indices, b * block + first, shard);
+  for (std::int64_t b = 0; b < split.blocks; ++b) append(indices, b * block + number * shard, shard);
   return indices;
 }
 

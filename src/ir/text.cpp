@@ -57,6 +57,29 @@ std::string print_made(const Program& program, TensorId id) {
   return text + fmt::format(" part {} of {}", tensor.slice->part, tensor.slice->parts);
 }
 
+// declared: tensors whose type a line before says.
+std::string print_line(const Program& program, const Instruction& instruction, const std::vector<TensorId>& declared) {
+  std::string text;
+  for (TensorId id : instruction.results) {
+    if (!text.empty()) text += ", ";
+    text += std::ranges::count(declared, id) > 0 ? program.display(id) : print_made(program, id);
+  }
+  if (!text.empty()) text += " = ";
+  text += instruction.op + "(";
+  for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
+    const TensorId id = instruction.operands[i];
+    if (i) text += ", ";
+    if (instruction.writes_operand(id)) text += "&";
+    text += program.display(id);
+  }
+  text += ")";
+  if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
+  text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
+  if (const std::string place = place_of(instruction); !place.empty()) text += " " + place;
+  if (instruction.repeated > 0) text += fmt::format(" repeated {}", instruction.repeated);
+  return text;
+}
+
 }  // namespace
 
 std::string print_real(double value) {
@@ -99,33 +122,6 @@ std::string print_outputs(const Program& program) {
 }
 
 std::string ViewPrinter::line(TensorId view) const { return "view " + print_made(program_, view); }
-
-namespace {
-
-// declared: tensors whose type a line before says.
-std::string print_line(const Program& program, const Instruction& instruction, const std::vector<TensorId>& declared) {
-  std::string text;
-  for (TensorId id : instruction.results) {
-    if (!text.empty()) text += ", ";
-    text += std::ranges::count(declared, id) > 0 ? program.display(id) : print_made(program, id);
-  }
-  if (!text.empty()) text += " = ";
-  text += instruction.op + "(";
-  for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
-    const TensorId id = instruction.operands[i];
-    if (i) text += ", ";
-    if (instruction.writes_operand(id)) text += "&";
-    text += program.display(id);
-  }
-  text += ")";
-  if (!instruction.attributes.items().empty()) text += " " + print(instruction.attributes);
-  text += fmt::format("  # {} {}", name(instruction.stream), name(instruction.role));
-  if (const std::string place = place_of(instruction); !place.empty()) text += " " + place;
-  if (instruction.repeated > 0) text += fmt::format(" repeated {}", instruction.repeated);
-  return text;
-}
-
-}  // namespace
 
 std::string print(const Program& program, const Instruction& instruction) {
   return print_line(program, instruction, {});
@@ -174,22 +170,24 @@ std::string_view LineReader::word() {
   return result;
 }
 
-Result<std::int64_t> LineReader::integer() {
+template <class Number>
+Result<Number> LineReader::number(std::string_view expected) {
   const LineReader before = *this;
   const std::string_view text = word();
-  std::int64_t value = 0;
+  Number value = 0;
   auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || p != text.data() + text.size() || text.empty()) return before.error("an integer");
+  if (ec != std::errc() || p != text.data() + text.size() || text.empty()) return before.error(expected);
   return value;
 }
 
-Result<double> LineReader::real() {
+Result<std::int64_t> LineReader::integer() { return number<std::int64_t>("an integer"); }
+Result<double> LineReader::real() { return number<double>("a number"); }
+
+Result<std::int64_t> LineReader::offset() {
   const LineReader before = *this;
-  const std::string_view text = word();
-  double value = 0;
-  auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || p != text.data() + text.size() || text.empty()) return before.error("a number");
-  return value;
+  LANCET_ASSIGN(const std::int64_t offset, integer());
+  if (offset < 0 || offset > (std::int64_t{1} << 50)) return before.error("an offset of at least 0");
+  return offset;
 }
 
 Result<Attributes> LineReader::attributes() {
@@ -256,13 +254,13 @@ Result<ir::Dimension> ProgramParser::dimension(LineReader& line) {
   return std::move(*dimension);
 }
 
-Result<TensorType> ProgramParser::type(LineReader& line, std::optional<ir::Sharding>& sharding) {
+Result<TensorType> ProgramParser::type(LineReader& line, std::optional<Sharding>& sharding) {
   const LineReader before = line;
   const auto dtype = parse_dtype(line.word());
   if (!dtype) return before.error("a type such as f32[2,3]");
   LANCET_TRY(line.expect("["));
   Shape shape;
-  ir::Sharding found;
+  Sharding found;
   for (bool another = !line.accept("]"); another;) {
     LANCET_ASSIGN(ir::Dimension next, dimension(line));
     const std::int64_t extent = next.extent;
@@ -276,22 +274,16 @@ Result<TensorType> ProgramParser::type(LineReader& line, std::optional<ir::Shard
   for (std::int64_t extent : shape.span())
     if (__builtin_mul_overflow(elements, extent, &elements) || elements > (std::int64_t{1} << 50))
       return before.error("fewer than 2^50 elements");
-  LANCET_ASSIGN(const bool whole, shares(line, found));
+  const bool whole = found.is_whole() && line.accept("whole");
+  LANCET_ASSIGN(found.partial, whole ? Result<Axes>(Axes{}) : axes(line, "partial"));
   if (Status fits = ir::check(shape, found); !fits.ok()) return before.error("a sharding that names an axis once");
   if (whole || !found.is_whole()) sharding = std::move(found);
   return TensorType{*dtype, shape};
 }
 
-// After the extents: "partial{data}", "whole" (true) or nothing.
-Result<bool> ProgramParser::shares(LineReader& line, ir::Sharding& sharding) {
-  if (sharding.is_whole() && line.accept("whole")) return true;
-  LANCET_ASSIGN(sharding.partial, axes(line, "partial"));
-  return false;
-}
-
-Result<ir::Axes> ProgramParser::axes(LineReader& line, std::string_view word) {
+Result<Axes> ProgramParser::axes(LineReader& line, std::string_view word) {
   const LineReader before = line;
-  if (!line.accept(std::string(word) + "{")) return ir::Axes{};
+  if (!line.accept(std::string(word) + "{")) return Axes{};
   const auto axes = ir::parse_axes(line.rest().substr(0, line.rest().find('}')));
   if (!axes || axes->empty())
     return before.error(fmt::format("axes of the mesh, outermost first, such as {}{{data,expert}}", word));
@@ -343,7 +335,7 @@ Result<bool> ProgramParser::declaration(LineReader& line) {
   std::string name(line.word());
   if (name.empty() || named_.contains(name)) return before.error("a new name");
   LANCET_TRY(line.expect(":"));
-  std::optional<ir::Sharding> sharding;
+  std::optional<Sharding> sharding;
   LANCET_ASSIGN(TensorType declared, type(line, sharding));
   const bool may_be_shard = *kind == TensorKind::state && declared.shape.rank() == 1 && !sharding;
   const TensorId id = program_.add_named(*kind, name, declared, std::move(sharding));
@@ -381,7 +373,7 @@ Result<TensorId> ProgramParser::numbered(LineReader& line, bool is_view) {
   const bool is_carried = known != numbered_.end() && !is_view && carried_.contains(known->second.value);
   if (number < 0 || number > (1 << 30) || (known != numbered_.end() && !is_carried)) return before.error("a new value");
   LANCET_TRY(line.expect(":"));
-  std::optional<ir::Sharding> sharding;
+  std::optional<Sharding> sharding;
   LANCET_ASSIGN(TensorType made, type(line, sharding));
   TensorId storage;
   std::optional<Slice> slice;

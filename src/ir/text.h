@@ -27,6 +27,7 @@ class LineReader {
   std::string_view dimension();               // up to a comma or ] outside of braces
   Result<bool> more(std::string_view close);  // after an item of a list: true at a comma, false at `close`
   Result<std::int64_t> integer();
+  Result<std::int64_t> offset();  // of bytes: from 0 to 2^50
   Result<double> real();
   Result<Attributes> attributes();               // "{...}" or nothing
   Error error(std::string_view expected) const;  // "line 7: expected X, found Y"
@@ -34,6 +35,8 @@ class LineReader {
 
  private:
   void skip();
+  template <class Number>
+  Result<Number> number(std::string_view expected);
   Result<AttributeValue> attribute_value();
   std::string_view rest_;
   int number_;
@@ -55,10 +58,9 @@ class ProgramParser {
 
  private:
   // "bf16[64{data},512]" and what follows of its sharding, which is set if the text has one.
-  Result<TensorType> type(LineReader& line, std::optional<ir::Sharding>& sharding);
+  Result<TensorType> type(LineReader& line, std::optional<Sharding>& sharding);
   Result<ir::Dimension> dimension(LineReader& line);
-  Result<bool> shares(LineReader& line, ir::Sharding& sharding);
-  Result<ir::Axes> axes(LineReader& line, std::string_view word);  // "partial{data}" of that word; none: no axes
+  Result<Axes> axes(LineReader& line, std::string_view word);  // "partial{data}" of that word; none: no axes
   Result<TensorId> tensor(LineReader& line);
   Result<TensorId> numbered(LineReader& line, bool is_view);                        // "%7 : bf16[8,256] in %6 + 4096"
   Status memory(LineReader& line, TensorId& storage, std::optional<Slice>& slice);  // "in %6 + 4096" or nothing

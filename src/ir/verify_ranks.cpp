@@ -6,23 +6,22 @@
 
 #include "lancet/ir/groups.h"
 #include "lancet/ir/plan.h"
-#include "lancet/ir/run_together.h"
 
 namespace lancet::ir {
 namespace {
 
 class Ranks final : public Meetings {
  public:
-  Ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh) : plans_(plans), mesh_(mesh), order_(plans.size()) {}
+  Ranks(std::span<const Plan* const> plans, const Mesh& mesh) : plans_(plans), mesh_(mesh), order_(plans.size()) {}
 
-  Status run() {
-    LANCET_TRY(known_axes());
+  Result<std::vector<std::vector<PlacedInstruction>>> run() {
     std::vector<Participant> participants;
     for (const Plan* plan : plans_) participants.push_back({plan->program, plan->waits});
     LANCET_ASSIGN(const std::vector<InstructionOf> left, run_together(participants, *this));
     std::string waiting;
     for (const InstructionOf& each : left) waiting += (waiting.empty() ? "" : "; ") + describe(each);
-    return waiting.empty() ? Status() : internal_error("ranks wait for one another: " + waiting);
+    if (!waiting.empty()) return internal_error("ranks wait for one another: " + waiting);
+    return std::move(order_);
   }
 
   Result<std::vector<std::pair<int, Stream>>> others(const InstructionOf& mine) override {
@@ -64,8 +63,6 @@ class Ranks final : public Meetings {
     place_ += std::int64_t(results);
   }
 
-  std::vector<std::vector<PlacedInstruction>> take_order() { return std::move(order_); }
-
  private:
   const Program& program(const InstructionOf& of) const { return plans_[std::size_t(of.participant)]->program; }
   const Instruction& instruction(const InstructionOf& of) const { return program(of).instructions[of.instruction]; }
@@ -76,15 +73,6 @@ class Ranks final : public Meetings {
   std::string describe(const InstructionOf& of) const {
     const Instruction& in = instruction(of);
     return fmt::format("rank {} in {} ({}, instruction {})", of.participant, in.op, in.label, of.instruction);
-  }
-
-  Status known_axes() const {
-    for (int rank = 0; rank < int(plans_.size()); ++rank)
-      for (std::size_t i = 0; i < plans_[std::size_t(rank)]->program.instructions.size(); ++i)
-        if (!has_sound_axes(instruction({rank, i})))
-          return internal_error(describe({rank, i}) +
-                                ": expected axes of the mesh, outermost first, such as data,expert");
-    return {};
   }
 
   std::vector<std::int64_t> sizes(const InstructionOf& of) const {
@@ -102,29 +90,23 @@ class Ranks final : public Meetings {
   }
 
   std::span<const Plan* const> plans_;
-  const ir::Mesh& mesh_;
+  const Mesh& mesh_;
   std::vector<std::vector<PlacedInstruction>> order_;  // by rank
   std::int64_t place_ = 0;
 };
 
-Status check_count(std::span<const Plan* const> plans, const ir::Mesh& mesh) {
-  if (int(plans.size()) == mesh.ranks()) return {};
-  return internal_error(fmt::format("expected the plans of {} ranks, found {}", mesh.ranks(), plans.size()));
-}
-
 }  // namespace
 
-Status verify_ranks(std::span<const Plan* const> plans, const ir::Mesh& mesh) {
-  LANCET_TRY(check_count(plans, mesh));
+Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
+                                                                   const Mesh& mesh) {
+  if (int(plans.size()) != mesh.ranks())
+    return internal_error(fmt::format("expected the plans of {} ranks, found {}", mesh.ranks(), plans.size()));
   return Ranks(plans, mesh).run();
 }
 
-Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
-                                                                   const ir::Mesh& mesh) {
-  LANCET_TRY(check_count(plans, mesh));
-  Ranks ranks(plans, mesh);
-  LANCET_TRY(ranks.run());
-  return ranks.take_order();
+Status verify_ranks(std::span<const Plan* const> plans, const Mesh& mesh) {
+  LANCET_TRY(order_together(plans, mesh));
+  return {};
 }
 
 // Each pass over the streams lets every stream run on as far as it can. If a pass moves no stream and some are left,

@@ -40,14 +40,17 @@ class Autodiff final : public ops::GradientContext {
         end_repeat();
         if (current_.repeated > 0) begin_repeat(i);
       }
-      rename_current();
+      for (auto* list : {&current_.operands, &current_.results})
+        for (TensorId& id : *list) id = renamed(id);
       const ops::OpDef& op = ops::op(current_.op);
       const bool reached = op.kind == ops::Kind::loss ||
                            std::ranges::any_of(current_.results, [&](TensorId id) { return gradient_of(id).valid(); });
       if (reached && op.gradient && any_needed(current_.operands)) op.gradient(*this);
     }
     end_repeat();
-    add_outputs();
+    for (std::size_t i = 0; i < needed_.size(); ++i)
+      if (program_.tensors[i].kind == TensorKind::parameter && gradients_[i].valid())
+        program_.add_output(ir::output_name(ir::OutputKind::gradient, program_.tensors[i].name), gradients_[i]);
     return std::move(program_);
   }
 
@@ -194,10 +197,6 @@ class Autodiff final : public ops::GradientContext {
     const auto found = renames_.find(id);
     return found == renames_.end() ? id : found->second;
   }
-  void rename_current() {
-    for (TensorId& id : current_.operands) id = renamed(id);
-    for (TensorId& id : current_.results) id = renamed(id);
-  }
 
   bool any_needed(const std::vector<TensorId>& ids) const {
     return std::ranges::any_of(ids, [&](TensorId id) { return needed_[id.index()]; });
@@ -212,12 +211,6 @@ class Autodiff final : public ops::GradientContext {
       const bool any = any_needed(instruction.operands);
       for (TensorId id : instruction.results) needed_[id.index()] = any;
     }
-  }
-
-  void add_outputs() {
-    for (std::size_t i = 0; i < needed_.size(); ++i)
-      if (program_.tensors[i].kind == TensorKind::parameter && gradients_[i].valid())
-        program_.add_output(ir::output_name(ir::OutputKind::gradient, program_.tensors[i].name), gradients_[i]);
   }
 
   ir::Program program_;

@@ -1,32 +1,157 @@
-// Appends one update instruction per parameter that has a grad.* output, in the order in which the gradients are made,
-// so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes first and
-// every update reads its factor; else the norm comes last, for the metrics alone. The squares of a gradient are summed
-// over the axes among whose ranks its elements are divided: those that split the parameter and, with ZeRO-1, those of
-// its flat shards. Ranks along the other axes have the same sums, to the bit, and none counts twice. Where choices are
-// counted in the place of a gradient (ops::OpDef::counted), the counts are not part of the norm, and the update is one
-// of its own, without states.
+// sync copies the program and inserts all-reduces. A gradient is summed over the axes that it is partial over: those
+// along which ranks hold the same parameter and other tokens. The gradients of a group fill a bucket in the order in
+// which they are made; a full bucket is closed by an all-reduce, or with ZeRO-1 by a reduce-scatter, right after
+// the instruction that completes it, so that it can run beside the rest of the backward pass. At the end one more
+// all-reduce of each group sums the loss, aux and load outputs. Counts of choices that stand in the place of gradients
+// (ops::OpDef::counted) must be exact and whole: one all-reduce in f32 of each group sums them. The outputs become the
+// results.
+//
+// optimize appends one update instruction per parameter that has a grad.* output, in the order in which the gradients
+// are made, so that an update can run as soon as its gradient is ready. With clipping or a guard the global norm comes
+// first and every update reads its factor; else the norm comes last, for the metrics alone. The squares of a gradient
+// are summed over the axes among whose ranks its elements are divided: those that split the parameter and, with ZeRO-1,
+// those of its flat shards. Ranks along the other axes have the same sums, to the bit, and none counts twice. Where
+// choices are counted in the place of a gradient (ops::OpDef::counted), the counts are not part of the norm, and the
+// update is one of its own, without states.
 //
 // With ZeRO-1 a parameter whose shard a rank has updated waits in a bucket, of its group of ranks and its type; a full
 // bucket is closed by an all-gather.
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <ranges>
+#include <unordered_map>
 #include <utility>
 
 #include "lancet/base/random.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
 
 namespace lancet::passes {
+
 namespace {
 
+using ir::Axes;
 using ir::Role;
 using ir::TensorId;
 using ir::TensorKind;
+
+// The bytes of a bucket. A model smaller than a bucket would send everything at the end, hidden by nothing. It gets
+// about eight buckets, if they are large enough that bandwidth, not latency, decides their time.
+std::int64_t bucket_size(std::int64_t most, std::int64_t all) {
+  return std::min(most, std::max(all / 8, std::int64_t{256} << 10));
+}
+
+class Sync {
+ public:
+  Sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+       const GradientSums& sums)
+      : source_(program), mesh_(mesh), sums_(sums), counted_(ops::find_counted(program)), with_gradients_(gradients) {
+    result_ = program.without_instructions();
+    std::map<Axes, std::int64_t> total;
+    for (std::size_t i = 0; gradients && i < program.outputs.size(); ++i) {
+      const ir::Output& output = program.outputs[i];
+      if (output.kind != ir::OutputKind::gradient || is_count(output)) continue;
+      const Axes group = partial_axes(output);
+      if (group.empty()) continue;
+      gradients_[output.tensor.value] = {i, group};
+      total[group] += ir::bytes(program.type(output.tensor));
+    }
+    for (const auto& [group, bytes] : total) buckets_[group].bytes = bucket_size(bucket_bytes, bytes);
+  }
+
+  ir::Program run() {
+    for (const ir::Instruction& instruction : source_.instructions) {
+      result_.instructions.push_back(instruction);
+      for (TensorId id : instruction.results) {
+        const auto found = gradients_.find(id.value);
+        if (found == gradients_.end()) continue;
+        const auto& [output, group] = found->second;
+        Bucket& bucket = buckets_.at(group);
+        bucket.outputs.push_back(output);
+        bucket.filled += ir::bytes(result_.type(result_.outputs[output].tensor));
+        if (bucket.filled >= bucket.bytes) close(group, bucket);
+      }
+    }
+    for (auto& [group, bucket] : buckets_) close(group, bucket);
+    if (with_gradients_) reduce_all("counts", [&](const ir::Output& output) { return is_count(output); });
+    reduce_all("metrics", [](const ir::Output& output) { return ir::is_share(output.kind); });
+    return std::move(result_);
+  }
+
+ private:
+  struct Gradient {
+    std::size_t output = 0;
+    Axes group;
+  };
+  struct Bucket {
+    std::int64_t bytes = 0, filled = 0;
+    std::vector<std::size_t> outputs;
+  };
+
+  Axes partial_axes(const ir::Output& output) const {
+    const auto& sharding = source_[output.tensor].sharding;
+    return sharding ? sharding->partial : Axes{};
+  }
+
+  // True for counts of choices in the place of a gradient.
+  bool is_count(const ir::Output& output) const {
+    return output.kind == ir::OutputKind::gradient && counted_[output.parameter.index()];
+  }
+
+  void close(Axes group, Bucket& bucket) {
+    if (bucket.outputs.empty()) return;
+    reduce(bucket.outputs, group, fmt::format("bucket.{}", closed_++), sums_);
+    bucket.outputs.clear();
+    bucket.filled = 0;
+  }
+
+  // One all-reduce of each group of the outputs for which `is_one` is true.
+  template <class Predicate>
+  void reduce_all(const char* label, const Predicate& is_one) {
+    std::map<Axes, std::vector<std::size_t>> groups;
+    for (std::size_t i = 0; i < source_.outputs.size(); ++i)
+      if (const Axes group = partial_axes(source_.outputs[i]); is_one(source_.outputs[i]) && !group.empty())
+        groups[group].push_back(i);
+    for (const auto& [group, outputs] : groups) reduce(outputs, group, label, {});
+  }
+
+  // One all-reduce, or reduce-scatter, of these outputs; they become its results.
+  void reduce(const std::vector<std::size_t>& outputs, Axes group, std::string label, const GradientSums& sums) {
+    std::vector<TensorId> operands;
+    for (std::size_t i : outputs) operands.push_back(result_.outputs[i].tensor);
+    ops::Attributes attributes;
+    ir::set_group(attributes, mesh_, group);
+    const bool rounded = sums.message != DType::f32;
+    if (sums.shards || rounded) attributes.set("shards", std::int64_t(mesh_.size(group)));
+    if (rounded) attributes.set("message", std::string(name(sums.message)));
+    const auto results = ops::append(result_, sums.shards ? "reduce_scatter_flat" : "all_reduce", operands,
+                                     std::move(attributes), ir::Role::sync, std::move(label));
+    for (std::size_t i = 0; i < outputs.size(); ++i) result_.outputs[outputs[i]].tensor = results[i];
+  }
+
+  const ir::Program& source_;
+  const ir::Mesh mesh_;
+  const GradientSums sums_;
+  const std::vector<bool> counted_;  // by tensor
+  const bool with_gradients_;
+  ir::Program result_;
+  std::unordered_map<std::int32_t, Gradient> gradients_;  // by tensor; looked up only, never walked
+  std::map<Axes, Bucket> buckets_;                        // by group
+  int closed_ = 0;
+};
+
+}  // namespace
+
+ir::Program sync(const ir::Program& program, const ir::Mesh& mesh, std::int64_t bucket_bytes, bool gradients,
+                 const GradientSums& sums) {
+  return Sync(program, mesh, bucket_bytes, gradients, sums).run();
+}
+
+namespace {
 
 class Optimize {
  public:
@@ -35,7 +160,10 @@ class Optimize {
   ir::Program run() {
     collect();
     if (updates_.empty() && balances_.empty()) return std::move(program_);
-    size_buckets();
+    std::int64_t gathered = 0;
+    for (const Update& update : updates_)
+      if (update.sharded()) gathered += ir::bytes(program_.type(update.parameter));
+    bucket_bytes_ = bucket_size(options_.bucket_bytes, gathered);
     const TensorId schedule = program_.add_named(TensorKind::input, "schedule", {DType::f32, {4}});
     if (options_.clip_grad > 0 || options_.guard) {
       const TensorId clip = clip_scale();
@@ -73,9 +201,7 @@ class Optimize {
     for (const ir::Output& output : program_.outputs)
       if (output.kind == ir::OutputKind::gradient)
         (counted[output.parameter.index()] ? balances_ : updates_).push_back({output.parameter, output.tensor});
-    std::vector<std::size_t> made(program_.tensors.size());
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-      for (TensorId id : program_.instructions[i].results) made[id.index()] = i;
+    const std::vector<std::size_t> made = ir::makers_of(program_);
     find_weights();
     std::ranges::stable_sort(updates_, {}, [&](const Update& update) { return made[update.gradient.index()]; });
     for (Update& update : updates_) {
@@ -97,14 +223,6 @@ class Optimize {
       if ((kind == ops::Kind::collective || kind == ops::Kind::share) && is_weight_[at.results[0].index()])
         is_weight_[at.operands[0].index()] = true;
     }
-  }
-
-  // As in sync: a model smaller than a bucket gets about eight.
-  void size_buckets() {
-    std::int64_t total = 0;
-    for (const Update& update : updates_)
-      if (update.sharded()) total += ir::bytes(program_.type(update.parameter));
-    bucket_bytes_ = std::min(options_.bucket_bytes, std::max(total / 8, std::int64_t{256} << 10));
   }
 
   // The axes among whose ranks the elements of the gradient are divided.
@@ -161,7 +279,8 @@ class Optimize {
 
   void update_all(TensorId schedule) {
     for (const Update& update : updates_) this->update(update, schedule);
-    close_all();
+    for (auto& [_, by_type] : buckets_)
+      for (auto& [type, bucket] : by_type) close(bucket);
     for (const Update& balance : balances_)
       ops::append(program_, "balance_bias", {balance.parameter, balance.gradient, schedule},
                   {{"rate", options_.balance_rate}}, Role::update, program_[balance.parameter].name);
@@ -206,20 +325,13 @@ class Optimize {
     bucket = {};
   }
 
-  void close_all() {
-    for (auto& [_, by_type] : buckets_)
-      for (auto& [type, bucket] : by_type) close(bucket);
-  }
-
-  std::string gradient_sum_of(TensorId parameter) const {
-    return ir::state_name(program_[parameter].name, ir::StateKind::gradient_sum);
-  }
-
   void zero_accumulated() {
     for (const std::vector<Update>* all : {&updates_, &balances_})
-      for (const Update& update : *all)
-        if (const TensorId sum = program_.find(gradient_sum_of(update.parameter)); sum.valid())
-          ops::append(program_, "zero", {sum}, {}, Role::update, program_[update.parameter].name);
+      for (const Update& update : *all) {
+        const std::string& name = program_[update.parameter].name;
+        if (const TensorId sum = program_.find(ir::state_name(name, ir::StateKind::gradient_sum)); sum.valid())
+          ops::append(program_, "zero", {sum}, {}, Role::update, name);
+      }
   }
 
   ir::Program program_;

@@ -4,7 +4,7 @@
 // is kept for all later readers. But what the forward pass gathers, the backward pass gathers again, so that between
 // the two no rank holds more than its shard (Korthikanti et al., section 4.2.2). choose_rows.h picks the row of the op
 // table by which the ranks share an instruction, from the versions at hand to the sharding that the Program says of the
-// results. Tensors of experts' slots change their sharding by the irregular all-to-all (ragged.h), and only when a
+// results. Tensors of experts' slots change their sharding by the irregular all-to-all (choose_rows.h), and only when a
 // reader needs it, since not every sharding can be reached.
 //
 // An update in place changes one version of the tensor. The other versions of everything in that memory are stale then,
@@ -152,7 +152,8 @@ class PartitionSpmd {
   }
 
   Status add(const Instruction& instruction) {
-    drop_gathered(instruction.role);
+    if (instruction.role != ir::Role::forward && !std::exchange(is_backward_, true))
+      for (std::vector<Version>& versions : versions_) std::erase_if(versions, &Version::is_gathered);
     ShardedInstruction at{instruction, {}, {}};
     for (const TensorId id : instruction.operands) {
       ShardedOperand operand{logical_.type(id),
@@ -172,13 +173,6 @@ class PartitionSpmd {
     LANCET_ASSIGN(const Share share, rows_.choose(at));
     emit(instruction, share);
     return {};
-  }
-
-  // Before the first instruction of the backward pass.
-  void drop_gathered(ir::Role role) {
-    if (role == ir::Role::forward || is_backward_) return;
-    is_backward_ = true;
-    for (std::vector<Version>& versions : versions_) std::erase_if(versions, &Version::is_gathered);
   }
 
   void emit(const Instruction& instruction, const Share& share) {
@@ -276,7 +270,7 @@ class PartitionSpmd {
       op = way = "all_to_all_counts";
       attributes = {{"ranks", std::int64_t(step.ranks)}};
       ir::set_group(attributes, mesh_, step.axes);
-      if (const TensorId windows = ragged_.windows_of_counts(id); windows.valid()) {
+      if (const TensorId windows = ragged_.partner(id); windows.valid()) {
         op = way = "all_to_all_counts_windows";
         operands.push_back(versions_[windows.index()].front().id);
       }
@@ -295,21 +289,23 @@ class PartitionSpmd {
       operands.push_back(version(counts, sharding_of_counts(of_experts), role, maker));
       attributes = {};
       ir::set_group(attributes, mesh_, step.axes);
-      if (ragged_.tokens(counts) > 0) attributes.set("tokens", ragged_.tokens(counts) / shards_of(of_tokens));
+      if (ragged_.tokens(counts) > 0)
+        attributes.set("tokens", ragged_.tokens(counts) / ir::shards(of_tokens.dimensions[0], mesh_) /
+                                     ir::shards(of_tokens.dimensions[1], mesh_));
     }
     repeated_makers_.resize(result_.tensors.size());
     const std::int32_t made_in = repeated_makers_[from.id.index()];  // a body has the steps of what it makes alone
     const auto results =
         ops::append(result_, op, std::move(operands), std::move(attributes), role, fmt::format("{}.{}", place, way));
     set_repeated(results, made_in == repeated_ ? made_in : 0);
-    if (results.size() > 1) group_windows_[ragged_.windows_of_counts(id).value] = results[1];
+    if (results.size() > 1) group_windows_[ragged_.partner(id).value] = results[1];
     return results[0];
   }
 
   // The largest number of windows of the ranks whose all-to-alls meet: it came with their counts. Without such
   // all-to-alls it is the rank's own.
   TensorId windows_of(TensorId windows, const Version& from) {
-    const TensorId counts = ragged_.counts_of_windows(windows);
+    const TensorId counts = ragged_.partner(windows);
     for (const TensorId buffer : ragged_.buffers(counts)) {
       const Sharding wanted = sharding_of_counts(sharding(buffer));
       if (way_to(counts, wanted))
@@ -320,11 +316,6 @@ class PartitionSpmd {
   }
 
   bool is_of_slots(TensorId id) const { return ragged_.use(id).kind != SlotUse::Kind::none; }
-
-  // The shards that a buffer's experts and slots make together.
-  std::int64_t shards_of(const Sharding& buffer) const {
-    return ir::shards(buffer.dimensions[0], mesh_) * ir::shards(buffer.dimensions[1], mesh_);
-  }
 
   // Counts travel before their first reader, so that no all-to-all waits for them.
   void send_counts(TensorId id, const Instruction& near) {

@@ -1,7 +1,7 @@
 // The walk goes through the step in order. Before an instruction of the backward pass that reads a chosen value, it
 // makes that value again, and before that, recursively, the chosen values of which it is made. A value is made again
 // once: all later readers take the copy, whose memory is free after the last of them.
-#include "lancet/passes/recompute.h"
+#include "lancet/passes/passes.h"
 
 #include <algorithm>
 
@@ -16,14 +16,6 @@ using ir::TensorId;
 
 // Of an instruction whose op can be repeated.
 const ops::Again& again_of(const Instruction& at) { return *ops::op(at.op).again; }
-
-// By tensor, true if it is in the memory of another one, or another one is in its memory.
-std::vector<bool> find_shared_memory(const ir::Program& step) {
-  std::vector<bool> shares(step.tensors.size());
-  for (std::size_t i = 0; i < step.tensors.size(); ++i)
-    if (const TensorId storage = step.tensors[i].storage; storage.valid()) shares[i] = shares[storage.index()] = true;
-  return shares;
-}
 
 // Calls f(chosen instruction) in the order in which they have to run before something reads `id`, each once.
 class Maker {
@@ -60,7 +52,10 @@ Recomputation::Recomputation(const ir::Program& step)
   for (std::size_t i = forward_end_; i < instructions.size(); ++i)
     for (const TensorId id : instructions[i].operands)
       if (const std::int32_t maker = maker_[id.index()]; maker >= 0) read[std::size_t(maker)] = true;
-  const std::vector<bool> shares_memory = find_shared_memory(step);
+  std::vector<bool> shares_memory(step.tensors.size());  // in the memory of another tensor, or with another in its own
+  for (std::size_t i = 0; i < step.tensors.size(); ++i)
+    if (const TensorId storage = step.tensors[i].storage; storage.valid())
+      shares_memory[i] = shares_memory[storage.index()] = true;
   for (std::size_t i = 0; i < forward_end_; ++i) candidates_[i] = read[i] && can_repeat(i, shares_memory);
 }
 

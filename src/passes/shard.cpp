@@ -14,9 +14,9 @@
 
 #include <algorithm>
 
+#include "choose_rows.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
-#include "ragged.h"
 
 namespace lancet::passes {
 namespace {

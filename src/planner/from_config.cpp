@@ -8,8 +8,6 @@
 #include "lancet/base/hash.h"
 #include "lancet/comm/collect.h"
 #include "lancet/passes/passes.h"
-#include "lancet/passes/recompute.h"
-#include "lancet/passes/stages.h"
 #include "lancet/planner/planner.h"
 
 namespace lancet::planner {
@@ -60,6 +58,14 @@ Result<std::vector<int>> first_blocks_of(const config::Config& config, int ranks
   if (!blocks.empty()) return first;
   LANCET_ASSIGN(const ir::Program step, rank_program(passes::autodiff(forward), config, ranks));
   return passes::balanced_chunks(step, {int(config.mesh.stage), int(config::chunks_of_stage(config))});
+}
+
+constexpr std::int64_t most_of_pipeline = 64;
+
+std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
+  std::int64_t divisor = std::min(number, most);
+  while (number % divisor != 0) --divisor;
+  return divisor;
 }
 
 ir::Program build_step(const config::Config& config, int ranks, bool inspect) {
@@ -136,18 +142,6 @@ Result<std::vector<LeastMemory>> least_memory(const StepModel& model) {
   return of_stages;
 }
 
-namespace {
-
-constexpr std::int64_t most_of_pipeline = 64;
-
-std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
-  std::int64_t divisor = std::min(number, most);
-  while (number % divisor != 0) --divisor;
-  return divisor;
-}
-
-}  // namespace
-
 int micro_batches_in_plan(const config::Config& config) {
   return int(largest_divisor(config.train.gradient_accumulation_steps, config.mesh.stage > 1 ? most_of_pipeline : 8));
 }
@@ -220,7 +214,7 @@ Result<std::vector<ir::Program>> programs_to_profile(const StepModel& model, int
 
 Result<std::vector<ir::Plan>> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks,
                                            std::span<const int> first_blocks) {
-  return make_forward_stage_plans(build_forward(config, options, ranks), config::mesh_of(config, ranks), first_blocks);
+  return make_forward_plans(build_forward(config, options, ranks), config::mesh_of(config, ranks), first_blocks);
 }
 
 namespace {

@@ -192,17 +192,17 @@ Status same_header(const ir::Plan& found, const ir::Plan& expected) {
         return config_error(
             fmt::format("header: {}: expected a time from 0 on, found {}", key, header_text(found, name)));
     }
-  if (const Status known = planner::check_policy(header_text(found, "policy")); !known.ok())
+  if (const Status known = check_policy(header_text(found, "policy")); !known.ok())
     return config_error("header: " + known.error().message);
   return {};
 }
 
 Status check_border(const ir::Program& program, const StepModel& model) {
-  LANCET_ASSIGN(planner::PlanRequest request, model.request());
-  std::string why_not = planner::why_not_across_steps(request);
+  LANCET_ASSIGN(PlanRequest request, model.request());
+  std::string why_not = why_not_across_steps(request);
   const bool some_may = why_not.empty();
   request.gradient_sums.shards = false;  // why not all that closes the step, where gathers of weights may
-  if (some_may) why_not = planner::why_not_across_steps(request);
+  if (some_may) why_not = why_not_across_steps(request);
   const std::vector<bool> may_cross = schedule::may_cross_steps(program);
   for (std::size_t i = 0; i < may_cross.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];

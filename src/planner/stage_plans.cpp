@@ -1,34 +1,192 @@
 // The step is cut once its backward pass exists and each instruction is a rank's own. Sums of gradients and updates are
 // then added stage by stage, so that each has those of its own parameters. Stages are simulated, and checked, together.
-#include "lancet/planner/planner.h"
-
+#include <fmt/format.h>
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/plan.h"
-#include "lancet/passes/stages.h"
+#include "lancet/passes/passes.h"
+#include "lancet/planner/planner.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/stage_graph.h"
 #include "policies.h"
-#include "stage_orders.h"
 #include "steps.h"
 #include "within_memory.h"
 
 namespace lancet::planner {
+
 namespace {
 
-using schedule::Candidate;
-
-// A stage under way to its plan.
-struct Made {
-  Candidate candidate;
-  Pipeline pipeline;
+// The orders of all stages' instructions under train.pipeline_schedule.
+struct StageOrders {
+  std::vector<schedule::PipelineOrder> stages;
+  std::string how;  // the schedule; of a search, also what it found
 };
 
-int stages_of(const ir::Mesh& mesh) { return mesh[ir::Axis::stage]; }
+using config::PipelineSchedule;
+using schedule::Candidate;
+using Orders = std::vector<schedule::PipelineOrder>;
+using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
+
+// The order of one stage's program.
+schedule::PipelineOrder one_forward_one_backward(const ir::Program& program, int stage, int stages) {
+  return schedule::in_pipeline_order(program, PipelineSchedule::one_forward_one_backward, stage, stages, {});
+}
+
+std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
+  return schedule::arena_bytes(order.program, order.needed);
+}
+
+// Nothing if there are no costs, or if they lack an op, which they may.
+Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> programs, const PlanRequest& request) {
+  OpCosts of_stages;
+  if (!request.costs) return std::optional<OpCosts>();
+  for (const ir::Program* program : programs) {
+    auto costs = cost::op_costs(*request.costs->of_stage(int(of_stages.size())), *program);
+    if (!costs.ok() && request.costs_may_lack_ops) return std::optional<OpCosts>();
+    if (!costs.ok()) return costs.error();
+    of_stages.push_back(*std::move(costs));
+  }
+  return std::optional(std::move(of_stages));
+}
+
+class Stages {
+ public:
+  Stages(std::span<const ir::Program* const> programs, const PlanRequest& request)
+      : programs_(programs), request_(request) {
+    std::int64_t most = 0;
+    for (int stage = 0; stage < count(); ++stage) {
+      plain_.push_back(one_forward_one_backward(*programs_[std::size_t(stage)], stage, count()));
+      if (request.pipeline_schedule != PipelineSchedule::one_forward_one_backward && request.memory_limit == 0)
+        most = std::max(most, arena_bytes(plain_.back()));
+    }
+    for (int stage = 0; stage < count(); ++stage) most_bytes_.push_back(most_arena_bytes(stage, most));
+  }
+
+  // 1F1B.
+  StageOrders plain() const { return {plain_, said()}; }
+
+  Result<StageOrders> zero_bubble() const {
+    LANCET_ASSIGN(const auto costs, op_costs_of(programs_, request_));
+    if (!costs) return untimed();
+    Found zero = shortest_delayed();
+    if (is_better({plain_, makespan_of(plain_)}, zero)) return StageOrders{plain_, said("1f1b")};
+    return StageOrders{std::move(zero.orders), said()};
+  }
+
+  Result<StageOrders> searched() const {
+    LANCET_ASSIGN(const auto costs, op_costs_of(programs_, request_));
+    if (!costs) return untimed();
+    std::vector<schedule::Dependencies> needed;
+    std::vector<schedule::StageWork> work;
+    for (const ir::Program* program : programs_) needed.push_back(ir::dependencies(*program));
+    for (std::size_t stage = 0; stage < programs_.size(); ++stage)
+      work.push_back({*programs_[stage], needed[stage], (*costs)[stage]});
+    Found zero = shortest_delayed(), plain{plain_, makespan_of(plain_)};
+    const bool is_plain = !is_better(zero, plain);
+    Found& known = is_plain ? plain : zero;
+    auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
+    if (found && (found->makespan < known.ms || !fits(known.orders)))
+      return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
+    return StageOrders{std::move(known.orders), said(is_plain ? "1f1b" : "zero_bubble")};
+  }
+
+ private:
+  struct Found {
+    Orders orders;
+    double ms;
+  };
+
+  int count() const { return int(programs_.size()); }
+
+  bool fits(const Orders& orders) const {
+    for (std::size_t stage = 0; stage < orders.size(); ++stage)
+      if (arena_bytes(orders[stage]) > most_bytes_[stage]) return false;
+    return true;
+  }
+  // What fits is better, then what is shorter.
+  bool is_better(const Found& a, const Found& b) const {
+    return std::pair(!fits(a.orders), a.ms) < std::pair(!fits(b.orders), b.ms);
+  }
+
+  // most_plain: the largest arena of all stages under 1F1B, in bytes. Unlike devices have memories of their own.
+  std::int64_t most_arena_bytes(int stage, std::int64_t most_plain) const {
+    const std::int64_t resident = schedule::resident_bytes(*programs_[std::size_t(stage)]);
+    const std::int64_t most = request_.memory_limit > 0 ? request_.memory_limit - resident : most_plain;
+    const auto free = request_.costs ? request_.costs->of_stage(stage)->free_bytes() : std::nullopt;
+    return free ? std::min(most, *free - resident) : most;
+  }
+
+  std::string said(std::string_view found = "") const {
+    return fmt::format("{}{}{}", name(request_.pipeline_schedule), found.empty() ? "" : ": ", found);
+  }
+  // Without the times of ops: zero bubble, which is close to the best without them, or 1F1B if that does not fit or the
+  // stages interleave.
+  StageOrders untimed() const {
+    constexpr std::string_view why = "since the time of an op is not known";
+    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
+      return {plain_, said(fmt::format("1f1b, {}", why))};
+    Orders zero = delayed(true);
+    const bool asked = request_.pipeline_schedule == PipelineSchedule::zero_bubble;
+    if (!fits(zero)) return {plain_, said("1f1b, whose memory zero_bubble exceeds")};
+    return {std::move(zero), asked ? said() : said(fmt::format("zero_bubble, {}", why))};
+  }
+
+  // Zero bubble with the longest delays of weight gradients whose arenas are small enough. dealt: over all-to-alls.
+  Orders delayed(bool dealt) const {
+    Orders orders;
+    for (int stage = 0; stage < count(); ++stage)
+      for (int delay = stage; delay >= 0; --delay) {
+        orders.push_back(schedule::in_pipeline_order(*programs_[std::size_t(stage)], PipelineSchedule::zero_bubble,
+                                                     stage, count(), {delay, dealt}));
+        if (delay == 0 || arena_bytes(orders.back()) <= most_bytes_[std::size_t(stage)]) break;
+        orders.pop_back();
+      }
+    return orders;
+  }
+
+  Found shortest_delayed() const {
+    Orders dealt = delayed(true), apart = delayed(false);
+    const double dealt_ms = makespan_of(dealt), apart_ms = makespan_of(apart);
+    if (dealt_ms <= apart_ms) return {std::move(dealt), dealt_ms};
+    return {std::move(apart), apart_ms};
+  }
+
+  double makespan_of(const Orders& orders) const {
+    std::vector<const ir::Program*> programs;
+    for (const schedule::PipelineOrder& order : orders) programs.push_back(&order.program);
+    const OpCosts op_costs = op_costs_of(programs, request_).value().value();
+    std::vector<schedule::StageWork> work;
+    for (std::size_t stage = 0; stage < orders.size(); ++stage)
+      work.push_back({orders[stage].program, orders[stage].needed, op_costs[stage]});
+    return schedule::simulate_stages(work, request_.mesh, request_.costs->launch_ms()).makespan;
+  }
+
+  const std::span<const ir::Program* const> programs_;
+  const PlanRequest& request_;
+  Orders plain_;
+  std::vector<std::int64_t> most_bytes_;  // by stage: of its arena
+};
+
+// programs: of all stages, with all micro batches. Under all but 1f1b no arena is larger than the largest under 1F1B,
+// nor than request.memory_limit and the stage's device leave, if such an order is found. 1F1B of programs with several
+// chunks is interleaved. With all costs known, of the orders that keep to this none is predicted shorter than the one
+// that is taken: zero bubble takes the shorter of itself, with weight gradients beside all-to-alls or not, and 1F1B;
+// searched and interleaved also try a list schedule. If the costs lack an op, which they may, weight gradients run
+// beside all-to-alls, searched is zero bubble and interleaved 1F1B. Errors: an op that they may not lack.
+Result<StageOrders> stage_orders(std::span<const ir::Program* const> programs, const PlanRequest& request) {
+  const Stages stages(programs, request);
+  if (request.pipeline_schedule == PipelineSchedule::one_forward_one_backward) return stages.plain();
+  if (request.pipeline_schedule == PipelineSchedule::zero_bubble) return stages.zero_bubble();
+  return stages.searched();
+}
 
 // The stages' programs of one micro batch, with their updates.
 Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest& request) {
@@ -65,18 +223,15 @@ Status recompute(std::vector<Made>& made, const PlanRequest& request) {
   return most <= request.memory_limit ? Status() : memory_limit_too_small(most, request);
 }
 
-void repeat(Made& made, int micro_batches) {
-  if (micro_batches > 1)
-    made.candidate = made.pipeline.run("micro_batches", std::move(made.candidate), [&](const Candidate& one) {
-      return schedule::in_micro_batches(one, micro_batches);
-    });
+std::vector<const ir::Program*> programs_of(const std::vector<Made>& made) {
+  std::vector<const ir::Program*> programs;
+  for (const Made& one : made) programs.push_back(&one.candidate.program);
+  return programs;
 }
 
 // Puts all stages in the order of the request.
 Status order(std::vector<Made>& made, const PlanRequest& request) {
-  std::vector<const ir::Program*> programs;
-  for (const Made& one : made) programs.push_back(&one.candidate.program);
-  LANCET_ASSIGN(StageOrders orders, stage_orders(programs, request));
+  LANCET_ASSIGN(StageOrders orders, stage_orders(programs_of(made), request));
   for (std::size_t stage = 0; stage < made.size(); ++stage)
     made[stage].candidate =
         made[stage].pipeline.run("pipeline_order", std::move(made[stage].candidate), [&](const Candidate&) {
@@ -101,13 +256,11 @@ double least_of(std::span<const Made> made, const PlanRequest& request) {
 
 // Sets the timelines. False if the costs lack an op, which they may.
 Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageReport& report) {
-  if (!request.costs) return false;
+  LANCET_ASSIGN(std::optional<OpCosts> op_costs, op_costs_of(programs_of(made), request));
+  if (!op_costs) return false;
   std::vector<schedule::StageWork> work;
   for (Made& one : made) {
-    auto op_costs = cost::op_costs(*request.costs->of_stage(int(work.size())), one.candidate.program);
-    if (!op_costs.ok() && request.costs_may_lack_ops) return false;
-    if (!op_costs.ok()) return op_costs.error();
-    one.candidate.op_costs = *std::move(op_costs);
+    one.candidate.op_costs = std::move((*op_costs)[work.size()]);
     work.push_back({one.candidate.program, one.candidate.needed, one.candidate.op_costs});
   }
   schedule::StagesTimeline times = schedule::simulate_stages(work, request.mesh, request.costs->launch_ms());
@@ -142,11 +295,6 @@ Result<std::vector<ir::Program>> stage_programs(const ir::Program& logical, cons
 Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const PlanRequest& request,
                                                PlanReport* report, StageReport* stages) {
   std::vector<ir::Plan> plans;
-  if (stages_of(request.mesh) == 1) {
-    LANCET_ASSIGN(ir::Plan plan, make_plan(logical, request, report));
-    plans.push_back(std::move(plan));
-    return plans;
-  }
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
@@ -158,7 +306,7 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_ASSIGN(const bool predicted, predict(made, request, times));
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     ir::Plan& plan = plans.emplace_back(plan_of(made[stage].candidate, made[stage].pipeline));
-    set_step_header(plan, logical, request.overlap.policy, request.mesh, request.optimizer, request.gradient_sums);
+    set_step_header(plan, logical, request.overlap.policy, request);
     plan.header.set("pipeline_schedule", std::string(name(request.pipeline_schedule)));
     plan.header.set("stage", std::int64_t(stage));
     if (!predicted) continue;
@@ -175,14 +323,9 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   return plans;
 }
 
-Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logical, const ir::Mesh& mesh,
-                                                       std::span<const int> first_blocks) {
+Result<std::vector<ir::Plan>> make_forward_plans(const ir::Program& logical, const ir::Mesh& mesh,
+                                                 std::span<const int> first_blocks) {
   std::vector<ir::Plan> plans;
-  if (stages_of(mesh) == 1) {
-    LANCET_ASSIGN(ir::Plan plan, make_forward_plan(logical, mesh));
-    plans.push_back(std::move(plan));
-    return plans;
-  }
   Pipeline common;
   common.begin(logical);
   LANCET_ASSIGN(ir::Program program, spread(logical, mesh, common));
@@ -193,10 +336,10 @@ Result<std::vector<ir::Plan>> make_forward_stage_plans(const ir::Program& logica
     step = folded(std::move(step), mesh, pipeline);
     Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
     ir::Plan& plan = plans.emplace_back(plan_of(std::move(candidate), pipeline));
-    set_header(plan, logical, policy_table()[0].name, mesh);
-    plan.header.set("stage", std::int64_t(plans.size()) - 1);
+    set_header(plan, logical, sequential, mesh);
+    if (mesh[ir::Axis::stage] > 1) plan.header.set("stage", std::int64_t(plans.size()) - 1);
   }
-  check_together(plans, mesh);
+  if (plans.size() > 1) check_together(plans, mesh);
   return plans;
 }
 

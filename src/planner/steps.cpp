@@ -10,7 +10,7 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/turns.h"
+#include "lancet/schedule/simulate.h"
 
 namespace lancet::planner {
 
@@ -49,22 +49,6 @@ ir::Program folded(ir::Program program, const ir::Mesh& mesh, Pipeline& pipeline
                       [&](const ir::Program& p) { return passes::fold_repeats(p, mesh); });
 }
 
-namespace {
-
-// The settings of the updates, which are not part of the model's hash.
-std::string describe(const passes::OptimizeOptions& o, const passes::GradientSums& sums) {
-  const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
-                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
-                               : fmt::format("sgd momentum={}", o.momentum);
-  const std::string how = (sums.shards ? " zero=1" : "") +
-                          (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
-  return fmt::format("{} weight_decay={} clip_grad={}{}{}{}{}", rule, o.weight_decay, o.clip_grad,
-                     o.balance_rate > 0 ? fmt::format(" balance_rate={}", o.balance_rate) : "", o.guard ? " guard" : "",
-                     o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how);
-}
-
-}  // namespace
-
 ir::Plan plan_of(Candidate candidate, Pipeline& pipeline) {
   return pipeline.run("plan_memory", std::move(candidate), [](const Candidate& c) {
     ir::Plan plan = schedule::plan_memory(c.program, c.needed);
@@ -80,6 +64,13 @@ Candidate unpredicted(ir::Program program) {
   return candidate;
 }
 
+void repeat(Made& made, int micro_batches) {
+  if (micro_batches > 1)
+    made.candidate = made.pipeline.run("micro_batches", std::move(made.candidate), [&](const Candidate& one) {
+      return schedule::in_micro_batches(one, micro_batches);
+    });
+}
+
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh) {
   plan.header = {{"policy", std::string(policy)},
                  {"model", hex(hash64(ir::print(logical)))},
@@ -89,10 +80,21 @@ void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view pol
   if (mesh != ir::of_experts(mesh.ranks())) plan.header.set("mesh", ir::to_string(mesh));
 }
 
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh,
-                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums) {
-  set_header(plan, logical, policy, mesh);
-  plan.header.set("optimizer", describe(optimizer, sums));
+// The settings of the updates are not part of the model's hash.
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request) {
+  const passes::OptimizeOptions& o = request.optimizer;
+  const passes::GradientSums& sums = request.gradient_sums;
+  const std::string rule = o.kind == passes::OptimizeOptions::Kind::adamw
+                               ? fmt::format("adamw beta1={} beta2={} eps={}", o.beta1, o.beta2, o.eps)
+                               : fmt::format("sgd momentum={}", o.momentum);
+  const std::string how = (sums.shards ? " zero=1" : "") +
+                          (sums.message == DType::f32 ? "" : fmt::format(" reduce_dtype={}", name(sums.message)));
+  set_header(plan, logical, policy, request.mesh);
+  plan.header.set(
+      "optimizer",
+      fmt::format("{} weight_decay={} clip_grad={}{}{}{}{}", rule, o.weight_decay, o.clip_grad,
+                  o.balance_rate > 0 ? fmt::format(" balance_rate={}", o.balance_rate) : "", o.guard ? " guard" : "",
+                  o.masters ? std::string() : fmt::format(" stochastic rounding seed={}", o.seed), how));
 }
 
 bool Pipeline::skips(std::string_view name) const { return std::find(skip_.begin(), skip_.end(), name) != skip_.end(); }

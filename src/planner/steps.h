@@ -10,8 +10,8 @@
 #include "lancet/base/result.h"
 #include "lancet/ir/plan.h"
 #include "lancet/passes/passes.h"
-#include "lancet/planner/plan_request.h"
-#include "lancet/schedule/candidate.h"
+#include "lancet/planner/planner.h"
+#include "lancet/schedule/step.h"
 
 namespace lancet::planner {
 
@@ -74,9 +74,16 @@ ir::Plan plan_of(schedule::Candidate candidate, Pipeline& pipeline);
 // The schedule without predictions, in which compute and all-to-all take turns.
 schedule::Candidate unpredicted(ir::Program program);
 
+// A schedule under way to its plan, and the passes that made it.
+struct Made {
+  schedule::Candidate candidate;
+  Pipeline pipeline;
+};
+// The pass micro_batches, if there are several.
+void repeat(Made& made, int micro_batches);
+
 // What the plan was made from; of a training step, also the settings of the updates.
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh);
-void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh,
-                     const passes::OptimizeOptions& optimizer, const passes::GradientSums& sums);
+void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request);
 
 }  // namespace lancet::planner

@@ -11,8 +11,8 @@
 #include "lancet/profiler/profiler.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"
-#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/step.h"
 
 namespace lancet::run {
 namespace {

@@ -9,7 +9,7 @@
 // few of these choices, list scheduling also orders the whole list again under a grid of settings, as in
 // order_search.cpp.
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
+#include "lancet/schedule/simulate.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,7 +24,6 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
 #include "orders.h"
-#include "reorder.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
@@ -46,18 +45,6 @@ constexpr std::size_t most_begins = 12;
 constexpr std::size_t ordered_again = 4;
 // The gain, as a share of the step, below which a step ends before the next one begins.
 constexpr double least_gain = 2e-3;
-
-bool is_named(const ir::Tensor& tensor) {
-  return tensor.kind == ir::TensorKind::parameter || tensor.kind == ir::TensorKind::state;
-}
-
-// The memory that an instruction writes.
-std::vector<TensorId> written_by(const ir::Program& program, const ir::Instruction& at) {
-  std::vector<TensorId> roots;
-  for (const auto* list : {&at.results, &at.writes})
-    for (TensorId id : *list) roots.push_back(program.root(id));
-  return roots;
-}
 
 // By tensor: memory that an output other than the norm of the gradients is in.
 std::vector<bool> reported(const ir::Program& program) {
@@ -296,15 +283,11 @@ class BorderSearch {
 
   // Keeps it if it is worth it, and with one message on the network at a time. Returns the shorter makespan.
   double add(Candidate one) {
-    Dependencies needed = one_message_at_a_time(one.program, one.needed);
-    Timeline alone =
-        simulate(one.program, needed, one.op_costs, step_.costs().interference(), step_.costs().launch_ms());
+    Candidate alone = one_message_at_a_time(step_, one);
     const double most = candidate_.timeline.makespan * (1 - least_gain);
-    const double makespan = std::min(one.timeline.makespan, alone.makespan);
-    if (one.timeline.makespan < most) found_.push_back(one);
-    if (alone.makespan < most)
-      found_.push_back({one.how + ", one message on the network at a time", std::move(one.program), std::move(needed),
-                        std::move(one.op_costs), std::move(alone)});
+    const double makespan = std::min(one.timeline.makespan, alone.timeline.makespan);
+    if (one.timeline.makespan < most) found_.push_back(std::move(one));
+    if (alone.timeline.makespan < most) found_.push_back(std::move(alone));
     return makespan;
   }
 
@@ -365,10 +348,15 @@ std::vector<double> first_uses(const Candidate& candidate) {
   const Dependencies dependencies = ir::dependencies(program);
   std::vector<double> first(closes.size(), never);
   for (std::size_t i = closes.size(); i-- > 0;) {
-    for (TensorId root : written_by(program, program.instructions[i])) {
-      if (is_reported[root.index()]) first[i] = cannot;
-      if (is_named(program[root])) first[i] = std::min(first[i], used[root.index()]);
-    }
+    const ir::Instruction& at = program.instructions[i];
+    for (const auto* written : {&at.results, &at.writes})
+      for (TensorId id : *written) {
+        const TensorId root = program.root(id);
+        const ir::TensorKind kind = program[root].kind;
+        if (is_reported[root.index()]) first[i] = cannot;
+        if (kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
+          first[i] = std::min(first[i], used[root.index()]);
+      }
     if (!may_cross[i]) first[i] = cannot;
     for (InstructionId before : dependencies[i]) first[before.index()] = std::min(first[before.index()], first[i]);
   }

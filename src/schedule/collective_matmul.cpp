@@ -28,18 +28,13 @@
 #include <map>
 
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
+#include "lancet/schedule/simulate.h"
 #include "orders.h"
-#include "ring_shards/ring_rewrite.h"
-#include "ring_shards/rings.h"
+#include "rings.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
 namespace {
-
-bool is_weight_gradient(const ir::Instruction& at) {
-  return at.role == ir::Role::dw && at.stream == ir::Stream::compute;
-}
 
 // The ranges of neighbouring instructions on windows, with the weight gradients and all-reduces between them.
 std::vector<Span> spans_of(const Ringed& ringed) {
@@ -48,7 +43,8 @@ std::vector<Span> spans_of(const Ringed& ringed) {
   for (std::size_t i = 0; i < ringed.ring.size(); ++i) {
     const ir::Instruction& at = ringed.program.instructions[i];
     if (ringed.ring[i] == Ringed::outside) {
-      joins = joins && (is_weight_gradient(at) || at.stream == ir::Stream::reduce);
+      const bool is_weight_gradient = at.role == ir::Role::dw && at.stream == ir::Stream::compute;
+      joins = joins && (is_weight_gradient || at.stream == ir::Stream::reduce);
     } else {
       if (!joins) spans.push_back({i, i});
       spans.back().second = i + 1;
@@ -84,7 +80,12 @@ class RingSearch {
       best = whole;
     }
     for (const std::vector<std::size_t>& kind : paying_)
-      for (const RingChoice& choice : choices_of(rings_[kind.front()])) try_choice(kind, choice, best);
+      for (const RingChoice& choice : choices_of(rings_[kind.front()])) {
+        if (choices_[kind.front()] == choice) continue;
+        const std::vector<RingChoice> before = choices_;
+        for (const std::size_t i : kind) choices_[i] = choice;
+        if (!replace(best)) choices_ = before;
+      }
     return better(std::move(whole), std::move(best));
   }
 
@@ -122,13 +123,6 @@ class RingSearch {
     for (std::size_t i = 0; i < rings_.size(); ++i)
       if (choices_[i].way != RingWay::whole) kinds[rings_[i].kind].push_back(i);
     for (auto& [_, kind] : kinds) paying_.push_back(std::move(kind));
-  }
-
-  void try_choice(const std::vector<std::size_t>& kind, const RingChoice& choice, Candidate& best) {
-    if (choices_[kind.front()] == choice) return;
-    const std::vector<RingChoice> before = choices_;
-    for (const std::size_t i : kind) choices_[i] = choice;
-    if (!replace(best)) choices_ = before;
   }
 
   // Replaces `best` by the candidate of the choices if that is shorter and fits the memory.

@@ -1,14 +1,112 @@
 // The cuts: the ways to split a step in parts, one constant each.
-#include "lancet/schedule/partition/cut.h"
-
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "lancet/base/check.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
+#include "lancet/schedule/cut.h"
 
 namespace lancet::schedule {
+
 namespace {
+
+using ir::InstructionId;
+using ir::TensorId;
+using ops::Axis;
+using ops::PartitionRow;
+
+constexpr Axis unknown = std::numeric_limits<Axis>::max();
+
+// Propagation by a worklist of tensors: whenever the axis of a tensor becomes known, every member that touches it and
+// has no row yet takes the first row that agrees, if there is one, which makes the axes of its other tensors known. An
+// axis once set never changes, so the worklist empties after at most one visit per tensor. Windows of rings, which are
+// parts already, take no row.
+class AxisSolver {
+ public:
+  AxisSolver(const ir::Program& program, std::span<const InstructionId> members)
+      : program_(program),
+        rows_(program.instructions.size()),
+        axes_(program.tensors.size(), unknown),
+        users_(program.tensors.size()) {
+    for (InstructionId id : members)
+      for (const auto* list : {&instruction(id).operands, &instruction(id).results})
+        for (TensorId tensor : *list) users_[tensor.index()].push_back(id);
+    for (InstructionId id : members) {
+      const ops::OpDef& op = ops::op(instruction(id).op);
+      if (op.kind == ops::Kind::all_to_all) take(id, op.partition.front());
+    }
+    if (changed_.empty()) split_sequences();
+  }
+
+  AxisRows run() {
+    while (!changed_.empty()) {
+      const TensorId tensor = changed_.back();
+      changed_.pop_back();
+      for (InstructionId id : users_[tensor.index()])
+        if (!rows_[id.index()]) try_rows(id);
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  // Without experts, what is known is the batch that the model is given.
+  void split_sequences() {
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      const ir::Tensor& tensor = program_.tensors[i];
+      if (tensor.kind == ir::TensorKind::input && tensor.type.shape.rank() == 2 && !users_[i].empty())
+        set(TensorId{std::int32_t(i)}, 0);
+    }
+  }
+
+  const ir::Instruction& instruction(InstructionId id) const { return program_.instructions[id.index()]; }
+
+  void try_rows(InstructionId id) {
+    if (instruction(id).attributes.has("parts")) return;
+    for (const PartitionRow& row : ops::op(instruction(id).op).partition)
+      if (row.in_time() && agrees(id, row)) return take(id, row);
+  }
+
+  // True if the row agrees with the known axes of all tensors, and at least one tensor is known to be split: an
+  // instruction is split only if a neighbour is.
+  bool agrees(InstructionId id, const PartitionRow& row) const {
+    const ir::Instruction& at = instruction(id);
+    if (at.operands.size() > row.operands.size() || at.results.size() > row.results.size()) return false;
+    if (ops::moves(at, row.operands.front())) return false;
+    bool split = false;
+    auto fits = [&](TensorId tensor, Axis axis) {
+      const Axis known = axes_[tensor.index()];
+      split |= known != unknown && known != ops::none;
+      return axis <= 0 && (known == unknown || known == axis);  // slices of the first axis alone are contiguous
+    };
+    for (std::size_t i = 0; i < at.operands.size(); ++i)
+      if (!fits(at.operands[i], row.operands[i])) return false;
+    for (std::size_t i = 0; i < at.results.size(); ++i)
+      if (!fits(at.results[i], row.results[i])) return false;
+    return split;
+  }
+
+  void take(InstructionId id, const PartitionRow& row) {
+    rows_[id.index()] = &row;
+    const ir::Instruction& at = instruction(id);
+    for (std::size_t i = 0; i < at.operands.size(); ++i)
+      set(at.operands[i], row.operands[std::min(i, row.operands.size() - 1)]);
+    for (std::size_t i = 0; i < at.results.size(); ++i) set(at.results[i], row.results[i]);
+  }
+
+  void set(TensorId tensor, Axis axis) {
+    if (axes_[tensor.index()] != unknown) return;
+    axes_[tensor.index()] = axis;
+    if (axis != ops::none) changed_.push_back(tensor);
+  }
+
+  const ir::Program& program_;
+  AxisRows rows_;
+  std::vector<Axis> axes_;
+  std::vector<std::vector<InstructionId>> users_;  // by tensor: members that touch it
+  std::vector<TensorId> changed_;                  // the worklist
+};
 
 std::vector<ir::InstructionId> members(const ir::Program& program,
                                        const std::function<bool(const ir::Instruction&)>& is) {
@@ -33,12 +131,10 @@ struct ColumnPair {
   std::size_t product, all_to_all;  // instructions
 };
 std::vector<ColumnPair> column_pairs(const ir::Program& program) {
-  std::vector<std::size_t> maker(program.tensors.size(), program.instructions.size());
+  const std::vector<std::size_t> maker = ir::makers_of(program);
   std::vector<int> readers(program.tensors.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    for (ir::TensorId id : program.instructions[i].operands) ++readers[id.index()];
-    for (ir::TensorId id : program.instructions[i].results) maker[id.index()] = i;
-  }
+  for (const ir::Instruction& at : program.instructions)
+    for (ir::TensorId id : at.operands) ++readers[id.index()];
   for (const ir::Output& output : program.outputs) ++readers[output.tensor.index()];
   std::vector<ColumnPair> pairs;
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -102,39 +198,33 @@ std::vector<int> that_divide_sequences(const ir::Program& program, const AxisRow
   return counts;
 }
 
-const Cut& batch_cut() {
-  static const Cut cut{
-      .name = "batch",
-      .words = {.parts = "parts",
-                .splits = "sequences of the batch; tokens of a part fill the slots after those of the part before",
-                .pairs = "everything between all-to-alls, gate and attention included; backward as forward, or whole",
-                .rewrites = "rows of the ops' tables; split_filled splits what a gate over the whole batch filled",
-                .memory = "what several parts keep alive at once; none more where parts run one after another",
-                .launches = "one of each op and message a part; with copies, two more at a pipeline's borders",
-                .source = "Lancet (Jiang et al., MLSys 2024), section 5; FlowMoE (Gao et al., NeurIPS 2025)"},
-      .rows = batch_rows,
-      .part_counts = that_divide_sequences,
-      .filled = {.op = "split_filled", .by_choices = true},
-      .has_pipelines = true};
-  return cut;
-}
+constexpr Cut batch_cut{
+    .name = "batch",
+    .words = {.parts = "parts",
+              .splits = "sequences of the batch; tokens of a part fill the slots after those of the part before",
+              .pairs = "everything between all-to-alls, gate and attention included; backward as forward, or whole",
+              .rewrites = "rows of the ops' tables; split_filled splits what a gate over the whole batch filled",
+              .memory = "what several parts keep alive at once; none more where parts run one after another",
+              .launches = "one of each op and message a part; with copies, two more at a pipeline's borders",
+              .source = "Lancet (Jiang et al., MLSys 2024), section 5; FlowMoE (Gao et al., NeurIPS 2025)"},
+    .rows = batch_rows,
+    .part_counts = that_divide_sequences,
+    .filled = {.op = "split_filled", .by_choices = true},
+    .has_pipelines = true};
 
-const Cut& capacity_cut() {
-  static const Cut cut{
-      .name = "capacity",
-      .words = {.parts = "parts",
-                .splits = "the filled slots of each expert's buffer, in equal shares",
-                .pairs = "all-to-all, experts, all-to-all back; both passes",
-                .rewrites = "irregular rows of the ops' tables; split_capacity and capacity_rows split slots and rows",
-                .memory = "none: parts fill one buffer of full size",
-                .launches = "one of each op and message a part",
-                .source = "Tutel (Hwang et al., MLSys 2023), adaptive pipelining"},
-      .rows = expert_rows,
-      .part_counts = any_count,
-      .filled = {.op = "split_capacity"},
-      .received = {.op = "capacity_rows", .attribute = "ranks"}};
-  return cut;
-}
+constexpr Cut capacity_cut{
+    .name = "capacity",
+    .words = {.parts = "parts",
+              .splits = "the filled slots of each expert's buffer, in equal shares",
+              .pairs = "all-to-all, experts, all-to-all back; both passes",
+              .rewrites = "irregular rows of the ops' tables; split_capacity and capacity_rows split slots and rows",
+              .memory = "none: parts fill one buffer of full size",
+              .launches = "one of each op and message a part",
+              .source = "Tutel (Hwang et al., MLSys 2023), adaptive pipelining"},
+    .rows = expert_rows,
+    .part_counts = any_count,
+    .filled = {.op = "split_capacity"},
+    .received = {.op = "capacity_rows", .attribute = "ranks"}};
 
 // The product whose result is sent back makes it in tiles of columns, over all its experts' rows: each a dense tensor
 // of its own. The product reads the columns of its weights where they are (OpDef::column_tiles). A tile is sent as soon
@@ -164,20 +254,17 @@ std::vector<int> that_divide_features(const ir::Program& program, const AxisRows
   return counts;
 }
 
-const Cut& columns_cut() {
-  static const Cut cut{
-      .name = "columns",
-      .words = {.parts = "tiles of columns",
-                .splits = "features that the experts' last product makes, in equal tiles over all their rows",
-                .pairs = "the product whose result is sent back, and that all-to-all; both passes",
-                .rewrites = "the product's attribute columns; place_columns puts tiles that arrived in their place",
-                .memory = "the tiles that arrived and are not yet in their place; at most the whole once more",
-                .launches = "one product, message and copy a tile",
-                .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 1"},
-      .rows = column_rows,
-      .part_counts = that_divide_features};
-  return cut;
-}
+constexpr Cut columns_cut{
+    .name = "columns",
+    .words = {.parts = "tiles of columns",
+              .splits = "features that the experts' last product makes, in equal tiles over all their rows",
+              .pairs = "the product whose result is sent back, and that all-to-all; both passes",
+              .rewrites = "the product's attribute columns; place_columns puts tiles that arrived in their place",
+              .memory = "the tiles that arrived and are not yet in their place; at most the whole once more",
+              .launches = "one product, message and copy a tile",
+              .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 1"},
+    .rows = column_rows,
+    .part_counts = that_divide_features};
 
 ops::PeerParts groups(const TokenRanks& among, int parts) {
   return {.ranks = among.ranks, .parts = parts, .host = among.ranks / parts, .own_first = false};
@@ -190,23 +277,20 @@ std::vector<int> that_divide_ranks(const ir::Program&, const AxisRows&, const To
   return counts;
 }
 
-const Cut& peers_cut() {
-  static const Cut cut{
-      .name = "peers",
-      .words = {.parts = "groups of peers",
-                .splits = "ranks, in equal groups of neighbours; part p sends to the p-th group from the own one on",
-                .pairs = "all-to-all, experts, all-to-all back; both passes",
-                .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
-                .memory = "none: parts fill one buffer of full size",
-                .launches = "one of each op and message a part; as many messages between ranks as without parts",
-                .source = "FasterMoE (He et al., PPoPP 2022), smart scheduling"},
-      .rows = expert_rows,
-      .part_counts = that_divide_ranks,
-      .filled = {.op = "split_peers", .attribute = "ranks"},
-      .received = {.op = "peer_rows", .attribute = "ranks"},
-      .peers = groups};
-  return cut;
-}
+constexpr Cut peers_cut{
+    .name = "peers",
+    .words = {.parts = "groups of peers",
+              .splits = "ranks, in equal groups of neighbours; part p sends to the p-th group from the own one on",
+              .pairs = "all-to-all, experts, all-to-all back; both passes",
+              .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
+              .memory = "none: parts fill one buffer of full size",
+              .launches = "one of each op and message a part; as many messages between ranks as without parts",
+              .source = "FasterMoE (He et al., PPoPP 2022), smart scheduling"},
+    .rows = expert_rows,
+    .part_counts = that_divide_ranks,
+    .filled = {.op = "split_peers", .attribute = "ranks"},
+    .received = {.op = "peer_rows", .attribute = "ranks"},
+    .peers = groups};
 
 // A rank's received rows are cut into tiles by the ranks that they come from: its own, for which there is no message,
 // then the rest of its host, then tiles of the other ranks (ops/peer_parts.h). A tile is multiplied as soon as it is
@@ -246,46 +330,46 @@ std::vector<int> tile_counts(const ir::Program&, const AxisRows&, const TokenRan
   return counts;
 }
 
-const Cut& source_rows_cut() {
-  static const Cut cut{
-      .name = "source_rows",
-      .words = {.parts = "tiles of source ranks",
-                .splits = "received rows, by the ranks they come from: the own rank, its host, tiles of other ranks",
-                .pairs = "all-to-all to the experts, then their products but for the last; both passes",
-                .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
-                .memory = "none: parts fill one buffer of full size",
-                .launches = "one of each op and message a tile; none for the own rank",
-                .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 0"},
-      .rows = source_rows,
-      .part_counts = tile_counts,
-      .filled = {.op = "split_peers", .attribute = "ranks"},
-      .received = {.op = "peer_rows", .attribute = "ranks"},
-      .peers = tiles};
-  return cut;
-}
+constexpr Cut source_rows_cut{
+    .name = "source_rows",
+    .words = {.parts = "tiles of source ranks",
+              .splits = "received rows, by the ranks they come from: the own rank, its host, tiles of other ranks",
+              .pairs = "all-to-all to the experts, then their products but for the last; both passes",
+              .rewrites = "irregular rows of the ops' tables; split_peers and peer_rows split slots and rows",
+              .memory = "none: parts fill one buffer of full size",
+              .launches = "one of each op and message a tile; none for the own rank",
+              .source = "Comet (Zhang et al., MLSys 2025), section 3.1.2, layer 0"},
+    .rows = source_rows,
+    .part_counts = tile_counts,
+    .filled = {.op = "split_peers", .attribute = "ranks"},
+    .received = {.op = "peer_rows", .attribute = "ranks"},
+    .peers = tiles};
 
 }  // namespace
 
-std::span<const PassCut> pass_cuts() {
-  static const PassCut cuts[] = {
-      {"micro_batches",
-       {.parts = "micro batches",
-        .splits = "the step's micro batches (train.gradient_accumulation_steps)",
-        .pairs = "the backward pass of each and the forward pass of the next",
-        .rewrites = "nothing: the instructions of two passes are ordered together",
-        .memory = "the activations of two micro batches, as far as overlap.memory_factor allows",
-        .launches = "none",
-        .source = "Megatron-LM, overlap across micro batches; DualPipe (DeepSeek-V3, 2024), section 3.2.1"}},
-      {"ring_shards",
-       {.parts = "windows",
-        .splits = "an all-gathered or reduce-scattered tensor, in a window for each rank of the group",
-        .pairs = "an all-gather and the products that read it; a product and the reduce-scatter of its result",
-        .rewrites = "permutes of windows, a product each; a copy that joins windows where a reader needs the whole",
-        .memory = "windows on their way; two sums of a reduce-scatter's ring",
-        .launches = "one product and message a window; half as many messages a direction where both are used",
-        .source = "collective matmul (Wang et al., ASPLOS 2023); XLA's windowed einsum"}}};
-  return cuts;
+constexpr PassCut passes[] = {
+    {"micro_batches",
+     {.parts = "micro batches",
+      .splits = "the step's micro batches (train.gradient_accumulation_steps)",
+      .pairs = "the backward pass of each and the forward pass of the next",
+      .rewrites = "nothing: the instructions of two passes are ordered together",
+      .memory = "the activations of two micro batches, as far as overlap.memory_factor allows",
+      .launches = "none",
+      .source = "Megatron-LM, overlap across micro batches; DualPipe (DeepSeek-V3, 2024), section 3.2.1"}},
+    {"ring_shards",
+     {.parts = "windows",
+      .splits = "an all-gathered or reduce-scattered tensor, in a window for each rank of the group",
+      .pairs = "an all-gather and the products that read it; a product and the reduce-scatter of its result",
+      .rewrites = "permutes of windows, a product each; a copy that joins windows where a reader needs the whole",
+      .memory = "windows on their way; two sums of a reduce-scatter's ring",
+      .launches = "one product and message a window; half as many messages a direction where both are used",
+      .source = "collective matmul (Wang et al., ASPLOS 2023); XLA's windowed einsum"}}};
+
+AxisRows infer_axes(const ir::Program& program, std::span<const InstructionId> members) {
+  return AxisSolver(program, members).run();
 }
+
+std::span<const PassCut> pass_cuts() { return passes; }
 
 const Cut& cut_named(std::string_view name) {
   const auto cuts = all_cuts();
@@ -295,7 +379,7 @@ const Cut& cut_named(std::string_view name) {
 }
 
 std::span<const Cut* const> all_cuts() {
-  static const Cut* const table[] = {&batch_cut(), &capacity_cut(), &columns_cut(), &peers_cut(), &source_rows_cut()};
+  static constexpr const Cut* table[] = {&batch_cut, &capacity_cut, &columns_cut, &peers_cut, &source_rows_cut};
   return table;
 }
 

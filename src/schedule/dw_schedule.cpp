@@ -10,7 +10,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/overlap.h"
-#include "reorder.h"
+#include "orders.h"
 
 namespace lancet::schedule {
 namespace {
@@ -63,22 +63,10 @@ class DwSchedule {
     return reordered(program_, dependencies_, after);
   }
 
-  // Adds the cover of each all-to-all, with instructions numbered as in the new order.
-  void report(const std::vector<int>& assigned, const Order& order, DwReport& report) const {
-    std::vector<InstructionId> position(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
-    for (std::size_t a = 0; a < all_to_alls_.size(); ++a) {
-      DwCover cover{position[all_to_alls_[a].index()], problem_.slack[a], 0, {}};
-      for (std::size_t m = 0; m < movable_.size(); ++m) {
-        if (assigned[m] != int(a)) continue;
-        cover.under.push_back(position[movable_[m].index()]);
-        cover.covered_ms += op_costs_[movable_[m].index()].ms;
-      }
-      cover.covered_ms = std::min(cover.covered_ms, cover.slack_ms);
-      report.slack_ms += cover.slack_ms;
-      report.covered_ms += cover.covered_ms;
-      report.covers.push_back(std::move(cover));
-    }
+  void report(const std::vector<int>& assigned, DwReport& report) const {
+    report.movable = movable();
+    for (const double slack : problem_.slack) report.slack_ms += slack;
+    report.covered_ms = covered(problem_, assigned);
   }
 
  private:
@@ -113,9 +101,11 @@ class DwSchedule {
       const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
       Movable movable;
       movable.ms = op_costs_[i].ms;
-      for (std::size_t a = 0; a < all_to_alls_.size(); ++a)
-        movable.allowed.push_back(labels.overlappable(id_of(i), a) &&
-                                  (instruction.role != Role::recompute || is_right_before(a, later)));
+      // What is made again moves no further than under the all-to-all before it: it would keep the memory that it is to
+      // free.
+      for (auto at = all_to_alls_.begin(); at != all_to_alls_.end(); ++at)
+        movable.allowed.push_back(labels.overlappable(id_of(i), std::size_t(at - all_to_alls_.begin())) &&
+                                  (instruction.role != Role::recompute || at + 1 == later));
       if (std::find(movable.allowed.begin(), movable.allowed.end(), true) == movable.allowed.end()) continue;
       movable.default_position = 2 * int(later - all_to_alls_.begin()) - 1;
       movable_at_[i] = int(movable_.size());
@@ -123,12 +113,6 @@ class DwSchedule {
       problem_.items.push_back(std::move(movable));
     }
     for (std::size_t m = 0; m < movable_.size(); ++m) tie_to_neighbours(m);
-  }
-
-  // True if all-to-all `a` is the last one before `later`. What is made again is moved no further: it would keep the
-  // memory that it is to free.
-  bool is_right_before(std::size_t a, std::vector<InstructionId>::const_iterator later) const {
-    return all_to_alls_.begin() + std::ptrdiff_t(a) + 1 == later;
   }
 
   // True if only all-reduces depend on it, as on the auxiliary loss.
@@ -198,8 +182,8 @@ ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost
     const double makespan =
         makespan_in_order(program, order, dependencies, schedule.op_costs(), interference, launch_ms);
     if (makespan >= made.after_ms * (1 - 1e-9)) continue;
-    made = {.before_ms = before_ms, .after_ms = makespan, .movable = schedule.movable()};
-    schedule.report(assigned, order, made);
+    made = {.before_ms = before_ms, .after_ms = makespan};
+    schedule.report(assigned, made);
     best = std::move(order);
   }
   if (report) *report = std::move(made);
@@ -212,8 +196,7 @@ ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost:
   const DwSchedule schedule(program, times, {});
   const std::vector<int> assigned = schedule.assign_greedily();
   const Order order = schedule.order(assigned);
-  report = {.movable = schedule.movable()};
-  schedule.report(assigned, order, report);
+  schedule.report(assigned, report);
   return permuted(program, order);
 }
 

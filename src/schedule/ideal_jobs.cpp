@@ -13,7 +13,7 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/partition/cut.h"
+#include "lancet/schedule/cut.h"
 
 namespace lancet::schedule {
 namespace {
@@ -64,14 +64,10 @@ std::int64_t bytes_of_first(const ir::Program& program, const std::vector<Tensor
   return tensors.empty() ? 0 : ir::bytes(program.type(tensors.front()));
 }
 
-// Of the collectives those that leave a rank more bytes than it had, or fewer.
-bool is_all_gather(const ir::Program& program, const ir::Instruction& at) {
-  return ops::kind(at) == ops::Kind::collective &&
-         bytes_of_first(program, at.results) > bytes_of_first(program, at.operands);
-}
-bool is_reduce_scatter(const ir::Program& program, const ir::Instruction& at) {
-  return ops::kind(at) == ops::Kind::collective &&
-         bytes_of_first(program, at.results) < bytes_of_first(program, at.operands);
+// Of a collective, the bytes that a rank has more after it: an all-gather leaves more, a reduce-scatter fewer.
+std::int64_t bytes_gained(const ir::Program& program, const ir::Instruction& at) {
+  if (ops::kind(at) != ops::Kind::collective) return 0;
+  return bytes_of_first(program, at.results) - bytes_of_first(program, at.operands);
 }
 
 bool is_product(const ir::Instruction& at) { return ops::kind(at) == ops::Kind::product; }
@@ -85,8 +81,8 @@ IdealCuts cuts_beside_product(const ir::Program& program, const ir::Instruction&
   }
   if (is_product(maker) && ops::is_over_expert_rows(maker) && ops::kind(reader) == ops::Kind::all_to_all)
     cuts |= ideal::columns;
-  if (is_all_gather(program, maker) && is_product(reader)) cuts |= ideal::ring_shards;
-  if (is_product(maker) && is_reduce_scatter(program, reader)) cuts |= ideal::ring_shards;
+  if (bytes_gained(program, maker) > 0 && is_product(reader)) cuts |= ideal::ring_shards;
+  if (is_product(maker) && bytes_gained(program, reader) < 0) cuts |= ideal::ring_shards;
   return cuts;
 }
 

@@ -6,7 +6,6 @@
 
 #include "lancet/cost/costs.h"
 #include "lancet/ir/program.h"
-#include "list_schedule.h"
 #include "orders.h"
 
 namespace lancet::schedule {

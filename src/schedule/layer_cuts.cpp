@@ -27,6 +27,19 @@ std::string in_words(const LayerCuts& cuts) {
   return text;
 }
 
+// The MoE layer of each tensor that says which slots or rows of the layer are filled. Both passes of a layer read them.
+std::map<ir::TensorId, std::size_t> layers_of_rows(const Step& step) {
+  std::map<ir::TensorId, std::size_t> layers;
+  std::size_t count = 0;
+  for (const ir::Instruction& at : step.program().instructions) {
+    if (ops::kind(at) != ops::Kind::all_to_all) continue;
+    const auto [filled, is_new] = layers.emplace(at.operands[1], count);
+    if (is_new) ++count;
+    layers.emplace(at.operands[2], filled->second);
+  }
+  return layers;
+}
+
 }  // namespace
 
 LayerMixes::LayerMixes(const Step& step, Split base, bool all_counts)
@@ -74,14 +87,14 @@ Split LayerMixes::with(const std::vector<LayerCuts>& cuts) const {
   Split split = base_;
   for (std::size_t l = 0; l < layers_.size(); ++l)
     for (const Span& span : layers_[l].whole) {
-      if (cuts[l].parts > 1) cut(split, span, *cuts[l].cut, cuts[l].parts);
-      if (cuts[l].columns > 1) cut(split, span, cut_named("columns"), cuts[l].columns);
+      if (cuts[l].parts > 1) cut_span(split, step_, span, *cuts[l].cut, cuts[l].parts);
+      if (cuts[l].columns > 1) cut_span(split, step_, span, cut_named("columns"), cuts[l].columns);
     }
   return split;
 }
 
-void LayerMixes::cut(Split& split, const Span& span, const Cut& by, int parts) const {
-  const AxisRows& rows = step_.rows(by);
+void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts) {
+  const AxisRows& rows = step.rows(by);
   for (std::size_t i = span.first; i < span.second; ++i) {
     if (!rows[i]) continue;
     split.rows[i] = rows[i];
@@ -116,23 +129,6 @@ std::string LayerMixes::describe(const std::vector<LayerCuts>& cuts) const {
   }
   return text;
 }
-
-namespace {
-
-// The MoE layer of each tensor that says which slots or rows of the layer are filled. Both passes of a layer read them.
-std::map<ir::TensorId, std::size_t> layers_of_rows(const Step& step) {
-  std::map<ir::TensorId, std::size_t> layers;
-  std::size_t count = 0;
-  for (const ir::Instruction& at : step.program().instructions) {
-    if (ops::kind(at) != ops::Kind::all_to_all) continue;
-    const auto [filled, is_new] = layers.emplace(at.operands[1], count);
-    if (is_new) ++count;
-    layers.emplace(at.operands[2], filled->second);
-  }
-  return layers;
-}
-
-}  // namespace
 
 std::vector<ExpertRange> expert_ranges(const Step& step) {
   const std::map<ir::TensorId, std::size_t> layers = layers_of_rows(step);

@@ -44,6 +44,9 @@ class LayerKinds {
 // Where the ranges are in the split step.
 std::vector<Span> positions_of(const Rewritten& rewritten, const std::vector<ExpertRange>& ranges);
 
+// Splits what has a row of the cut.
+void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts);
+
 // The cuts of one MoE layer, in the passes that the batch does not split.
 struct LayerCuts {
   const Cut* cut = nullptr;  // of the experts and their all-to-alls, but for those that `columns` cuts; null: whole
@@ -78,7 +81,6 @@ class LayerMixes {
   };
   std::vector<LayerCuts> choices_of(const Layer& layer, int forward_parts) const;
   std::vector<int> counts(const Cut& cut) const;
-  void cut(Split& split, const Span& span, const Cut& by, int parts) const;
 
   const Step& step_;
   const Split base_;

@@ -3,7 +3,7 @@
 // part. With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says
 // when the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here;
 // simulate.h adds them when it evaluates the order.
-#include "list_schedule.h"
+#include "orders.h"
 
 #include <algorithm>
 #include <array>
@@ -66,54 +66,14 @@ std::vector<double> urgencies_of(std::span<const Job> jobs, const Users& users, 
   return urgency;
 }
 
-// The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
-class LiveBlocks {
- public:
-  LiveBlocks(std::span<const Job> jobs, const ListMemory& memory)
-      : block_bytes_(memory.bytes), jobs_left_(memory.bytes.size()), alive_(memory.bytes.size()) {
-    for (std::int32_t block : memory.before) revive(block);
-    for (std::int32_t block : memory.after) ++jobs_left_[std::size_t(block)];
-    for (const Job& job : jobs)
-      for (std::int32_t block : job.blocks) ++jobs_left_[std::size_t(block)];
-  }
-  std::int64_t bytes() const { return bytes_; }
-  std::int64_t peak_bytes() const { return peak_bytes_; }
-
-  void start(const Job& job) {
-    for (std::int32_t block : job.blocks) revive(block);
-  }
-  void finish(const Job& job) {
-    for (std::int32_t block : job.blocks)
-      if (--jobs_left_[std::size_t(block)] == 0) bytes_ -= block_bytes_[std::size_t(block)];
-  }
-  // Bytes of the blocks whose first job this would be.
-  std::int64_t new_bytes(const Job& job) const {
-    std::int64_t bytes = 0;
-    for (std::int32_t block : job.blocks)
-      if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
-    return bytes;
-  }
-  // Bytes of the blocks whose last job this is.
-  std::int64_t freed_by(const Job& job) const {
-    std::int64_t bytes = 0;
-    for (std::int32_t block : job.blocks)
-      if (jobs_left_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
-    return bytes;
-  }
-
- private:
-  void revive(std::int32_t block) {
-    if (alive_[std::size_t(block)]) return;
-    alive_[std::size_t(block)] = true;
-    bytes_ += block_bytes_[std::size_t(block)];
-    peak_bytes_ = std::max(peak_bytes_, bytes_);
-  }
-
-  std::span<const std::int64_t> block_bytes_;
-  std::vector<int> jobs_left_;  // by block: jobs that touch it and have not ended
-  std::vector<bool> alive_;
-  std::int64_t bytes_ = 0, peak_bytes_ = 0;
-};
+// The jobs that touch each block; what is alive after the last job counts as one.
+std::vector<int> users_of_blocks(std::span<const Job> jobs, const ListMemory& memory) {
+  std::vector<int> users(memory.bytes.size());
+  for (std::int32_t block : memory.after) ++users[std::size_t(block)];
+  for (const Job& job : jobs)
+    for (std::int32_t block : job.blocks) ++users[std::size_t(block)];
+  return users;
+}
 
 // Orders jobs by their urgency, the most urgent first.
 struct Urgent {
@@ -150,10 +110,11 @@ class Scheduler {
   Scheduler(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory)
       : jobs_(jobs),
         options_(options),
-        memory_(jobs, memory),
+        memory_(memory.bytes, users_of_blocks(jobs, memory)),
         users_(jobs),
         urgency_(urgencies_of(jobs, users_, options)),
         missing_(jobs.size()) {
+    memory_.start(memory.before);
     result_.end.resize(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
@@ -185,13 +146,10 @@ class Scheduler {
 
   void make_ready(std::int32_t id) {
     if (options_.in_order[index(job(id).stream)]) return;  // pick() finds it
-    if (options_.fill_gaps && job(id).filler && job(id).stream == ir::Stream::compute)
-      add_filler(id);
-    else
+    if (!options_.fill_gaps || !job(id).filler || job(id).stream != ir::Stream::compute) {
       ready_[index(job(id).stream)].insert(id);
-  }
-
-  void add_filler(std::int32_t id) {
+      return;
+    }
     fillers_.insert(job(id).ms, id);
     if (job(id).feeds_network) feeders_.insert(job(id).ms, id);
   }
@@ -265,7 +223,7 @@ class Scheduler {
 
   // What a job would add to the memory, if that is limited.
   std::int64_t new_bytes(std::int32_t id) const {
-    return options_.hold_bytes == std::numeric_limits<std::int64_t>::max() ? 0 : memory_.new_bytes(job(id));
+    return options_.hold_bytes == std::numeric_limits<std::int64_t>::max() ? 0 : memory_.new_bytes(job(id).blocks);
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -282,7 +240,7 @@ class Scheduler {
     std::int32_t best = -1;
     std::int64_t most = 0;
     for (const auto& [_, id] : fillers_.by_length)
-      if (const std::int64_t freed = memory_.freed_by(job(id)); freed > most) {
+      if (const std::int64_t freed = memory_.freed_by(job(id).blocks); freed > most) {
         most = freed;
         best = id;
       }
@@ -297,7 +255,7 @@ class Scheduler {
 
   void start(ir::Stream stream, std::int32_t id) {
     result_.order.push_back({id});
-    memory_.start(job(id));
+    memory_.start(job(id).blocks);
     const double end = now_ + job(id).ms;
     if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
     result_.end[std::size_t(id)] = end;
@@ -308,7 +266,7 @@ class Scheduler {
   }
 
   void finish(std::int32_t id) {
-    memory_.finish(job(id));
+    memory_.finish(job(id).blocks);
     for (std::int32_t user : users_.of(std::size_t(id)))
       if (--missing_[std::size_t(user)] == 0) make_ready(user);
   }

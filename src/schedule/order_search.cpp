@@ -16,7 +16,7 @@
 
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/turns.h"
+#include "lancet/schedule/simulate.h"
 #include "layer_cuts.h"
 #include "orders.h"
 #include "split_search.h"
@@ -48,13 +48,70 @@ Candidate nothing() {
 
 class OrderSearch {
  public:
-  OrderSearch(const Step& step, const config::Overlap& overlap);
-  void try_split(const std::string& how, const Split& split);
+  OrderSearch(const Step& step, const config::Overlap& overlap)
+      : step_(step),
+        overlap_(overlap),
+        leads_(overlap.memory_factor > config::Overlap().memory_factor ? std::span<const double>(all_leads)
+                                                                       : short_leads),
+        memory_(step.peak_bytes()),
+        fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
+        thorough_(step.program().instructions.size() <= small_step) {}
+
+  void try_split(const std::string& how, const Split& split) {
+    Tried tried = this->split(how, split);
+    try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
+    tried_.push_back(std::move(tried));
+  }
+
   // Adds cuts of single MoE layers to the best splits.
-  void mix_cuts();
+  // A split that is longer than the best by more than cuts of layers can hide is left out.
+  void mix_cuts() {
+    sort_tried();
+    std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
+    for (std::size_t i = 0; i < tried_.size(); ++i) {
+      const double ms =
+          tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
+      if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
+    }
+    std::ranges::sort(least);
+    least.resize(std::min(least.size(), thorough_ ? mixed_splits : mixed_of_large));
+    for (const auto& [_, i] : least) {
+      const double ms = tried_[i].candidate.timeline.makespan;
+      Tried found = mixed(tried_[i]);
+      if (found.candidate.timeline.makespan >= ms * (1 - least_shorter)) continue;
+      tried_.push_back(found);  // it fits the memory
+      const double before_ms = found.candidate.timeline.makespan;
+      try_all_leads(found, Orders(found.chunked.program, found.chunked.op_costs));
+      if (found.candidate.timeline.makespan < before_ms) tried_.push_back(std::move(found));
+    }
+    sort_tried();
+  }
+
   // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter. If `first` has
   // infinite length (a number of parts is forced), returns the shortest candidate even if its arena is too large.
-  Candidate best(Candidate first);
+  Candidate best(Candidate first) {
+    sort_tried();
+    const std::size_t again = std::min(second_round, tried_.size());
+    for (std::size_t i = 0; i < again; ++i) {
+      if (!std::isinf(tried_[i].candidate.timeline.makespan)) {
+        Tried placed = tried_[i];
+        placed.candidate = chunk_all_reduces(step_, {}, std::move(placed.candidate));
+        tried_.push_back(std::move(placed));
+      }
+      for (std::int64_t chunk :
+           chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
+        tried_.push_back(in_chunks(tried_[i], chunk));
+    }
+    sort_tried();
+    for (Tried& tried : tried_) {
+      Candidate& best = tried.candidate;
+      if (!is_shorter(best, first)) break;
+      if (fits_memory(step_, overlap_, best)) return with_or_without_turns(std::move(best));
+    }
+    if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
+      return with_or_without_turns(std::move(tried_[0].candidate));
+    return first;
+  }
 
  private:
   struct Tried {
@@ -65,18 +122,135 @@ class OrderSearch {
     Candidate candidate;  // empty and of infinite length if nothing fits the memory
     double limit = 1;     // upper bound of the bytes alive at once, relative to the step without parts
   };
-  Tried split(const std::string& how, Split split) const;
-  Tried mixed(const Tried& base) const;
-  void sort_tried();
-  bool is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const;
-  void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const;
+
+  Tried split(const std::string& how, Split split) const {
+    Rewritten rewritten = rewrite(step_.program(), split);
+    std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
+    return {how,
+            std::move(split),
+            {std::move(rewritten.program), std::move(op_costs)},
+            {.memory_bytes = fills_at_},
+            nothing(),
+            overlap_.memory_factor - packing_margin};
+  }
+
+  // Adds the cuts that are best for all layers alike, then those that are best for single layers: for all of a small
+  // step, else for the last and the first. The last one's backward pass comes first, before weight gradients that could
+  // run beside it.
+  Tried mixed(const Tried& base) const {
+    const LayerMixes mixes(step_, base.split, thorough_);
+    Tried best = base;
+    std::vector<LayerCuts> chosen(mixes.layers());
+    const auto try_cuts = [&](const std::vector<std::size_t>& layers, const LayerCuts& cuts) {
+      std::vector<LayerCuts> tried = chosen;
+      for (const std::size_t layer : layers)
+        if (std::ranges::count(mixes.choices(layer), cuts) > 0) tried[layer] = cuts;
+      if (tried != chosen && is_mixed_better(mixes, tried, best)) chosen = std::move(tried);
+    };
+    std::vector<std::size_t> layers(mixes.layers());
+    std::iota(layers.begin(), layers.end(), 0);
+    std::vector<LayerCuts> choices;
+    for (const std::size_t layer : layers)
+      for (const LayerCuts& cuts : mixes.choices(layer))
+        if (std::ranges::count(choices, cuts) == 0) choices.push_back(cuts);
+    for (const LayerCuts& cuts : choices) try_cuts(layers, cuts);
+    if (layers.size() > 2 && !thorough_) layers = {layers.back(), layers.front()};
+    for (const std::size_t layer : layers)
+      if (mixes.layers() > 1)
+        for (const LayerCuts& cuts : mixes.choices(layer)) try_cuts({layer}, cuts);
+    best.how = best.candidate.how = base.how + mixes.describe(chosen);
+    return best;
+  }
+
+  void sort_tried() {
+    std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.candidate.timeline.makespan; });
+  }
+
+  bool is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const {
+    Tried tried = split(best.how, mixes.with(cuts));
+    tried.limit = overlap_.memory_factor;
+    const Orders orders(tried.chunked.program, tried.chunked.op_costs);
+    try_options(tried, orders, best.options);
+    ListOptions abreast = best.options;
+    abreast.backward_lead = 0;
+    try_options(tried, orders, abreast);
+    if (!is_better(step_, overlap_, tried.candidate, best.candidate)) return false;
+    best = std::move(tried);
+    return true;
+  }
+
+  void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
+    Orders::Found found = orders.find(options);
+    const double most = tried.limit * double(memory_);
+    if (double(found.peak_bytes) > most) {
+      ListOptions held = options;
+      held.hold_bytes = std::int64_t(most);
+      found = orders.find(held);
+      if (double(found.peak_bytes) > most) return;
+    }
+    // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
+    // simulated step: an order whose list schedule is longer is not worth simulating.
+    if (found.makespan >= tried.candidate.timeline.makespan) return;
+    if (orders.makespan(found.order, step_.costs()) >= tried.candidate.timeline.makespan) return;
+    tried.candidate = as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order),
+                               orders.needed(found.order));
+    tried.options = options;
+  }
+
   template <class F>
-  void try_changed(Tried& tried, const Orders& orders, F change) const;
-  void try_all_leads(Tried& tried, const Orders& orders) const;
+  void try_changed(Tried& tried, const Orders& orders, F change) const {
+    ListOptions options = tried.options;
+    change(options);
+    if (!thorough_) return try_options(tried, orders, options);
+    for (options.feed_network = false;; options.feed_network = true) {
+      for (std::int64_t tenths : {10, 9}) {
+        options.memory_bytes = fills_at_ / 10 * tenths;
+        try_options(tried, orders, options);
+      }
+      if (options.feed_network) break;
+    }
+  }
+
+  // Varies one setting after the other, each time from the best settings found before: the search is linear in
+  // settings.
+  void try_all_leads(Tried& tried, const Orders& orders) const {
+    for (bool feed_network : {false, true})
+      for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
+        for (double lead : leads_)
+          try_options(tried, orders,
+                      {.lead = lead,
+                       .backward_lead = lead,
+                       .feed_network = feed_network,
+                       .memory_bytes = fills_at_ / 10 * tenths});
+    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+  }
+
   // The shorter of `best` and the same with one message on the network at a time.
-  Candidate with_or_without_turns(Candidate best) const;
-  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const;
-  Tried with_chunks_placed(Tried tried) const;
+  Candidate with_or_without_turns(Candidate best) const {
+    Candidate alone = one_message_at_a_time(step_, best);
+    if (alone.timeline.makespan >= best.timeline.makespan) return best;
+    const bool fits = fits_memory(step_, overlap_, alone) ||
+                      arena_bytes(alone.program, alone.needed) <= arena_bytes(best.program, best.needed);
+    return fits ? alone : best;
+  }
+
+  Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
+    Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10), tried.split,
+                  cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
+                  tried.options, nothing()};
+    const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
+    for (const double margin : {packing_margin, tight_margin}) {
+      chunked.limit = overlap_.memory_factor - margin;
+      chunked.candidate = nothing();
+      try_options(chunked, orders, tried.options);
+      try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
+      for (double lead : leads_)
+        try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+      if (!chunked.candidate.program.instructions.empty() && fits_memory(step_, overlap_, chunked.candidate)) break;
+    }
+    return chunked;
+  }
 
   const Step& step_;
   const config::Overlap& overlap_;
@@ -88,200 +262,6 @@ class OrderSearch {
 };
 
 }  // namespace
-
-OrderSearch::OrderSearch(const Step& step, const config::Overlap& overlap)
-    : step_(step),
-      overlap_(overlap),
-      leads_(overlap.memory_factor > config::Overlap().memory_factor ? std::span<const double>(all_leads)
-                                                                     : short_leads),
-      memory_(step.peak_bytes()),
-      fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
-      thorough_(step.program().instructions.size() <= small_step) {}
-
-OrderSearch::Tried OrderSearch::split(const std::string& how, Split split) const {
-  Rewritten rewritten = rewrite(step_.program(), split);
-  std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
-  return {how,
-          std::move(split),
-          {std::move(rewritten.program), std::move(op_costs)},
-          {.memory_bytes = fills_at_},
-          nothing(),
-          overlap_.memory_factor - packing_margin};
-}
-
-void OrderSearch::try_split(const std::string& how, const Split& split) {
-  Tried tried = this->split(how, split);
-  try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
-  tried_.push_back(std::move(tried));
-}
-
-// A split that is longer than the best by more than cuts of layers can hide is left out.
-void OrderSearch::mix_cuts() {
-  sort_tried();
-  std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
-  for (std::size_t i = 0; i < tried_.size(); ++i) {
-    const double ms =
-        tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
-    if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
-  }
-  std::ranges::sort(least);
-  least.resize(std::min(least.size(), thorough_ ? mixed_splits : mixed_of_large));
-  for (const auto& [_, i] : least) {
-    const double ms = tried_[i].candidate.timeline.makespan;
-    Tried found = mixed(tried_[i]);
-    if (found.candidate.timeline.makespan >= ms * (1 - least_shorter)) continue;
-    tried_.push_back(found);  // it fits the memory
-    const double before_ms = found.candidate.timeline.makespan;
-    try_all_leads(found, Orders(found.chunked.program, found.chunked.op_costs));
-    if (found.candidate.timeline.makespan < before_ms) tried_.push_back(std::move(found));
-  }
-  sort_tried();
-}
-
-// Adds the cuts that are best for all layers alike, then those that are best for single layers: for all of a small
-// step, else for the last and the first. The last one's backward pass comes first, before weight gradients that could
-// run beside it.
-OrderSearch::Tried OrderSearch::mixed(const Tried& base) const {
-  const LayerMixes mixes(step_, base.split, thorough_);
-  Tried best = base;
-  std::vector<LayerCuts> chosen(mixes.layers());
-  const auto try_cuts = [&](const std::vector<std::size_t>& layers, const LayerCuts& cuts) {
-    std::vector<LayerCuts> tried = chosen;
-    for (const std::size_t layer : layers)
-      if (std::ranges::count(mixes.choices(layer), cuts) > 0) tried[layer] = cuts;
-    if (tried != chosen && is_mixed_better(mixes, tried, best)) chosen = std::move(tried);
-  };
-  std::vector<std::size_t> layers(mixes.layers());
-  std::iota(layers.begin(), layers.end(), 0);
-  std::vector<LayerCuts> choices;
-  for (const std::size_t layer : layers)
-    for (const LayerCuts& cuts : mixes.choices(layer))
-      if (std::ranges::count(choices, cuts) == 0) choices.push_back(cuts);
-  for (const LayerCuts& cuts : choices) try_cuts(layers, cuts);
-  if (layers.size() > 2 && !thorough_) layers = {layers.back(), layers.front()};
-  for (const std::size_t layer : layers)
-    if (mixes.layers() > 1)
-      for (const LayerCuts& cuts : mixes.choices(layer)) try_cuts({layer}, cuts);
-  best.how = best.candidate.how = base.how + mixes.describe(chosen);
-  return best;
-}
-
-bool OrderSearch::is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const {
-  Tried tried = split(best.how, mixes.with(cuts));
-  tried.limit = overlap_.memory_factor;
-  const Orders orders(tried.chunked.program, tried.chunked.op_costs);
-  try_options(tried, orders, best.options);
-  ListOptions abreast = best.options;
-  abreast.backward_lead = 0;
-  try_options(tried, orders, abreast);
-  if (!is_better(step_, overlap_, tried.candidate, best.candidate)) return false;
-  best = std::move(tried);
-  return true;
-}
-
-void OrderSearch::sort_tried() {
-  std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.candidate.timeline.makespan; });
-}
-
-// Varies one setting after the other, each time from the best settings found before: the search is linear in settings.
-void OrderSearch::try_all_leads(Tried& tried, const Orders& orders) const {
-  for (bool feed_network : {false, true})
-    for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
-      for (double lead : leads_)
-        try_options(tried, orders,
-                    {.lead = lead,
-                     .backward_lead = lead,
-                     .feed_network = feed_network,
-                     .memory_bytes = fills_at_ / 10 * tenths});
-  for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-  for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
-}
-
-template <class F>
-void OrderSearch::try_changed(Tried& tried, const Orders& orders, F change) const {
-  ListOptions options = tried.options;
-  change(options);
-  if (!thorough_) return try_options(tried, orders, options);
-  for (options.feed_network = false;; options.feed_network = true) {
-    for (std::int64_t tenths : {10, 9}) {
-      options.memory_bytes = fills_at_ / 10 * tenths;
-      try_options(tried, orders, options);
-    }
-    if (options.feed_network) break;
-  }
-}
-
-void OrderSearch::try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
-  Orders::Found found = orders.find(options);
-  const double most = tried.limit * double(memory_);
-  if (double(found.peak_bytes) > most) {
-    ListOptions held = options;
-    held.hold_bytes = std::int64_t(most);
-    found = orders.find(held);
-    if (double(found.peak_bytes) > most) return;
-  }
-  // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
-  // simulated step: an order whose list schedule is longer is not worth simulating.
-  if (found.makespan >= tried.candidate.timeline.makespan) return;
-  if (orders.makespan(found.order, step_.costs()) >= tried.candidate.timeline.makespan) return;
-  tried.candidate =
-      as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order), orders.needed(found.order));
-  tried.options = options;
-}
-
-OrderSearch::Tried OrderSearch::in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
-  Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10), tried.split,
-                cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
-                tried.options, nothing()};
-  const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
-  for (const double margin : {packing_margin, tight_margin}) {
-    chunked.limit = overlap_.memory_factor - margin;
-    chunked.candidate = nothing();
-    try_options(chunked, orders, tried.options);
-    try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-    for (double lead : leads_)
-      try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-    if (!chunked.candidate.program.instructions.empty() && fits_memory(step_, overlap_, chunked.candidate)) break;
-  }
-  return chunked;
-}
-
-OrderSearch::Tried OrderSearch::with_chunks_placed(Tried tried) const {
-  tried.candidate = chunk_all_reduces(step_, {}, std::move(tried.candidate));
-  return tried;
-}
-
-Candidate OrderSearch::best(Candidate first) {
-  sort_tried();
-  const std::size_t again = std::min(second_round, tried_.size());
-  for (std::size_t i = 0; i < again; ++i) {
-    if (!std::isinf(tried_[i].candidate.timeline.makespan)) tried_.push_back(with_chunks_placed(tried_[i]));
-    for (std::int64_t chunk :
-         chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
-      tried_.push_back(in_chunks(tried_[i], chunk));
-  }
-  sort_tried();
-  for (Tried& tried : tried_) {
-    Candidate& best = tried.candidate;
-    if (!is_shorter(best, first)) break;
-    if (fits_memory(step_, overlap_, best)) return with_or_without_turns(std::move(best));
-  }
-  if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
-    return with_or_without_turns(std::move(tried_[0].candidate));
-  return first;
-}
-
-Candidate OrderSearch::with_or_without_turns(Candidate best) const {
-  Dependencies needed = one_message_at_a_time(best.program, best.needed);
-  schedule::Timeline timeline =
-      simulate(best.program, needed, best.op_costs, step_.costs().interference(), step_.costs().launch_ms());
-  if (timeline.makespan >= best.timeline.makespan) return best;
-  Candidate alone{best.how + ", one message on the network at a time", best.program, std::move(needed), best.op_costs,
-                  std::move(timeline)};
-  const bool fits = fits_memory(step_, overlap_, alone) ||
-                    arena_bytes(alone.program, alone.needed) <= arena_bytes(best.program, best.needed);
-  return fits ? alone : best;
-}
 
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;

@@ -6,11 +6,66 @@
 #include "lancet/schedule/plan_memory.h"
 
 namespace lancet::schedule {
+
 namespace {
 
 using ir::id_of;
 using ir::InstructionId;
 using ir::Role;
+
+// Walks the instructions in program order and appends each to the new order, after those of its dependencies that are
+// missing and before those listed to follow it (recursively). Moved instructions are skipped by the walk. An
+// instruction of the reduce stream is appended as soon as the walk has reached it and all its dependencies are in the
+// new order.
+class Reorder {
+ public:
+  Reorder(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after)
+      : dependencies_(dependencies),
+        after_(after),
+        moved_(dependencies.size()),
+        emitted_(dependencies.size()),
+        reached_(dependencies.size()),
+        missing_(dependencies.size()),
+        reductions_after_(dependencies.size()) {
+    for (const Order& list : after)
+      for (InstructionId id : list) moved_[id.index()] = true;
+    for (std::size_t i = 0; i < dependencies.size(); ++i) {
+      if (program.instructions[i].stream != ir::Stream::reduce) continue;
+      missing_[i] = dependencies[i].size();
+      for (InstructionId before : dependencies[i]) reductions_after_[before.index()].push_back(id_of(i));
+    }
+  }
+
+  Order run() {
+    for (std::size_t i = 0; i < dependencies_.size(); ++i) {
+      reached_[i] = true;
+      if (!moved_[i] && missing_[i] == 0) emit(id_of(i));
+    }
+    LANCET_CHECK(order_.size() == dependencies_.size(), "{} of {} instructions are in the new order", order_.size(),
+                 dependencies_.size());
+    return std::move(order_);
+  }
+
+ private:
+  void emit(InstructionId id) {
+    const std::size_t i = id.index();
+    if (emitted_[i]) return;
+    for (InstructionId before : dependencies_[i]) emit(before);
+    if (emitted_[i]) return;  // it follows one of its dependencies
+    emitted_[i] = true;
+    order_.push_back(id);
+    for (InstructionId next : after_[i]) emit(next);
+    for (InstructionId reduction : reductions_after_[i])
+      if (--missing_[reduction.index()] == 0 && reached_[reduction.index()]) emit(reduction);
+  }
+
+  const Dependencies& dependencies_;
+  const std::vector<Order>& after_;
+  std::vector<bool> moved_, emitted_, reached_;
+  std::vector<std::size_t> missing_;     // reduce stream: number of dependencies not in the new order yet; else 0
+  std::vector<Order> reductions_after_;  // instructions of the reduce stream that depend on this one
+  Order order_;
+};
 
 bool is_filler(const ir::Instruction& at) { return at.role == Role::dw || at.role == Role::update; }
 
@@ -60,6 +115,29 @@ void hold_recomputation(std::vector<Job>& jobs, const ir::Program& program, std:
 
 }  // namespace
 
+Order reordered(const ir::Program& program, const Dependencies& dependencies, const std::vector<Order>& after) {
+  return Reorder(program, dependencies, after).run();
+}
+
+ir::Program permuted(ir::Program program, const Order& order) {
+  std::vector<ir::Instruction> instructions;
+  instructions.reserve(order.size());
+  for (InstructionId id : order) instructions.push_back(std::move(program.instructions[id.index()]));
+  program.instructions = std::move(instructions);
+  return program;
+}
+
+Dependencies renumbered(const Dependencies& dependencies, const Order& order) {
+  std::vector<InstructionId> position(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = id_of(i);
+  Dependencies result = permuted(dependencies, order);
+  for (std::vector<InstructionId>& list : result) {
+    for (InstructionId& id : list) id = position[id.index()];
+    std::sort(list.begin(), list.end());
+  }
+  return result;
+}
+
 Blocks::Blocks(const ir::Program& program) : of(program.instructions.size()) {
   std::vector<std::int32_t> block(program.tensors.size(), -1);
   for (std::size_t i = 0; i < of.size(); ++i) {
@@ -78,14 +156,46 @@ Blocks::Blocks(const ir::Program& program) : of(program.instructions.size()) {
   }
 }
 
+LiveBlocks Blocks::live() const {
+  std::vector<int> users(bytes.size());
+  for (const auto& touched : of)
+    for (const std::int32_t block : touched) ++users[std::size_t(block)];
+  return {bytes, std::move(users)};
+}
+
 std::int64_t peak_bytes(const ir::Program& program) {
   const Blocks blocks(program);
-  std::vector<Job> jobs;
-  for (std::size_t i = 0; i < blocks.of.size(); ++i) {
-    jobs.push_back({.stream = ir::Stream::compute, .ms = 1, .needs = {}, .blocks = blocks.of[i]});
-    if (i > 0) jobs.back().needs = {std::int32_t(i) - 1};
+  LiveBlocks live = blocks.live();
+  for (const auto& touched : blocks.of) {
+    live.start(touched);
+    live.finish(touched);
   }
-  return list_schedule(jobs, {}, {blocks.bytes}).peak_bytes;
+  return live.peak_bytes();
+}
+
+void LiveBlocks::start(std::span<const std::int32_t> blocks) {
+  bytes_ += new_bytes(blocks);
+  for (const std::int32_t block : blocks) alive_[std::size_t(block)] = true;
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+}
+
+void LiveBlocks::finish(std::span<const std::int32_t> blocks) {
+  for (const std::int32_t block : blocks)
+    if (--jobs_left_[std::size_t(block)] == 0) bytes_ -= block_bytes_[std::size_t(block)];
+}
+
+std::int64_t LiveBlocks::new_bytes(std::span<const std::int32_t> blocks) const {
+  std::int64_t bytes = 0;
+  for (const std::int32_t block : blocks)
+    if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
+  return bytes;
+}
+
+std::int64_t LiveBlocks::freed_by(std::span<const std::int32_t> blocks) const {
+  std::int64_t bytes = 0;
+  for (const std::int32_t block : blocks)
+    if (jobs_left_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
+  return bytes;
 }
 
 Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs)

@@ -1,5 +1,4 @@
 #include "lancet/schedule/overlap.h"
-#include "lancet/schedule/turns.h"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -7,9 +6,10 @@
 #include <optional>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/micro_batches.h"
+#include "lancet/schedule/simulate.h"
 #include "orders.h"
-#include "pipelines.h"
-#include "reorder.h"
+#include "ranges.h"
 #include "split_search.h"
 
 namespace lancet::schedule {
@@ -24,28 +24,32 @@ Candidate take_turns(const Step& step, const config::Overlap&, Candidate candida
                   std::move(candidate.op_costs), std::move(needed));
 }
 
+namespace {
+
+// The candidate of a program to which an algorithm of weight gradients has changed another one.
+Candidate with_moved_dw(const Step& step, const std::string& how, ir::Program program, const DwReport& report) {
+  std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), program).value();
+  Dependencies needed = ir::dependencies(program);
+  return as_it_is(
+      step,
+      how + fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.slack_ms),
+      std::move(program), std::move(op_costs), std::move(needed));
+}
+
+}  // namespace
+
 Candidate move_dw(const Step& step, const config::Overlap&, Candidate candidate) {
   const cost::Costs& costs = step.costs();
   DwReport report;
   ir::Program program =
       dw_schedule(candidate.program, candidate.op_costs, costs.interference(), costs.launch_ms(), &report);
-  std::vector<cost::OpCost> op_costs = cost::op_costs(costs, program).value();
-  Dependencies needed = ir::dependencies(program);
-  return as_it_is(
-      step, fmt::format("weight gradients cover {:.3g} of {:.3g} ms of all-to-all", report.covered_ms, report.slack_ms),
-      std::move(program), std::move(op_costs), std::move(needed));
+  return with_moved_dw(step, "", std::move(program), report);
 }
 
 Candidate move_dw_greedily(const Step& step, const config::Overlap&, Candidate candidate) {
   DwReport report;
   ir::Program program = greedy_dw_schedule(candidate.program, candidate.op_costs, report);
-  std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), program).value();
-  Dependencies needed = ir::dependencies(program);
-  const std::string separator = candidate.how.empty() ? "" : "; ";
-  return as_it_is(step,
-                  fmt::format("{}{}weight gradients cover {:.3g} of {:.3g} ms of all-to-all", candidate.how, separator,
-                              report.covered_ms, report.slack_ms),
-                  std::move(program), std::move(op_costs), std::move(needed));
+  return with_moved_dw(step, candidate.how + (candidate.how.empty() ? "" : "; "), std::move(program), report);
 }
 
 Candidate chunk_all_reduces(const Step& step, const config::Overlap&, Candidate candidate) {
@@ -81,15 +85,6 @@ std::vector<Span> pairs_of(const ir::Program& program) {
   return pairs;
 }
 
-// Bytes alive at once that the orders of the pairs are tried with: any, and shares of what a plan may take, less for
-// what packing loses.
-std::vector<std::int64_t> memory_limits(const Step& step, const config::Overlap& overlap) {
-  std::vector<std::int64_t> limits{std::numeric_limits<std::int64_t>::max()};
-  for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
-    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes())));
-  return limits;
-}
-
 }  // namespace
 
 Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate) {
@@ -98,8 +93,12 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, C
   const Orders orders(candidate.program, candidate.op_costs, pairs);
   const std::string how =
       fmt::format("{} pair{} of micro batches; {}", pairs.size(), pairs.size() == 1 ? "" : "s", candidate.how);
+  // Bytes alive at once: any, and shares of what a plan may take, less for what packing loses.
+  std::vector<std::int64_t> limits{std::numeric_limits<std::int64_t>::max()};
+  for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
+    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes())));
   std::optional<Candidate> best;
-  for (const std::int64_t memory : memory_limits(step, overlap))
+  for (const std::int64_t memory : limits)
     for (const bool fill_gaps : {true, false}) {
       const Order order = orders.find({.fill_gaps = fill_gaps, .memory_bytes = memory, .hold_bytes = memory}).order;
       Candidate paired = as_it_is(step, how, orders.program(order), orders.op_costs(order), orders.needed(order));
@@ -115,31 +114,25 @@ Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap&
   return better(std::move(candidate), std::move(paired));
 }
 
-namespace {
-
-Candidate both_passes_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
-  for (int parts : step.part_counts(cut_named("batch"))) {
-    const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
-    const Rewritten rewritten = rewrite(step.program(), split);
-    const Orders orders(rewritten.program, step.op_costs(rewritten, split));
-    for (double lead : part_leads) {
-      const auto ordered = [&](const ListOptions& options) {
-        const Order order = orders.find(options).order;
-        return as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
-                        orders.op_costs(order), orders.needed(order));
-      };
-      replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead, .backward_lead = lead}, ordered);
-    }
-  }
-  return best;
-}
-
-}  // namespace
-
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   candidate.how = "both passes whole";
-  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
-                         [&](Candidate best) { return both_passes_in_parts(step, overlap, std::move(best)); });
+  const auto in_parts = [&](Candidate best) {
+    for (int parts : step.part_counts(cut_named("batch"))) {
+      const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
+      const Rewritten rewritten = rewrite(step.program(), split);
+      const Orders orders(rewritten.program, step.op_costs(rewritten, split));
+      for (double lead : part_leads) {
+        const auto ordered = [&](const ListOptions& options) {
+          const Order order = orders.find(options).order;
+          return as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
+                          orders.op_costs(order), orders.needed(order));
+        };
+        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead, .backward_lead = lead}, ordered);
+      }
+    }
+    return best;
+  };
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"), in_parts);
 }
 
 // The program with each pipeline in the order of its stages; all else stays in program order.
@@ -158,34 +151,148 @@ Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap
                   std::move(needed));
 }
 
+// The backward pass is as in `sequential`.
+Candidate split_forward(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  candidate.how = "no range pays";
+  const auto in_parts = [&](Candidate best) {
+    for (const std::vector<Range>& ranges : range_choices(step, overlap)) {
+      const Split split = split_of(step, ranges, false);
+      const Rewritten rewritten = rewrite(step.program(), split);
+      const Orders orders(rewritten.program, step.op_costs(rewritten, split),
+                          {position_of(rewritten, 0, step.forward_end())});
+      for (double lead : part_leads) {
+        const auto ordered = [&](const ListOptions& options) {
+          const Order order = orders.find(options).order;
+          ir::Program program = orders.program(order);
+          Dependencies needed = turns(program, orders.needed(order));
+          return as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
+        };
+        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead}, ordered);
+      }
+    }
+    return best;
+  };
+  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"), in_parts);
+}
+
+// Each micro batch gets copies of the instructions and of all tensors that they make, and of the inputs that they read;
+// parameters, states and the inputs of what closes the step are shared. The copies run one after the other in the
+// program. What the candidate's policy adds to the dependencies (turns, chunks that wait for all-to-alls) is copied as
+// well; the dependencies between micro batches, which go through the sums of gradients and through memory, are those of
+// the whole program.
 namespace {
 
-// The best of the given candidate and those with the forward pass in parts; the backward pass is as in `sequential`.
-Candidate with_forward_in_parts(const Step& step, const config::Overlap& overlap, Candidate best) {
-  for (const std::vector<Range>& ranges : range_choices(step, overlap)) {
-    const Split split = split_of(step, ranges, false);
-    const Rewritten rewritten = rewrite(step.program(), split);
-    const Orders orders(rewritten.program, step.op_costs(rewritten, split),
-                        {position_of(rewritten, 0, step.forward_end())});
-    for (double lead : part_leads) {
-      const auto ordered = [&](const ListOptions& options) {
-        const Order order = orders.find(options).order;
-        ir::Program program = orders.program(order);
-        Dependencies needed = turns(program, orders.needed(order));
-        return as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
-      };
-      replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead}, ordered);
+using ir::InstructionId;
+using ir::TensorId;
+using ir::TensorKind;
+
+class Copies {
+ public:
+  Copies(const Candidate& one, int count)
+      : one_(one),
+        source_(one.program),
+        count_(count),
+        closes_(ir::closes_step(source_)),
+        belongs_(source_.tensors.size()),
+        shared_(source_.tensors.size()) {
+    for (std::size_t i = 0; i < closes_.size(); ++i)
+      if (!closes_[i]) mark(source_.instructions[i]);
+  }
+
+  Candidate run() {
+    result_.how = one_.how;
+    result_.program.name = source_.name;
+    result_.program.attributes = source_.attributes;
+    for (std::size_t i = 0; i < source_.tensors.size(); ++i)
+      if (source_.tensors[i].number < 0) shared_[i] = add_named(source_.tensors[i], 0);
+    for (int micro = 0; micro < count_; ++micro) copy(micro);
+    join(result_.needed, ir::dependencies(result_.program));
+    return std::move(result_);
+  }
+
+ private:
+  bool is_last(int micro) const { return micro + 1 == count_; }
+
+  // Marks what each micro batch has of its own among the tensors of an instruction, with the memory that these are in.
+  void mark(const ir::Instruction& at) {
+    for (const auto* list : {&at.operands, &at.results})
+      for (TensorId id : *list)
+        for (; id.valid(); id = source_[id].storage)
+          if (const TensorKind kind = source_[id].kind; kind != TensorKind::parameter && kind != TensorKind::state)
+            belongs_[id.index()] = true;
+    for (const ir::Instruction& part : at.body) mark(part);
+  }
+
+  TensorId add_named(const ir::Tensor& tensor, int micro) {
+    const TensorId id =
+        result_.program.add_named(tensor.kind, ir::of_micro_batch(tensor.name, micro), tensor.type, tensor.sharding);
+    result_.program[id].flat_shard = tensor.flat_shard;
+    return id;
+  }
+
+  void copy(int micro) {
+    now_ = shared_;
+    copy_tensors(micro);
+    std::vector<InstructionId> position(source_.instructions.size());
+    for (std::size_t i = 0; i < position.size(); ++i) {
+      if (closes_[i] && !is_last(micro)) continue;
+      position[i] = ir::id_of(result_.program.instructions.size());
+      result_.program.instructions.push_back(copied(source_.instructions[i], closes_[i] ? 0 : micro));
+      if (!one_.op_costs.empty()) result_.op_costs.push_back(one_.op_costs[i]);
+      std::vector<InstructionId>& needed = result_.needed.emplace_back();
+      for (const InstructionId before : one_.needed[i])
+        if (position[before.index()].valid()) needed.push_back(position[before.index()]);
+    }
+    for (const ir::Output& output : source_.outputs) {
+      const bool own = belongs_[output.tensor.index()];
+      if (own || is_last(micro))
+        result_.program.add_output(ir::of_micro_batch(output.name, own ? micro : 0), now_[output.tensor.index()]);
     }
   }
-  return best;
-}
+
+  // A tensor may be in the memory of one that comes after it in the table.
+  void copy_tensors(int micro) {
+    std::vector<std::size_t> made;
+    for (std::size_t i = 0; i < belongs_.size(); ++i) {
+      const ir::Tensor& tensor = source_.tensors[i];
+      if (!belongs_[i] && (tensor.number < 0 || !is_last(micro))) continue;
+      if (tensor.kind == TensorKind::input) {
+        if (micro > 0) now_[i] = add_named(tensor, micro);
+        continue;
+      }
+      now_[i] = tensor.kind == TensorKind::view ? result_.program.add_view(tensor.type)
+                                                : result_.program.add_value(tensor.type);
+      made.push_back(i);
+    }
+    for (const std::size_t i : made) {
+      const ir::Tensor& tensor = source_.tensors[i];
+      ir::Tensor& copy = result_.program[now_[i]];
+      if (tensor.storage.valid()) copy.storage = now_[tensor.storage.index()];
+      copy.slice = tensor.slice;
+      copy.sharding = tensor.sharding;
+    }
+  }
+
+  ir::Instruction copied(ir::Instruction at, int micro) const {
+    for (auto* list : {&at.operands, &at.results, &at.writes})
+      for (TensorId& id : *list) id = now_[id.index()];
+    for (ir::Instruction& part : at.body) part = copied(std::move(part), micro);
+    at.micro_batch = micro;
+    return at;
+  }
+
+  const Candidate& one_;
+  const ir::Program& source_;
+  const int count_;
+  const std::vector<bool> closes_;  // by instruction
+  std::vector<bool> belongs_;       // by tensor: each micro batch has its own
+  std::vector<TensorId> shared_;    // by tensor: the copy of one with a name
+  std::vector<TensorId> now_;       // by tensor: its copy in the micro batch that is being made
+  Candidate result_;
+};
 
 }  // namespace
 
-Candidate split_forward(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  candidate.how = "no range pays";
-  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
-                         [&](Candidate best) { return with_forward_in_parts(step, overlap, std::move(best)); });
-}
+Candidate in_micro_batches(const Candidate& one, int count) { return count == 1 ? one : Copies(one, count).run(); }
 
 }  // namespace lancet::schedule

@@ -11,8 +11,8 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
-#include "lancet/schedule/turns.h"
-#include "reorder.h"
+#include "lancet/schedule/simulate.h"
+#include "orders.h"
 
 namespace lancet::schedule {
 namespace {

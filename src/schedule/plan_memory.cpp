@@ -1,10 +1,8 @@
 // Greedy packing of blocks by size. A block is one value, or the operands of one all-reduce, which must be adjacent.
-// Its lifetime is given by vector clocks (ir::HappensBefore): `born`, the instructions of each stream that have
-// certainly ended when any access to it begins, and `dead`, the number of instructions of each stream that must have
-// ended before its memory is free. Two blocks may share bytes if one is certainly dead before the other is born. Blocks
-// are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive at the same time.
-// Outputs never die. A block that crosses the border between steps is alive twice in a run: from its start until the
-// step before has used it, and from its maker in this step to the end; other blocks may use its bytes in between.
+// Its lives are given by vector clocks (ir::Life). Two blocks may share bytes if one is certainly dead before the other
+// is born. Blocks are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive
+// at the same time. Outputs never die. A block that crosses the border between steps has two lives in a run; other
+// blocks may use its bytes in between.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -12,40 +10,22 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
-#include "lancet/schedule/turns.h"
-#include "reorder.h"
+#include "lancet/schedule/simulate.h"
 
 namespace lancet::schedule {
 namespace {
 
 using ir::InstructionId;
 using ir::TensorId;
-using Clock = ir::HappensBefore::Clock;
 
 constexpr std::int64_t alignment = 64;  // a cache line, and the widest vector
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-constexpr std::int32_t always = std::numeric_limits<std::int32_t>::max();
-
-struct Life {
-  Clock dead{};  // per stream, the number of instructions that must have ended before the memory is free
-  Clock born{};  // per stream, the number of instructions that have certainly ended when any access begins
-
-  Life() { born.fill(always); }
-  void add(const ir::HappensBefore& order, InstructionId access) {
-    const Clock& clock = order.clock(access);
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-      born[stream] = std::min(born[stream], clock[stream]);
-    auto& last = dead[order.stream(access)];
-    last = std::max(last, order.position(access) + 1);
-  }
-};
 
 struct Block {
   std::vector<TensorId> members;
   std::int64_t bytes = 0;
   std::int32_t first = std::numeric_limits<std::int32_t>::max();  // the first instruction that accesses it
-  std::vector<Life> lives;                                        // two if it crosses the border between steps
+  std::vector<ir::Life> lives;
   std::int64_t offset = -1;
 };
 
@@ -63,7 +43,9 @@ class Placer {
     group_all_reduces();
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       if (block_of_[i] < 0 && owns_memory({static_cast<std::int32_t>(i)})) make_block({{static_cast<std::int32_t>(i)}});
-    keep_outputs();
+    for (const ir::Output& output : program_.outputs)
+      if (const int block = block_of_[program_.root(output.tensor).index()]; block >= 0)
+        std::ranges::for_each(blocks_[std::size_t(block)].lives, &ir::Life::end_never);
     place();
     std::int64_t arena_bytes = 0;
     for (const Block& block : blocks_) arena_bytes = std::max(arena_bytes, block.offset + block.bytes);
@@ -104,44 +86,18 @@ class Placer {
 
   void make_block(std::vector<TensorId> members) {
     Block block;
-    const bool crosses = std::ranges::any_of(members, [&](TensorId id) { return bool(crosses_[id.index()]); });
-    block.lives.resize(crosses ? 2 : 1);
+    std::vector<InstructionId> accesses;
     for (TensorId id : members) {
       block_of_[id.index()] = static_cast<int>(blocks_.size());
       block.bytes += aligned(ir::bytes(program_.type(id)));
-      const auto& accesses = touched_[id.index()];
-      block.first = std::min(block.first, accesses.front().value);
-      for (InstructionId access : accesses)
-        block.lives[crosses && !ir::of_step_before(program_.instructions[access.index()])].add(order_, access);
+      const auto& touched = touched_[id.index()];
+      block.first = std::min(block.first, touched.front().value);
+      accesses.insert(accesses.end(), touched.begin(), touched.end());
     }
-    if (crosses) {
-      block.lives.front().born.fill(0);
-      block.lives.back().dead.fill(always);
-    }
+    const bool crosses = std::ranges::any_of(members, [&](TensorId id) { return bool(crosses_[id.index()]); });
+    block.lives = ir::lives_of(program_, order_, accesses, crosses);
     block.members = std::move(members);
     blocks_.push_back(std::move(block));
-  }
-
-  void keep_outputs() {
-    for (const ir::Output& output : program_.outputs) {
-      const int block = block_of_[program_.root(output.tensor).index()];
-      if (block < 0) continue;
-      for (Life& life : blocks_[std::size_t(block)].lives) life.dead.fill(always);
-    }
-  }
-
-  static bool ends_before(const Life& a, const Life& b) {
-    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
-      if (b.born[stream] < a.dead[stream]) return false;
-    return true;
-  }
-
-  // True if the blocks are never alive at once.
-  static bool apart(const Block& a, const Block& b) {
-    return std::ranges::all_of(a.lives, [&](const Life& mine) {
-      return std::ranges::all_of(
-          b.lives, [&](const Life& other) { return ends_before(mine, other) || ends_before(other, mine); });
-    });
   }
 
   void place() {
@@ -157,7 +113,7 @@ class Placer {
       std::int64_t offset = 0;
       for (const Block* other : placed) {
         if (other->offset >= offset + block.bytes) break;
-        if (other->offset + other->bytes <= offset || apart(*other, block)) continue;
+        if (other->offset + other->bytes <= offset || ir::are_apart(other->lives, block.lives)) continue;
         offset = other->offset + other->bytes;
       }
       block.offset = offset;
@@ -180,9 +136,9 @@ class Placer {
 ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencies) {
   ir::Plan plan;
   plan.program = program;
-  plan.waits = ir::minimal_waits(program, dependencies);
+  const ir::HappensBefore order(program, dependencies);
+  plan.waits = order.waits();
   plan.predicted.resize(program.instructions.size());
-  const ir::HappensBefore order(program, plan.waits);
   Placer placer(program, order);
   plan.arena_bytes = placer.run();
   plan.offsets = placer.offsets();
@@ -190,7 +146,7 @@ ir::Plan plan_memory(const ir::Program& program, const Dependencies& dependencie
 }
 
 std::int64_t arena_bytes(const ir::Program& program, const Dependencies& dependencies) {
-  const ir::HappensBefore order(program, ir::minimal_waits(program, dependencies));
+  const ir::HappensBefore order(program, dependencies);
   return Placer(program, order).run();
 }
 

@@ -1,11 +1,34 @@
 // Chooses the parts of the step that are split: groups of the forward pass, and partition ranges over them.
 #pragma once
+
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "lancet/schedule/step.h"
-#include "partition/split_facts.h"
+#include "orders.h"
 
 namespace lancet::schedule {
+
+// The dynamic programme over partition ranges (Lancet, section 5.1).
+
+// The groups [begin, end), each instruction in `parts` parts.
+struct Range {
+  int begin = 0, end = 0, parts = 1;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+struct Ranges {
+  std::vector<Range> ranges;  // all groups, in order
+  double ms = 0;
+};
+
+// Milliseconds of the groups [begin, end) in `parts` parts; infinity if they cannot be split so.
+using RangeCost = std::function<double(int begin, int end, int parts)>;
+
+// T(n) = min over i, k of T(i) + cost(i, n, k), with ranges of at most max_range groups and k of `parts` (ascending, 1
+// among them). Ties go to the longest range and the fewest parts.
+Ranges choose_ranges(int groups, int max_range, std::span<const int> parts, const RangeCost& cost);
 
 inline constexpr int max_range = 16;  // iota (Lancet, section 5): groups in one partition range
 
@@ -28,5 +51,37 @@ std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& over
 // The split of these ranges of the forward pass; with_backward: also of the instructions that compute their gradients
 // with respect to activations.
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward);
+
+// The pipelines of the Lancet paper (section 5): which ranges of the forward pass form one, and in what order their
+// parts run.
+
+// The ranges of instructions that the dynamic programme of section 5.1 chooses: at most one an MoE layer, in at most
+// overlap.max_parts parts. overlap.groups_per_moe is the paper's gamma; iota is the distance of two MoE layers, or
+// max_range where that is shorter.
+std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap);
+
+// The split of the forward pass in these pipelines. Parts have memory of their own: a pipeline splits what enters it
+// and joins what leaves it, and so ends before the next.
+Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges);
+
+// An order of `count` instructions in which each range, ascending, has that order and all else stays where it is.
+Order in_ranges(std::size_t count, const std::vector<Span>& ranges, const std::function<Order(const Span&)>& order_of);
+
+// How the instructions of a range are ordered, each said by its number: by their phases, in a phase by their parts.
+struct Phases {
+  std::function<bool(std::size_t before, std::size_t i)> ends_between;  // one ends on the way to what waits for it
+  // All that nothing awaited waits for comes last.
+  std::function<bool(std::size_t i)> is_awaited;
+  std::function<std::int64_t(std::size_t i, bool is_last)> part;
+};
+Order by_phases(const Dependencies& dependencies, const Span& range, const Phases& phases);
+
+// An order of the program in which each range is stage by stage and all else stays where it is.
+Order staged(const ir::Program& program, const Dependencies& dependencies, const std::vector<Span>& ranges);
+
+// The instructions of [begin, end) stage by stage (section 5.3, Fig. 9), in each stage the parts by their number. A
+// stage is what runs on one side, computation or communication, between two changes of side. Instructions that no part
+// waits for come last. dependencies: of the program.
+Order by_stages(const ir::Program& program, const Dependencies& dependencies, const Span& range);
 
 }  // namespace lancet::schedule

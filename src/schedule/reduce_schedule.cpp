@@ -12,7 +12,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/overlap.h"
-#include "reorder.h"
+#include "orders.h"
 
 namespace lancet::schedule {
 namespace {
@@ -68,11 +68,8 @@ class Buckets {
     return ms_per_byte(double(chunk_bytes)) > 1.25 * ms_per_byte(double(largest()));
   }
 
-  void cut(std::int64_t chunk_bytes, ir::Program& result, std::vector<cost::OpCost>& op_costs) {
-    result = program_.without_instructions();
-    op_costs.clear();
-    result_ = &result;
-    result_costs_ = &op_costs;
+  Chunked cut(std::int64_t chunk_bytes) {
+    result_ = {program_.without_instructions(), {}};
     count_ = 0;
     chunks_.clear();
     reduced_.assign(program_.tensors.size(), {});
@@ -80,12 +77,13 @@ class Buckets {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       if (is_bucket_[i]) continue;
       if (needs_sent(program_.instructions[i])) close_all();
-      result.instructions.push_back(program_.instructions[i]);
-      op_costs.push_back(op_costs_[i]);
+      result_.program.instructions.push_back(program_.instructions[i]);
+      result_.op_costs.push_back(op_costs_[i]);
       for (; next != gradients_.end() && next->made == i; ++next) add(*next, chunk_bytes);
       if (next == gradients_.end()) close_all();
     }
     rename_reduced();
+    return std::move(result_);
   }
 
  private:
@@ -140,21 +138,21 @@ class Buckets {
     close(chunk_of(gradient));
     const bool in_place = ops::op(gradient.reduction->op).in_place;
     const TensorId whole =
-        in_place ? gradient.sum : result_->add_view(program_.type(gradient.reduced), TensorId{}, std::nullopt);
+        in_place ? gradient.sum : result_.program.add_view(program_.type(gradient.reduced), TensorId{}, std::nullopt);
     const std::int64_t elements = program_.type(gradient.reduced).shape.elements();
     const std::int64_t count = (gradient.bytes + chunk_bytes - 1) / chunk_bytes;
     const std::int64_t length = (elements / count + step - 1) / step * step;
     for (std::int64_t begin = 0; begin < elements; begin += length) {
       const ir::TensorType type{DType::f32, {std::min(length, elements - begin)}};
       if (in_place) {
-        const TensorId slice = result_->add_view(type, whole, ir::Slice{4 * begin});
-        emit(*gradient.reduction, {slice}, {result_->add_value(type, slice, ir::Slice{0})});
+        const TensorId slice = result_.program.add_view(type, whole, ir::Slice{4 * begin});
+        emit(*gradient.reduction, {slice}, {result_.program.add_value(type, slice, ir::Slice{0})});
         continue;
       }
       ir::Instruction part = *gradient.reduction;
       part.attributes.set("begin", part.attributes.integer("begin", 0) + begin);
       part.attributes.set("length", type.shape.elements());
-      emit(part, {gradient.sum}, {result_->add_value(type, whole, ir::Slice{4 * begin})});
+      emit(part, {gradient.sum}, {result_.program.add_value(type, whole, ir::Slice{4 * begin})});
     }
     reduced_[gradient.reduced.index()] = whole;
   }
@@ -177,17 +175,17 @@ class Buckets {
     sum.operands = std::move(operands);
     sum.results = std::move(results);
     sum.label = fmt::format("bucket.{}", count_++);
-    result_costs_->push_back(cost::reduce_cost(costs_, *result_, sum));
-    result_->instructions.push_back(std::move(sum));
+    result_.op_costs.push_back(cost::reduce_cost(costs_, result_.program, sum));
+    result_.program.instructions.push_back(std::move(sum));
   }
 
   void rename_reduced() {
     auto rename = [&](TensorId& id) {
       if (id.index() < reduced_.size() && reduced_[id.index()].valid()) id = reduced_[id.index()];
     };
-    for (ir::Instruction& instruction : result_->instructions)
+    for (ir::Instruction& instruction : result_.program.instructions)
       for (TensorId& id : instruction.operands) rename(id);
-    for (ir::Output& output : result_->outputs) rename(output.tensor);
+    for (ir::Output& output : result_.program.outputs) rename(output.tensor);
   }
 
   const ir::Program& program_;
@@ -195,17 +193,14 @@ class Buckets {
   const cost::Costs& costs_;
   const std::vector<bool> is_bucket_;  // by instruction
   std::vector<Gradient> gradients_;    // in the order in which they are complete
-  ir::Program* result_ = nullptr;
-  std::vector<cost::OpCost>* result_costs_ = nullptr;
+  Chunked result_;
   std::vector<TensorId> reduced_;  // by reduced gradient, if it is cut in slices: the whole
   std::vector<Chunk> chunks_;      // being collected, by group of ranks
   int count_ = 0;
 };
 
 // One way to cut and order the all-reduces, and its simulated step.
-struct Trial {
-  ir::Program program;
-  std::vector<cost::OpCost> op_costs;
+struct Trial : Chunked {
   Dependencies extra;
   Timeline timeline;
 };
@@ -336,9 +331,7 @@ class Ordering {
 
 Chunked cut_all_reduces(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Costs& costs,
                         std::int64_t chunk_bytes) {
-  Chunked result;
-  Buckets(program, op_costs, costs).cut(chunk_bytes, result.program, result.op_costs);
-  return result;
+  return Buckets(program, op_costs, costs).cut(chunk_bytes);
 }
 
 std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Costs& costs, std::size_t most) {
@@ -362,17 +355,12 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
     if (chunk > 0 && buckets.too_small(chunk)) continue;
-    Trial cut;
-    if (chunk == 0)
-      cut = {program, {op_costs.begin(), op_costs.end()}, {}, {}};
-    else
-      buckets.cut(chunk, cut.program, cut.op_costs);
+    const Chunked cut = chunk == 0 ? Chunked{program, {op_costs.begin(), op_costs.end()}} : buckets.cut(chunk);
     for (Network network : {Network::shared, Network::all_to_all_first}) {
-      Trial candidate = cut;
+      Trial candidate{cut, {}, {}};
       Ordering(candidate, costs).run(network);
       if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
       made.chunk_bytes = chunk;
-      made.all_to_all_first = network == Network::all_to_all_first;
       made.after_ms = candidate.timeline.makespan;
       best = {std::move(candidate.program), std::move(candidate.extra)};
     }

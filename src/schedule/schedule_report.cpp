@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <sstream>
 
@@ -26,31 +27,6 @@ bool is_first_part(const ir::Instruction& at) {
 // Returns the name of an instruction's work, which all its parts share: "h.2.attn.c_attn dw".
 std::string work_of(const ir::Instruction& at) { return fmt::format("{} {}", site_of(at), ir::name(at.role)); }
 
-// True for an instruction of a communication stream that sends nothing: it copies or counts on its own rank.
-bool stays_on_rank(const ir::Instruction& at) {
-  return ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
-}
-
-// The covers of all communication streams in launch order.
-std::vector<CommunicationCover> all_covers(const ir::Program& program, std::span<const ir::Interval> when) {
-  std::vector<CommunicationCover> covers;
-  for (int stream = int(Stream::compute) + 1; stream < ir::stream_count; ++stream) {
-    const auto of_stream = communication_covers(program, when, Stream(stream));
-    covers.insert(covers.end(), of_stream.begin(), of_stream.end());
-  }
-  std::ranges::sort(covers, {}, [](const CommunicationCover& cover) { return cover.communication.index(); });
-  return covers;
-}
-
-void add_cover(const ir::Program& program, const CommunicationCover& cover, CommunicationSite& sum) {
-  // What the step before has left is of its last micro batch, and is counted here alone.
-  sum.parts += program.instructions[cover.communication.index()].micro_batch <= 0;
-  sum.ms += cover.ms;
-  sum.covered_ms += cover.covered_ms;
-  for (const Cover& under : cover.under)
-    sum.add_under(work_of(program.instructions[under.instruction.index()]), under.ms);
-}
-
 // Disjoint sets of instructions (union-find).
 class Components {
  public:
@@ -67,59 +43,6 @@ class Components {
   std::vector<std::size_t> parent_;
 };
 
-}  // namespace
-
-std::vector<CommunicationCover> communication_covers(const ir::Program& program, std::span<const ir::Interval> when,
-                                                     ir::Stream stream) {
-  std::vector<ir::InstructionId> compute;
-  std::vector<CommunicationCover> covers;
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const ir::InstructionId id{static_cast<std::int32_t>(i)};
-    if (!takes_time(when[i])) continue;
-    if (program.instructions[i].stream == Stream::compute) compute.push_back(id);
-    if (program.instructions[i].stream == stream) covers.push_back({id, when[i].end - when[i].start, 0, {}});
-  }
-  std::size_t first = 0;  // the first computation that may still overlap; streams run in order
-  for (CommunicationCover& cover : covers) {
-    const ir::Interval& span = when[cover.communication.index()];
-    while (first < compute.size() && when[compute[first].index()].end <= span.start) ++first;
-    for (std::size_t at = first; at < compute.size() && when[compute[at].index()].start < span.end; ++at) {
-      const ir::Interval& other = when[compute[at].index()];
-      const double ms = std::min(span.end, other.end) - std::max(span.start, other.start);
-      cover.under.push_back({compute[at], ms});
-      cover.covered_ms += ms;
-    }
-  }
-  return covers;
-}
-
-void CommunicationSite::add_under(const std::string& work, double under_ms) {
-  auto same = std::ranges::find(under, work, [](const auto& item) { return item.first; });
-  if (same == under.end()) same = under.insert(same, {work, 0});
-  same->second += under_ms;
-}
-
-void CommunicationSite::sort_under() {
-  std::ranges::stable_sort(under, std::ranges::greater(), [](const auto& item) { return item.second; });
-}
-
-std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when) {
-  std::vector<CommunicationSite> sites;
-  std::map<std::pair<std::string, std::string_view>, std::size_t> index;
-  for (const CommunicationCover& cover : all_covers(program, when)) {
-    const ir::Instruction& at = program.instructions[cover.communication.index()];
-    if (stays_on_rank(at)) continue;
-    const std::string site = communication_site_of(at);
-    const auto [it, first] = index.emplace(std::pair(site, pass_of(at.role)), sites.size());
-    if (first) sites.push_back({.site = site, .pass = pass_of(at.role), .stream = at.stream, .under = {}});
-    add_cover(program, cover, sites[it->second]);
-  }
-  for (CommunicationSite& sum : sites) sum.sort_under();
-  return sites;
-}
-
-namespace {
-
 // The intervals in which a communication stream is busy, disjoint and in order.
 std::vector<ir::Interval> busy_network(const ir::Program& program, std::span<const ir::Interval> when) {
   std::vector<ir::Interval> all, joined;
@@ -135,6 +58,17 @@ std::vector<ir::Interval> busy_network(const ir::Program& program, std::span<con
   return joined;
 }
 
+// A label with * for the numbers of block and bucket: "h.*.attn.c_proj.sum_shards".
+std::string place_of_all(const std::string& label) {
+  std::string text;
+  std::istringstream words(label);
+  for (std::string word; std::getline(words, word, '.');) {
+    const bool number = word.find_first_not_of("0123456789") == word.npos;
+    text += (text.empty() ? "" : ".") + (number ? std::string("*") : word);
+  }
+  return text;
+}
+
 double overlap_of(const ir::Interval& span, const std::vector<ir::Interval>& busy) {
   double ms = 0;
   for (auto at = std::ranges::lower_bound(busy, span.start, {}, &ir::Interval::end);
@@ -144,6 +78,51 @@ double overlap_of(const ir::Interval& span, const std::vector<ir::Interval>& bus
 }
 
 }  // namespace
+
+void CommunicationSite::add_under(const std::string& work, double under_ms) {
+  auto same = std::ranges::find(under, work, [](const auto& item) { return item.first; });
+  if (same == under.end()) same = under.insert(same, {work, 0});
+  same->second += under_ms;
+}
+
+void CommunicationSite::sort_under() {
+  std::ranges::stable_sort(under, std::ranges::greater(), [](const auto& item) { return item.second; });
+}
+
+std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when) {
+  std::vector<std::size_t> compute;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    if (program.instructions[i].stream == Stream::compute && takes_time(when[i])) compute.push_back(i);
+  std::array<std::size_t, ir::stream_count>
+      next{};  // the first computation that may still overlap; streams run in order
+  std::vector<CommunicationSite> sites;
+  std::map<std::pair<std::string, std::string_view>, std::size_t> index;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    const ir::Interval& span = when[i];
+    if (at.stream == Stream::compute || !takes_time(span)) continue;
+    if (ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0)
+      continue;  // copies or counts on its own rank
+    const std::string site = ir::between_stages(at.stream) ? at.label + "." + at.op : site_of(at);
+    const auto [it, is_new] = index.emplace(std::pair(site, pass_of(at.role)), sites.size());
+    if (is_new) sites.push_back({.site = site, .pass = pass_of(at.role), .stream = at.stream, .under = {}});
+    CommunicationSite& sum = sites[it->second];
+    sum.parts += at.micro_batch <= 0;  // what the step before has left is of its last micro batch, counted here alone
+    sum.ms += span.end - span.start;
+    std::size_t& first = next[std::size_t(at.stream)];
+    while (first < compute.size() && when[compute[first]].end <= span.start) ++first;
+    double covered_ms = 0;
+    for (std::size_t c = first; c < compute.size() && when[compute[c]].start < span.end; ++c) {
+      const ir::Interval& other = when[compute[c]];
+      const double ms = std::min(span.end, other.end) - std::max(span.start, other.start);
+      sum.add_under(work_of(program.instructions[compute[c]]), ms);
+      covered_ms += ms;
+    }
+    sum.covered_ms += covered_ms;
+  }
+  for (CommunicationSite& sum : sites) sum.sort_under();
+  return sites;
+}
 
 std::vector<RecomputedSite> recomputed_sites(const ir::Program& program, std::span<const ir::Interval> when) {
   const std::vector<ir::Interval> busy = busy_network(program, when);
@@ -190,24 +169,10 @@ std::string longest_first(std::span<const std::pair<std::string, double>> under)
   return items.empty() ? "-" : fmt::format("{}", fmt::join(items, ", "));
 }
 
-std::string place_of_all(const std::string& label) {
-  std::string text;
-  std::istringstream words(label);
-  for (std::string word; std::getline(words, word, '.');) {
-    const bool number = word.find_first_not_of("0123456789") == word.npos;
-    text += (text.empty() ? "" : ".") + (number ? std::string("*") : word);
-  }
-  return text;
-}
-
 std::string_view pass_of(Role role) { return role == Role::dx || role == Role::dw ? "backward" : ir::name(role); }
 
 std::string site_of(const ir::Instruction& instruction) {
   return is_part(instruction) ? instruction.label.substr(0, instruction.label.rfind('/')) : instruction.label;
-}
-
-std::string communication_site_of(const ir::Instruction& at) {
-  return ir::between_stages(at.stream) ? at.label + "." + at.op : site_of(at);
 }
 
 std::vector<SplitRange> split_ranges(const ir::Program& program) {

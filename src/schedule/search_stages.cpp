@@ -29,7 +29,6 @@
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
 #include "orders.h"
-#include "reorder.h"
 
 namespace lancet::schedule {
 namespace {
@@ -102,7 +101,6 @@ class Progress {
 // The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
 struct StageMemory {
   Blocks blocks;
-  std::vector<int> uses;               // by block: the instructions that touch it
   std::int64_t kept = 0, forward = 0;  // at the end of the forward pass, and the most in it
   std::int64_t backward = 0;           // the most in the backward pass, on top of what is kept
 
@@ -113,42 +111,16 @@ struct StageMemory {
   std::int64_t all() const { return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), std::int64_t{0}); }
 };
 
-// The bytes that are alive while instructions start and end.
-class Alive {
- public:
-  explicit Alive(const StageMemory& memory) : memory_(memory), left_(memory.uses), is_alive_(left_.size()) {}
-  void start(std::size_t i) {
-    for (const std::int32_t block : memory_.blocks.of[i]) {
-      if (!is_alive_[std::size_t(block)]) bytes_ += memory_.blocks.bytes[std::size_t(block)];
-      is_alive_[std::size_t(block)] = true;
-    }
-  }
-  void end(std::size_t i) {
-    for (const std::int32_t block : memory_.blocks.of[i])
-      if (--left_[std::size_t(block)] == 0) bytes_ -= memory_.blocks.bytes[std::size_t(block)];
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  const StageMemory& memory_;
-  std::vector<int> left_;  // by block: instructions that touch it and have not ended
-  std::vector<bool> is_alive_;
-  std::int64_t bytes_ = 0;
-};
-
-StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& kinds)
-    : blocks(program), uses(blocks.bytes.size()) {
-  for (const auto& touched : blocks.of)
-    for (const std::int32_t block : touched) ++uses[std::size_t(block)];
-  Alive alive(*this);
+StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& kinds) : blocks(program) {
+  LiveBlocks alive = blocks.live();
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     if (program.instructions[i].micro_batch > 0 || kinds[i] == Kind::late) continue;
-    alive.start(i);
+    alive.start(blocks.of[i]);
     if (kinds[i] == Kind::forward)
       forward = std::max(forward, alive.bytes());
     else
       backward = std::max(backward, alive.bytes() - kept);
-    alive.end(i);
+    alive.finish(blocks.of[i]);
     if (kinds[i] == Kind::forward) kept = alive.bytes();
   }
 }
@@ -173,7 +145,7 @@ class ListStages {
         follows_(stages.size()) {
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       const ir::Program& program = stages[stage].program;
-      alive_.emplace_back(memory[stage]);
+      alive_.push_back(memory[stage].blocks.live());
       backward_.emplace_back(ir::micro_batches(program));
       for (std::size_t i = 0; i < program.instructions.size(); ++i)
         if (kinds[stage][i] == Kind::backward) backward_.back().add(program.instructions[i].micro_batch);
@@ -214,6 +186,9 @@ class ListStages {
   const ir::Instruction& at(const StageNode::Member& of) const {
     return work_[std::size_t(of.stage)].program.instructions[of.instruction];
   }
+  const std::vector<std::int32_t>& blocks_of(const StageNode::Member& of) const {
+    return memory_[std::size_t(of.stage)].blocks.of[of.instruction];
+  }
   Kind kind(const StageNode::Member& of) const { return kinds_[std::size_t(of.stage)][of.instruction]; }
   bool& busy(const StageNode::Member& of) { return busy_[std::size_t(of.stage)][std::size_t(at(of).stream)]; }
 
@@ -245,7 +220,7 @@ class ListStages {
     if (!event.ends) return make_ready(event.node);
     for (const StageNode::Member& member : node(event.node).members) {
       busy(member) = false;
-      alive_[std::size_t(member.stage)].end(member.instruction);
+      alive_[std::size_t(member.stage)].finish(blocks_of(member));
       if (kind(member) == Kind::backward) backward_[std::size_t(member.stage)].end(at(member).micro_batch);
       if (at(member).stream == ir::Stream::compute)
         computed_[std::size_t(member.stage)] = place_[std::size_t(event.node)];
@@ -309,7 +284,7 @@ class ListStages {
     for (const StageNode::Member& member : node(id).members) {
       const std::size_t stage = std::size_t(member.stage);
       busy(member) = true;
-      alive_[stage].start(member.instruction);
+      alive_[stage].start(blocks_of(member));
       const bool receives = ops::kind(at(member)) == ops::Kind::receive;
       follows_[stage].push_back(receives ? computed_[stage] : ir::InstructionId());
       if (kind(member) == Kind::forward && !receives) begun_[stage] = std::max(begun_[stage], at(member).micro_batch);
@@ -324,7 +299,7 @@ class ListStages {
   const std::vector<std::vector<Kind>>& kinds_;
   const std::span<const StageMemory> memory_;
   const std::span<const Settings> settings_;
-  std::vector<Alive> alive_;          // by stage
+  std::vector<LiveBlocks> alive_;     // by stage
   std::vector<int> begun_;            // by stage, the last micro batch whose forward pass has begun
   std::vector<std::size_t> missing_;  // by node, what it depends on and has not ended
   std::vector<double> ready_ms_;      // by node

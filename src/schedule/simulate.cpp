@@ -15,7 +15,9 @@
 namespace lancet::schedule {
 namespace {
 
+using ir::id_of;
 using ir::InstructionId;
+using ir::Stream;
 
 constexpr double no_event = std::numeric_limits<double>::infinity();
 constexpr double slowest = 0.1;  // least speed of computation, however many bytes move beside it
@@ -186,6 +188,29 @@ class Simulation {
 
 }  // namespace
 
+void join(Dependencies& dependencies, const Dependencies& extra) {
+  LANCET_CHECK(extra.empty() || extra.size() == dependencies.size(),
+               "expected extra needs of {} instructions, found {}", dependencies.size(), extra.size());
+  for (std::size_t i = 0; i < extra.size(); ++i) {
+    auto& list = dependencies[i];
+    list.insert(list.end(), extra[i].begin(), extra[i].end());
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  }
+}
+
+Timeline timeline_of(const ir::Program& program, std::vector<ir::Interval> when) {
+  const auto times = ir::stream_times(program, std::span<const ir::Interval>(when));
+  Timeline timeline{.when = std::move(when),
+                    .compute = times.busy[compute],
+                    .all_to_all = times.busy[expert],
+                    .all_reduce = times.busy[reduce],
+                    .communication = times.communication,
+                    .exposed = times.exposed};
+  for (const ir::Interval& interval : timeline.when) timeline.makespan = std::max(timeline.makespan, interval.end);
+  return timeline;
+}
+
 Timeline simulate(const ir::Program& program, const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                   const cost::Interference& interference, double launch_ms, Network network) {
   const std::size_t count = program.instructions.size();
@@ -195,16 +220,7 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
   for (std::size_t i = 0; i < count; ++i)
     for (InstructionId before : dependencies[i])
       LANCET_CHECK(before.index() < i, "instruction {} needs the later instruction {}", i, before.value);
-  Timeline timeline;
-  timeline.when = Simulation(program, dependencies, op_costs, interference, launch_ms, network).run();
-  for (const ir::Interval& interval : timeline.when) timeline.makespan = std::max(timeline.makespan, interval.end);
-  const auto times = ir::stream_times(program, std::span<const ir::Interval>(timeline.when));
-  timeline.compute = times.busy[compute];
-  timeline.all_to_all = times.busy[expert];
-  timeline.all_reduce = times.busy[reduce];
-  timeline.communication = times.communication;
-  timeline.exposed = times.exposed;
-  return timeline;
+  return timeline_of(program, Simulation(program, dependencies, op_costs, interference, launch_ms, network).run());
 }
 
 double makespan_in_order(const ir::Program& program, std::span<const InstructionId> order,
@@ -222,12 +238,45 @@ double makespan_in_order(const ir::Program& program, std::span<const Instruction
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
   Dependencies needed = ir::dependencies(plan.program);
-  for (std::size_t i = 0; i < needed.size(); ++i) {
-    needed[i].insert(needed[i].end(), plan.waits[i].begin(), plan.waits[i].end());
-    std::ranges::sort(needed[i]);
-    needed[i].erase(std::unique(needed[i].begin(), needed[i].end()), needed[i].end());
-  }
+  join(needed, plan.waits);
   return simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
+}
+
+Dependencies turns(const ir::Program& program, Dependencies dependencies) {
+  std::vector<bool> is_part;
+  for (const ir::Instruction& at : program.instructions) is_part.push_back(at.attributes.has("parts"));
+  return turns(program, std::move(dependencies), is_part);
+}
+
+Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps) {
+  Dependencies extra(dependencies.size());
+  std::array<InstructionId, 2> last{}, last_whole{};  // compute, expert
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const ir::Instruction& at = program.instructions[i];
+    if (at.stream == Stream::reduce || ir::between_stages(at.stream)) continue;
+    const std::size_t mine = at.stream == Stream::compute ? 0 : 1;
+    const InstructionId other = overlaps[i] ? last_whole[1 - mine] : last[1 - mine];
+    if (other.valid()) extra[i].push_back(other);
+    last[mine] = id_of(i);
+    if (!overlaps[i]) last_whole[mine] = id_of(i);
+  }
+  join(dependencies, extra);
+  return dependencies;
+}
+
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies) {
+  Dependencies extra(dependencies.size());
+  std::array<InstructionId, ir::stream_count> last{};
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Stream stream = program.instructions[i].stream;
+    if (stream == Stream::compute) continue;
+    const InstructionId other =
+        last[static_cast<std::size_t>(stream == Stream::expert ? Stream::reduce : Stream::expert)];
+    if (other.valid()) extra[i].push_back(other);
+    last[static_cast<std::size_t>(stream)] = id_of(i);
+  }
+  join(dependencies, extra);
+  return dependencies;
 }
 
 }  // namespace lancet::schedule

@@ -19,6 +19,11 @@ constexpr double packing_margins[] = {0.025, 0.065, 0.1};
 
 Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
 
+Candidate one_message_at_a_time(const Step& step, const Candidate& candidate) {
+  return as_it_is(step, candidate.how + ", one message on the network at a time", candidate.program, candidate.op_costs,
+                  one_message_at_a_time(candidate.program, candidate.needed));
+}
+
 bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap) {
   if (overlap.parts > 1 ? !is_shorter(candidate, best) : !is_better(step, overlap, candidate, best)) return false;
   best = std::move(candidate);

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "lancet/config/config.h"
-#include "lancet/schedule/candidate.h"
-#include "lancet/schedule/partition/cut.h"
-#include "list_schedule.h"
+#include "lancet/schedule/cut.h"
+#include "lancet/schedule/step.h"
+#include "orders.h"
 #include "ranges.h"
 
 namespace lancet::schedule {
@@ -22,6 +22,9 @@ inline constexpr double part_leads[] = {0, 1.0 / 128, 1.0 / 32};
 
 // The candidate with the shorter makespan; `a` on ties.
 Candidate better(Candidate a, Candidate b);
+
+// The same with one message on the network at a time.
+Candidate one_message_at_a_time(const Step& step, const Candidate& candidate);
 
 // Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor, or overlap.parts
 // forces a split. True if replaced.
@@ -37,24 +40,6 @@ bool replace_if_better(Candidate& best, const Step& step, const config::Overlap&
 // replaces it; if no split fits the memory, `whole` is returned with its own length.
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
-
-// Finds a choice for each kind: first the same one for all, of `for_all`, then, of several kinds, one of `for_one` for
-// each in turn, beside what is chosen for the others. takes(choices): tries them, and returns whether they are the best
-// so far.
-template <class Choice, class Takes>
-void search_choices(std::vector<Choice>& chosen, const std::vector<Choice>& for_all, const std::vector<Choice>& for_one,
-                    const Takes& takes) {
-  const auto attempt = [&](std::vector<Choice> choices) {
-    if (choices != chosen && takes(choices)) chosen = std::move(choices);
-  };
-  for (const Choice& choice : for_all) attempt(std::vector<Choice>(chosen.size(), choice));
-  for (std::size_t i = 0; i < chosen.size() && chosen.size() > 1; ++i)
-    for (const Choice& choice : for_one) {
-      std::vector<Choice> choices = chosen;
-      choices[i] = choice;
-      attempt(std::move(choices));
-    }
-}
 
 // The range [first, last) of the rewritten program that holds the instructions [begin, end) of the source.
 std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std::size_t begin, std::size_t end);

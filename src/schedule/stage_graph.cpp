@@ -1,12 +1,15 @@
 #include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <queue>
 #include <string>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/groups.h"
+#include "lancet/ir/plan.h"
+#include "lancet/ir/stream_times.h"
 
 namespace lancet::schedule {
 namespace {
@@ -110,27 +113,6 @@ class Builder {
   std::map<std::pair<std::string, int>, std::int32_t> meetings_;  // by name and turn
 };
 
-}  // namespace
-
-std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage) {
-  const ir::Mesh stages = of_stages(mesh);
-  if (ir::between_stages(instruction.stream)) {
-    const int other = ir::neighbour(stages, stage, instruction.stream).value();
-    return {std::min(stage, other), std::max(stage, other)};
-  }
-  if (instruction.stream == ir::Stream::compute || !ir::group_of(instruction, mesh).has(ir::Axis::stage))
-    return {stage};
-  const std::string key = ir::key_of(instruction);
-  const std::size_t named = key.find(':');
-  return ir::ranks_of(named == key.npos ? "stage" : "stage" + key.substr(named), stages, stage);
-}
-
-StageGraph stage_graph(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms) {
-  return Builder(stages, mesh, launch_ms).build();
-}
-
-namespace {
-
 // A stream with nothing to respect but what each instruction has before and after it, and free to interrupt one: the
 // available instruction with the longest chain after it runs. No order ends earlier (Carlier, 1982).
 class OneStream {
@@ -167,7 +149,104 @@ class OneStream {
   std::vector<Job> jobs_;
 };
 
+// The stages run together as ranks do in ir::verify_ranks, with times. An instruction starts at the latest of three
+// times: the end of the one before it on its stream, the ends of its dependencies, and the time at which all its peers
+// on other stages are ready.
+using ir::InstructionOf;
+
+class Stages final : public ir::Meetings {
+ public:
+  Stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms)
+      : work_(stages), mesh_(mesh), launch_ms_(launch_ms) {
+    for (const StageWork& work : stages) states_.emplace_back().when.resize(work.program.instructions.size());
+  }
+
+  StagesTimeline run() {
+    std::vector<ir::Participant> participants;
+    for (const StageWork& work : work_) participants.push_back({work.program, work.needed});
+    const std::vector<InstructionOf> left = ir::run_together(participants, *this).value();
+    LANCET_CHECK(left.empty(), "the stages wait for one another: stage {} in {} at {}", left[0].participant,
+                 at(left[0]).op, at(left[0]).label);
+    StagesTimeline result;
+    for (std::size_t stage = 0; stage < states_.size(); ++stage)
+      result.stages.push_back(timeline_of(work_[stage].program, std::move(states_[stage].when)));
+    for (const Timeline& stage : result.stages) result.makespan = std::max(result.makespan, stage.makespan);
+    return result;
+  }
+
+  Result<std::vector<std::pair<int, ir::Stream>>> others(const InstructionOf& mine) override {
+    const ir::Instruction& in = at(mine);
+    std::vector<std::pair<int, ir::Stream>> others;
+    for (const int stage : stages_met(in, mesh_, mine.participant))
+      if (stage != mine.participant)
+        others.emplace_back(stage, ir::between_stages(in.stream) ? ir::opposite(in.stream) : in.stream);
+    return others;
+  }
+
+  // The two ends of a message, or one collective.
+  Result<bool> meet(const InstructionOf& mine, const InstructionOf& theirs) override {
+    return ir::between_stages(at(mine).stream) || ir::key_of(at(mine)) == ir::key_of(at(theirs));
+  }
+
+  void end(std::span<const InstructionOf> together) override {
+    double start = 0, ms = 0;
+    for (const InstructionOf& each : together) {
+      start = std::max(start, ready(each));
+      ms = std::max(ms, work_[std::size_t(each.participant)].op_costs[each.instruction].ms);
+    }
+    for (const InstructionOf& each : together) {
+      State& state = states_[std::size_t(each.participant)];
+      state.when[each.instruction] = {start, start + ms};
+      state.free[std::size_t(at(each).stream)] = start + ms;
+    }
+  }
+
+ private:
+  struct State {
+    std::array<double, ir::stream_count> free{};  // of each stream, the end of the last instruction
+    std::vector<ir::Interval> when;
+  };
+
+  const ir::Instruction& at(const InstructionOf& of) const {
+    return work_[std::size_t(of.participant)].program.instructions[of.instruction];
+  }
+
+  double ready(const InstructionOf& of) const {
+    const State& state = states_[std::size_t(of.participant)];
+    const StageWork& work = work_[std::size_t(of.participant)];
+    const ir::Stream stream = at(of).stream;
+    double ready = state.free[std::size_t(stream)];
+    for (const ir::InstructionId before : work.needed[of.instruction]) {
+      const bool same = work.program.instructions[before.index()].stream == stream;
+      ready = std::max(ready, state.when[before.index()].end + (same ? 0 : launch_ms_));
+    }
+    return ready;
+  }
+
+  const std::span<const StageWork> work_;
+  const ir::Mesh& mesh_;
+  const double launch_ms_;
+  std::vector<State> states_;
+};
+
 }  // namespace
+
+std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage) {
+  const ir::Mesh stages = of_stages(mesh);
+  if (ir::between_stages(instruction.stream)) {
+    const int other = ir::neighbour(stages, stage, instruction.stream).value();
+    return {std::min(stage, other), std::max(stage, other)};
+  }
+  if (instruction.stream == ir::Stream::compute || !ir::group_of(instruction, mesh).has(ir::Axis::stage))
+    return {stage};
+  const std::string key = ir::key_of(instruction);
+  const std::size_t named = key.find(':');
+  return ir::ranks_of(named == key.npos ? "stage" : "stage" + key.substr(named), stages, stage);
+}
+
+StageGraph stage_graph(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms) {
+  return Builder(stages, mesh, launch_ms).build();
+}
 
 double least_makespan(const StageGraph& graph, std::span<const StageWork> stages) {
   std::map<std::pair<int, ir::Stream>, OneStream> streams;
@@ -179,6 +258,10 @@ double least_makespan(const StageGraph& graph, std::span<const StageWork> stages
   }
   for (auto& [_, stream] : streams) least = std::max(least, stream.makespan());
   return least;
+}
+
+StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms) {
+  return Stages(stages, mesh, launch_ms).run();
 }
 
 }  // namespace lancet::schedule

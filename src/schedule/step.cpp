@@ -10,7 +10,7 @@
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/plan_memory.h"
-#include "ring_shards/ring_rewrite.h"
+#include "rings.h"
 
 namespace lancet::schedule {
 namespace {
@@ -41,20 +41,6 @@ TokenRanks token_ranks(const ir::Program& program, const std::function<std::int6
   for (const ir::Instruction& at : program.instructions)
     if (ops::kind(at) == ops::Kind::counts) return {at.attributes.integer("ranks"), on_host(ir::group_of(at))};
   return {};
-}
-
-// The instructions that parts of the split are, and its helpers.
-std::vector<std::size_t> made_by(const Rewritten& rewritten, const Split& split) {
-  std::vector<std::size_t> made;
-  for (std::size_t i = 0; i < rewritten.origin.size(); ++i)
-    if (const int origin = rewritten.origin[i]; origin < 0 || split.parts[std::size_t(origin)] > 1) made.push_back(i);
-  return made;
-}
-
-std::size_t end_of_forward(const ir::Program& program) {
-  std::size_t end = 0;
-  while (end < program.instructions.size() && program.instructions[end].role == Role::forward) ++end;
-  return end;
 }
 
 }  // namespace
@@ -108,7 +94,7 @@ Result<Step> Step::with_program(const ir::Program& program) const {
 Status Step::find_costs() {
   dependencies_ = ir::dependencies(program_);
   LANCET_ASSIGN(op_costs_, cost::op_costs(*costs_, program_));
-  forward_end_ = end_of_forward(program_);
+  while (forward_end_ < op_costs_.size() && program_.instructions[forward_end_].role == Role::forward) ++forward_end_;
   among_ = token_ranks(program_, [&](ir::Axes group) { return costs_->ranks_on_host(group); });
   for (const Cut* cut : all_cuts()) {
     OfCut& made = cuts_[cut] = {cut->rows(program_)};
@@ -131,9 +117,14 @@ Split Step::all(const Cut& cut, int parts) const { return split_all(rows(cut), c
 Status Step::add_part_costs(const Cut& cut, int parts) {
   const Split split = with_helpers(all(cut, parts), cut);
   Rewritten rewritten = rewrite(program_, split);
-  const std::vector<std::size_t> made = made_by(rewritten, split);
+  std::vector<std::size_t> made;  // the instructions that parts of the split are, and its helpers
   std::vector<ir::Instruction> instructions;
-  for (std::size_t i : made) instructions.push_back(std::move(rewritten.program.instructions[i]));
+  for (std::size_t i = 0; i < rewritten.origin.size(); ++i) {
+    const int origin = rewritten.origin[i];
+    if (origin >= 0 && split.parts[std::size_t(origin)] == 1) continue;
+    made.push_back(i);
+    instructions.push_back(std::move(rewritten.program.instructions[i]));
+  }
   rewritten.program.instructions = std::move(instructions);
   const ir::Program& program = rewritten.program;
   LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(*costs_, program));
@@ -180,6 +171,33 @@ cost::OpCost Step::helper_cost(const ir::Program& program, std::size_t instructi
   LANCET_CHECK(it != helpers_.end(), "no variant of the step has {}",
                cost::op_key(program, program.instructions[instruction]));
   return it->second;
+}
+
+Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
+                   Dependencies dependencies) {
+  Candidate result{std::move(how), std::move(program), std::move(dependencies), std::move(op_costs), {}};
+  result.timeline =
+      simulate(result.program, result.needed, result.op_costs, step.costs().interference(), step.costs().launch_ms());
+  return result;
+}
+
+bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
+  return double(arena_bytes(candidate.program, candidate.needed)) <= overlap.memory_factor * double(step.arena_bytes());
+}
+
+bool is_shorter(const Candidate& a, const Candidate& b) {
+  return a.timeline.makespan < b.timeline.makespan * (1 - 1e-9);
+}
+
+bool is_better(const Step& step, const config::Overlap& overlap, const Candidate& a, const Candidate& best) {
+  return is_shorter(a, best) && fits_memory(step, overlap, a);
+}
+
+int most_parts(const ir::Program& program) {
+  int most = 1;
+  for (const ir::Instruction& instruction : program.instructions)
+    most = std::max(most, int(instruction.attributes.integer("parts", 1)));
+  return most;
 }
 
 }  // namespace lancet::schedule

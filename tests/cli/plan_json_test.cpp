@@ -167,7 +167,7 @@ TEST_CASE("the build of plan --json covers the sources that decide its numbers")
   const std::string files = *read_file(list, "the list of sources");
   for (const char* file :
        {"/include/lancet/config/config.h\n", "/src/cli/plan_json.cpp\n", "/src/run/planned_step.cpp\n",
-        "/src/cost/hardware.cpp\n", "/src/cost/profile.cpp\n", "/src/planner/planner.cpp\n"}) {
+        "/src/cost/hardware.cpp\n", "/src/cost/profile.cpp\n", "/src/planner/make_plan.cpp\n"}) {
     INFO(file);
     CHECK(files.find(file) != files.npos);
   }

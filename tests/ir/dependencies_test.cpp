@@ -276,7 +276,7 @@ TEST_CASE("minimal waits are sufficient, and none can be removed") {
     const ir::Program p = random_program(random, 24);
     const Lists needed = ir::dependencies(p);
     const Matrix need = edges(needed);
-    Lists waits = ir::minimal_waits(p, needed);
+    Lists waits = ir::HappensBefore(p, needed).waits();
     INFO(ir::print(p));
     REQUIRE(covers(ordered_by(p, waits), need));
     for (std::size_t i = 0; i < waits.size(); ++i) {

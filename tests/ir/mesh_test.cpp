@@ -46,8 +46,6 @@ TEST_CASE("mesh: sets of axes") {
   CHECK((a & b) == Axes{Axis::expert});
   CHECK(a - b == Axes{Axis::data});
   CHECK(a - a == Axes{});
-  CHECK(a.intersects(b));
-  CHECK_FALSE((a - b).intersects(b));
   CHECK(Axes{}.count() == 0);
   CHECK((a | b).count() == 3);
   CHECK(Axes(ir::all_axes).count() == ir::axis_count);
@@ -63,9 +61,6 @@ TEST_CASE("mesh: texts of axes and meshes") {
   CHECK(to_string(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4");
   CHECK(to_string(Mesh{}) == "1 rank");
   CHECK(Mesh{{1, 2, 1, 4}}.wide() == Axes{Axis::data, Axis::tensor});
-  CHECK(Mesh{{1, 2, 1, 4}}.has_groups());
-  CHECK_FALSE(ir::of_experts(4).has_groups());
-  CHECK_FALSE(Mesh{}.has_groups());
   CHECK(ir::of_experts(4) == Mesh{{1, 1, 4, 1}});
   CHECK(describe(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4; rank r: data r / 4, expert r % 4");
   CHECK(describe(Mesh{{2, 2, 2, 1}}) ==

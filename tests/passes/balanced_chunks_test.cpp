@@ -1,5 +1,5 @@
 // The cut of the model into chunks, held against all cuts there are.
-#include "lancet/passes/stages.h"
+#include "lancet/passes/passes.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // Values of the forward pass that the backward pass makes again.
-#include "lancet/passes/recompute.h"
+#include "lancet/passes/passes.h"
 
 #include <algorithm>
 #include <vector>
@@ -42,6 +42,10 @@ std::vector<bool> chosen(const ir::Program& p, const std::vector<std::string>& l
   return result;
 }
 
+ir::Program recomputed(const ir::Program& step, const std::vector<bool>& chosen) {
+  return passes::Recomputation(step).run(chosen);
+}
+
 // The lines of the program from the first one of the backward pass on.
 std::string backward_of(const ir::Program& p, std::size_t forward) {
   std::string text;
@@ -60,7 +64,7 @@ std::vector<std::string> labels_of(const ir::Program& p, const std::vector<bool>
 
 TEST_CASE("recompute: a value is made again right before its first reader, which takes the copy") {
   const ir::Program step = program(ffn);
-  const ir::Program result = passes::recompute(step, chosen(step, {"gelu"}));
+  const ir::Program result = recomputed(step, chosen(step, {"gelu"}));
   require_sound(ops::verify(result));
   CHECK(backward_of(result, 4) == R"(%11 : f32[2,3,8] = gelu(%3)  # compute recompute gelu
 %6 : f32[4,8] = linear_dw(@dy, %11) {bias=0}  # compute dw proj
@@ -73,7 +77,7 @@ TEST_CASE("recompute: a value is made again right before its first reader, which
 
 TEST_CASE("recompute: a chain is made again in order, a norm from the sum that is kept, each value once") {
   const ir::Program step = program(ffn);
-  const ir::Program result = passes::recompute(step, chosen(step, {"ln", "fc", "gelu"}));
+  const ir::Program result = recomputed(step, chosen(step, {"ln", "fc", "gelu"}));
   CHECK(backward_of(program(text_of(result)), 4) ==
         R"(%11 : f32[2,3,4], %12 : f32[2,3,2] = layer_norm(%0, @g, @b) {eps=1e-05}  # compute recompute ln
 %13 : f32[2,3,8] = linear(%11, @w)  # compute recompute fc
@@ -88,7 +92,7 @@ TEST_CASE("recompute: a chain is made again in order, a norm from the sum that i
 
 TEST_CASE("recompute: with nothing chosen the step stays as it is") {
   const ir::Program step = program(ffn);
-  CHECK(ir::print(passes::recompute(step, chosen(step, {}))) == ir::print(step));
+  CHECK(ir::print(recomputed(step, chosen(step, {}))) == ir::print(step));
 }
 
 TEST_CASE("recompute: candidates are read by the backward pass and made from what nothing overwrites") {
@@ -104,7 +108,7 @@ TEST_CASE("recompute: what another rank has sent is kept, and no product of gath
   const ir::Program rank = of_rank(passes::autodiff(program(moe)), ir::of_experts(2));
   // The buffer that dispatch fills is sent and not read again.
   CHECK(labels_of(rank, passes::Recomputation(rank).candidates()) == std::vector<std::string>{"fc", "gelu"});
-  const ir::Program step = passes::recompute(rank, passes::Recomputation(rank).candidates());
+  const ir::Program step = recomputed(rank, passes::Recomputation(rank).candidates());
   for (const ir::Instruction& at : step.instructions)
     if (at.role == ir::Role::recompute) CHECK(at.stream == ir::Stream::compute);
   require_golden("recompute_moe.ir", text_of(step));
@@ -112,7 +116,7 @@ TEST_CASE("recompute: what another rank has sent is kept, and no product of gath
 
 TEST_CASE("recompute: an instruction that is no candidate is a broken invariant") {
   const ir::Program step = program(ffn);
-  CHECK_THROWS_AS(passes::recompute(step, {true}), InternalError);
+  CHECK_THROWS_AS(recomputed(step, {true}), InternalError);
   const ir::Program whole = passes::autodiff(program(moe));
-  CHECK_THROWS_AS(passes::recompute(whole, chosen(whole, {"wte"})), InternalError);
+  CHECK_THROWS_AS(recomputed(whole, chosen(whole, {"wte"})), InternalError);
 }

@@ -1,5 +1,5 @@
 // The cut of a rank's step into pipeline stages: text in, text out.
-#include "lancet/passes/stages.h"
+#include "lancet/passes/passes.h"
 
 #include <catch2/catch.hpp>
 

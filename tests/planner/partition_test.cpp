@@ -10,8 +10,7 @@
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/step.h"
-#include "schedule/list_schedule.h"
-#include "schedule/partition/split_facts.h"
+#include "schedule/orders.h"
 #include "schedule/ranges.h"
 #include "steps/models.h"
 

@@ -7,7 +7,7 @@
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "schedule/pipelines.h"
+#include "schedule/ranges.h"
 #include "steps/models.h"
 
 using namespace lancet;

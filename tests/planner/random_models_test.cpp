@@ -5,11 +5,10 @@
 #include "declared_costs.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
-#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/simulate.h"
 #include "lancet/schedule/step.h"
-#include "lancet/schedule/turns.h"
 #include "schedule/ranges.h"
 #include "steps/random_model.h"
 

@@ -16,8 +16,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "passes/against_logical.h"
 #include "planner/planned_ranks.h"
-#include "schedule/ring_shards/ring_rewrite.h"
-#include "schedule/ring_shards/rings.h"
+#include "schedule/rings.h"
 #include "small_model.h"
 
 using namespace lancet;

@@ -6,7 +6,7 @@
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
-#include "planner/recompute_choices.h"
+#include "planner/within_memory.h"
 #include "small_model.h"
 #include "steps/support.h"
 

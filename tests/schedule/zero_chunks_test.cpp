@@ -3,7 +3,7 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
-#include "schedule/reorder.h"
+#include "schedule/orders.h"
 #include "steps/fake_costs.h"
 #include "steps/models.h"
 #include "steps/support.h"

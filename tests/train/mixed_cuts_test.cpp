@@ -9,7 +9,7 @@
 #include "lancet/cost/costs.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
-#include "lancet/schedule/candidate.h"
+#include "lancet/schedule/step.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
 

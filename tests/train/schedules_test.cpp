@@ -54,7 +54,6 @@ ir::Plan scheduled(const ir::Program& program) {
   const ir::Program moved = schedule::dw_schedule(program, test::loads_of(program, costs), costs.beside, 0, &dw);
   schedule::ReduceReport reduce;
   const schedule::Ordered ordered = schedule::reduce_schedule(moved, test::loads_of(moved, costs), costs, &reduce);
-  CHECK(dw.covers.size() == 8);
   CHECK(dw.covered_ms > 0.3 * dw.slack_ms);
   CHECK(reduce.chunk_bytes > 0);
   return planned(ordered);
@@ -173,10 +172,9 @@ TEST_CASE("scheduling 24 blocks on 64 ranks") {
   WARN("24 blocks, 64 ranks: " << program.instructions.size() << " instructions, step " << dw.before_ms << " ms, dW "
                                << dw.after_ms << " ms (" << dw.covered_ms << " of " << dw.slack_ms
                                << " ms covered), all-reduces " << reduce.after_ms << " ms in chunks of "
-                               << reduce.chunk_bytes << (reduce.all_to_all_first ? ", all-to-all first" : "") << ", "
-                               << ordered.program.instructions.size() << " instructions; planned in " << dw_seconds
-                               << " and " << all_seconds - dw_seconds << " s; arena "
-                               << double(plan.arena_bytes) / double(plain_bytes) << " of what it was");
+                               << reduce.chunk_bytes << ", " << ordered.program.instructions.size()
+                               << " instructions; planned in " << dw_seconds << " and " << all_seconds - dw_seconds
+                               << " s; arena " << double(plan.arena_bytes) / double(plain_bytes) << " of what it was");
   CHECK(dw.after_ms < dw.before_ms);
   CHECK(reduce.after_ms < dw.after_ms);
   CHECK(double(plan.arena_bytes) < 1.1 * double(plain_bytes));  // delayed dWs keep their operands alive

@@ -20,8 +20,9 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program);
 // clock(i)[stream(j)] > position(j)  <=>  j happens before i.
 class HappensBefore {
  public:
-  // waits: per instruction, the instructions of other streams that it waits for, all earlier in program order.
-  HappensBefore(const Program& program, const std::vector<std::vector<InstructionId>>& waits);
+  using Lists = std::vector<std::vector<InstructionId>>;
+  // needed: per instruction, those that it has to wait for, all earlier in program order.
+  HappensBefore(const Program& program, const Lists& needed);
   bool ordered(InstructionId before, InstructionId after) const {
     return clocks_[after.index()][stream_[before.index()]] > position_[before.index()];
   }
@@ -29,23 +30,38 @@ class HappensBefore {
   const Clock& clock(InstructionId id) const { return clocks_[id.index()]; }
   std::int32_t position(InstructionId id) const { return position_[id.index()]; }
   std::size_t stream(InstructionId id) const { return stream_[id.index()]; }
+  // The fewest waits that order each instruction after those in `needed` (ascending): the needed ones that stream order
+  // and the waits already chosen do not imply.
+  const Lists& waits() const { return waits_; }
 
  private:
   std::vector<Clock> clocks_;
   std::vector<std::int32_t> position_;
   std::vector<std::uint8_t> stream_;
+  Lists waits_;
 };
 
-// The fewest waits that order each instruction after those in `needed` (per instruction, earlier ones, ascending): the
-// needed ones that stream order and the waits already chosen do not imply.
-std::vector<std::vector<InstructionId>> minimal_waits(const Program& program,
-                                                      const std::vector<std::vector<InstructionId>>& needed);
+// A time within a run in which memory is in use, by stream: accesses begin when `born` many instructions have ended for
+// certain, and `dead` many have to end until all accesses have.
+struct Life {
+  HappensBefore::Clock born{}, dead{};
+  void end_never();
+};
+// From the first of these accesses to the last one. crosses: the memory crosses the border between steps and is in use
+// twice: from the start of a run until the step before has used it, and from its maker in this step to the end.
+std::vector<Life> lives_of(const Program& program, const HappensBefore& order,
+                           const std::vector<InstructionId>& accesses, bool crosses);
+// True if none of the lives of one overlaps one of the other.
+bool are_apart(const std::vector<Life>& a, const std::vector<Life>& b);
 
 // Per instruction, true for the all-reduces of gradients: of tensors that the backward pass made.
 std::vector<bool> gradient_all_reduces(const Program& program);
 
 // Per tensor that owns memory, the instructions that make, read or update it or a tensor stored in it, ascending.
 std::vector<std::vector<InstructionId>> accesses(const Program& program);
+
+// By tensor: the instruction that makes it; the number of instructions if none does.
+std::vector<std::size_t> makers_of(const Program& program);
 
 // The border between two steps, which what closes a step may cross: a Program can list instructions of the step before,
 // which its runs leave to the next run. They have the number -1 of a micro batch, as have inputs that they read:

@@ -20,15 +20,15 @@ inline constexpr std::string_view axes_attribute = "axes";
 inline constexpr std::string_view stages_attribute = "stages";
 
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
-void set_group(Attributes& attributes, const ir::Mesh& mesh, ir::Axes axes);
+void set_group(Attributes& attributes, const Mesh& mesh, Axes axes);
 
 // The attribute's text; empty without it. InternalError: it is a number.
 std::string_view axes_text(const Instruction& instruction);
 
 // The axes that a sound instruction names; none: it goes over all ranks.
-ir::Axes group_of(const Instruction& instruction);
+Axes group_of(const Instruction& instruction);
 // The axes along which the ranks of its group differ: those that it names, else all of the mesh that are wide.
-ir::Axes group_of(const Instruction& instruction, const ir::Mesh& mesh);
+Axes group_of(const Instruction& instruction, const Mesh& mesh);
 
 // True if the attribute is missing, or names axes of the mesh as ir::to_string() does.
 bool has_sound_axes(const Instruction& instruction);
@@ -37,15 +37,13 @@ bool has_sound_axes(const Instruction& instruction);
 // "stage:0,3"; "" for all ranks. key_of(): InternalError where an attribute is a number. ranks_of(): the ranks of the
 // group that `rank` is in, ascending; the rank alone if the key names stages without its own. The key is sound.
 std::string key_of(const Instruction& instruction);
-std::vector<int> ranks_of(std::string_view key, const ir::Mesh& mesh, int rank);
+std::vector<int> ranks_of(std::string_view key, const Mesh& mesh, int rank);
 
-// By stream: the axes that the program's instructions name, and the keys of their groups. The program is sound
-// (program.h).
-std::array<std::set<ir::Axes>, stream_count> used_axes(const Program& program);
+// By stream: the keys of the groups of the program's instructions. The program is sound (program.h).
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
 
 // The rank at the other end of a stream between stages, of which the first follows the last; nothing with one stage.
-std::optional<int> neighbour(const ir::Mesh& mesh, int rank, Stream stream);
+std::optional<int> neighbour(const Mesh& mesh, int rank, Stream stream);
 // The stream of that rank on which it takes part.
 Stream opposite(Stream stream);
 

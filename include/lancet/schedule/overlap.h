@@ -6,7 +6,7 @@
 // Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls, greedily and then by a local search
 // (assign_dw.h); its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the
 // orders of search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places
-// them as fillers: they run where the compute stream would wait for the network (list_schedule.h, order_search.cpp).
+// them as fillers: they run where the compute stream would wait for the network (orders.h, order_search.cpp).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "lancet/config/config.h"
 #include "lancet/cost/costs.h"
 #include "lancet/ir/program.h"
-#include "lancet/schedule/candidate.h"
+#include "lancet/schedule/step.h"
 
 namespace lancet::schedule {
 
@@ -123,16 +123,10 @@ Candidate across_steps(const Step& step, const config::Overlap& overlap, Candida
 
 // Moves weight gradients under the backward all-to-alls (Lancet, section 4), in steps without parts.
 
-// The instructions that dw_schedule moved under an all-to-all, numbered as in the Program that it returned. The slack
-// is the computation that the all-to-all can hide: its time beside computation, less the core time of its bytes.
-struct DwCover {
-  ir::InstructionId all_to_all;
-  double slack_ms = 0, covered_ms = 0;
-  std::vector<ir::InstructionId> under;
-};
+// The slack is the computation that the all-to-alls can hide: their times beside computation, less the core time of
+// their bytes.
 struct DwReport {
-  std::vector<DwCover> covers = {};     // in launch order; empty if nothing was moved
-  double slack_ms = 0, covered_ms = 0;  // sums over all all-to-alls
+  double slack_ms = 0, covered_ms = 0;  // covered: by what was moved under them
   double before_ms = 0, after_ms = 0;   // simulated makespans
   int movable = 0;                      // instructions that could have been moved
 };
@@ -166,7 +160,6 @@ std::vector<std::int64_t> chunk_sizes(const ir::Program& program, const cost::Co
 
 struct ReduceReport {
   std::int64_t chunk_bytes = 0;        // 0: the buckets of sync are unchanged
-  bool all_to_all_first = false;       // chunks wait for all-to-alls that are under way
   double before_ms = 0, after_ms = 0;  // simulated makespans
 };
 // A Program and, per instruction, earlier ones that it waits for besides its dependencies.

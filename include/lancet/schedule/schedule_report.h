@@ -11,25 +11,13 @@
 
 namespace lancet::schedule {
 
-// The instructions of the compute stream that overlap a communication. Milliseconds.
-struct Cover {
-  ir::InstructionId instruction;
-  double ms = 0;
-};
-struct CommunicationCover {
-  ir::InstructionId communication;
-  double ms = 0, covered_ms = 0;
-  std::vector<Cover> under;  // in the order of the compute stream
-};
-// The cover of every instruction of a communication stream that takes time, in launch order. when: per instruction.
-std::vector<CommunicationCover> communication_covers(const ir::Program& program, std::span<const ir::Interval> when,
-                                                     ir::Stream stream);
-
 // A communication at one place of the model and in one pass, all its parts and micro batches together, and the
 // computation beside it. Where several communication streams are busy, the same computation is beside all.
 // Milliseconds.
 struct CommunicationSite {
-  std::string site;       // communication_site_of()
+  // site_of(). What a value crosses from stage to stage by has the label of its maker, so the op is added there:
+  // "h.2.mlp.c_proj.send_next".
+  std::string site;
   std::string_view pass;  // pass_of()
   ir::Stream stream = ir::Stream::expert;
   int parts = 0;  // messages of a micro batch
@@ -67,13 +55,6 @@ std::string_view pass_of(ir::Role role);
 
 // The label without the number of the part, which is the same for all parts of an instruction.
 std::string site_of(const ir::Instruction& instruction);
-
-// The same of a communication. What a value crosses from stage to stage by has the label of its maker, so the op is
-// added there: "h.2.mlp.c_proj.send_next".
-std::string communication_site_of(const ir::Instruction& communication);
-
-// A label with * for the numbers of block and bucket: "h.*.attn.c_proj.sum_shards".
-std::string place_of_all(const std::string& label);
 
 // A range of the forward pass (or, with role dx, of the backward pass) whose instructions run in `parts` parts, each
 // reading the results of the same part. first, last: the sites of its first and last instruction in program order.

@@ -1,6 +1,7 @@
 // The simulator that predicts when the instructions of a step run; the passes minimise its makespan. Each stream runs
 // in program order, each instruction after its dependencies; streams that are busy at once slow down as the costs say.
 #pragma once
+
 #include <span>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace lancet::schedule {
 // Per instruction, ascending, the earlier instructions that must end before it starts: ir::dependencies, and those that
 // a policy adds.
 using Dependencies = std::vector<std::vector<ir::InstructionId>>;
+// Adds the extra dependencies of each instruction; `extra` may be empty.
+void join(Dependencies& dependencies, const Dependencies& extra);
 
 struct Timeline {
   std::vector<ir::Interval> when;  // per instruction, milliseconds
@@ -20,6 +23,9 @@ struct Timeline {
   double communication = 0;                            // time in which a communication stream is busy
   double exposed = 0;                                  // part of it in which the compute stream is idle
 };
+
+// Of instructions that run at these times.
+Timeline timeline_of(const ir::Program& program, std::vector<ir::Interval> when);
 
 // shared: an all-reduce that is ready starts beside an all-to-all. all_to_all_first: it waits until the all-to-all that
 // is under way has ended.
@@ -43,5 +49,18 @@ double makespan_in_order(const ir::Program& program, std::span<const ir::Instruc
 // simulate() for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
 // (ExitCode::config): the costs lack an op.
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs);
+
+// Dependencies that keep streams from overlapping.
+
+// Adds dependencies such that compute and all-to-all do not overlap: each instruction waits for the last one of the
+// other stream before it. A part (`parts` attribute) waits for the last whole one only, so parts still overlap each
+// other.
+Dependencies turns(const ir::Program& program, Dependencies dependencies);
+// The same where `overlaps`, per instruction, says in place of the attribute which of them overlap each other.
+Dependencies turns(const ir::Program& program, Dependencies dependencies, const std::vector<bool>& overlaps);
+
+// Adds dependencies such that the communication streams never share the network: each message waits for the last one of
+// the other stream before it in program order.
+Dependencies one_message_at_a_time(const ir::Program& program, Dependencies dependencies);
 
 }  // namespace lancet::schedule

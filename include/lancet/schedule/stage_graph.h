@@ -86,7 +86,7 @@ std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies
 
 // program: the micro batches of a stage one after the other (micro_batches.h), of which the last has what closes the
 // step. F is what a micro batch runs before its first instruction of the backward pass, W is waiting_weights(), B the
-// rest. A stage of v chunks (passes/stages.h) receives between them; each has an F, a B and a W of its own, and passes
+// rest. A stage of v chunks (passes/passes.h) receives between them; each has an F, a B and a W of its own, and passes
 // are ordered as those of chunks are: `stages` micro batches through one chunk, then through the next.
 //
 // one_forward_one_backward: (v - 1) stages + stages - 1 - stage times F, then F and B in turns, then the rest of B,

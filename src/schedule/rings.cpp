@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "lancet/cost/costs.h"
+#include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 
@@ -19,15 +20,12 @@ using ops::Axis;
 // The largest number of partitions for which XLA makes such loops (kMaxIterations in dot_handler.cc).
 constexpr std::int64_t most_windows = 32;
 
-bool is_local(const Instruction& at) {
-  return at.stream == ir::Stream::compute && at.writes.empty() && at.repeated == 0 && at.body.empty();
-}
-
 // The first row whose entries fit and of which the instruction has equal shares.
 const ops::PartitionRow* first_row(const ir::Program& program, const Instruction& at, std::int64_t shards,
                                    const std::function<bool(Axis)>& is_operand,
                                    const std::function<bool(Axis)>& is_result, int axis) {
-  if (!is_local(at) || at.results.empty()) return nullptr;
+  const bool is_local = at.stream == ir::Stream::compute && at.writes.empty() && at.repeated == 0 && at.body.empty();
+  if (!is_local || at.results.empty()) return nullptr;
   for (const ops::PartitionRow& row : ops::op(at.op).partition) {
     if (row.placed || row.operands.size() < at.operands.size() || row.results.size() < at.results.size()) continue;
     const std::span operands(row.operands.data(), at.operands.size());
@@ -57,10 +55,8 @@ bool splits(const ops::PartitionRow* row, const Instruction& at, TensorId id, in
 
 class Finder {
  public:
-  explicit Finder(const ir::Program& program) : program_(program), readers_(find_readers(program)) {
-    makers_.resize(program.tensors.size(), none);
-    for (std::size_t i = 0; i < program.instructions.size(); ++i)
-      for (const TensorId id : program.instructions[i].results) makers_[id.index()] = i;
+  explicit Finder(const ir::Program& program)
+      : program_(program), readers_(find_readers(program)), makers_(ir::makers_of(program)) {
     is_output_.resize(program.tensors.size());
     for (const ir::Output& output : program.outputs) is_output_[output.tensor.index()] = true;
   }
@@ -85,8 +81,6 @@ class Finder {
   }
 
  private:
-  static constexpr std::size_t none = ~std::size_t{0};
-
   void add_readers(Ring& ring) const {
     const TensorId whole = program_.instructions[ring.collective].results[0];
     for (const std::size_t reader : readers_[whole.index()]) {
@@ -102,7 +96,8 @@ class Finder {
   void add_maker(Ring& ring) const {
     const TensorId summand = program_.instructions[ring.collective].operands[0];
     const std::size_t maker = makers_[summand.index()];
-    if (maker == none || readers_[summand.index()].size() != 1 || is_output_[summand.index()]) return;
+    if (maker == program_.instructions.size() || readers_[summand.index()].size() != 1 || is_output_[summand.index()])
+      return;
     const Instruction& at = program_.instructions[maker];
     if (ops::kind(at) == ops::Kind::product && at.results.size() == 1 &&
         window_row(program_, at, ring.axis, ring.shards))
@@ -119,7 +114,7 @@ class Finder {
 
   const ir::Program& program_;
   const std::vector<std::vector<std::size_t>> readers_;
-  std::vector<std::size_t> makers_;  // by tensor
+  const std::vector<std::size_t> makers_;  // by tensor
   std::vector<bool> is_output_;
 };
 

@@ -10,7 +10,7 @@
 // With two sums, one is made of the windows of even numbers and one of odd numbers, and each travels two ranks; so a
 // product is made between the end of a message and the next one of the same sum. Both ways: the sums of the ranks above
 // come down, those of the ranks below come up, and the rank's own summand is added to both at the end.
-#include "ring_rewrite.h"
+#include "rings.h"
 
 #include <fmt/format.h>
 
@@ -22,6 +22,7 @@
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/peer_parts.h"
+#include "lancet/schedule/cut.h"
 
 namespace lancet::schedule {
 namespace {
@@ -77,7 +78,8 @@ class Places {
     for (std::size_t i = 0; i < count; ++i) {
       const Instruction& at = program_.instructions[i];
       const bool here = places_[i].kind == Place::Kind::windows && places_[i].key == key;
-      if (places_[i].kind == Place::Kind::whole && reads_any(at, made) && !overwrites_gathered(at))
+      const bool reads = std::ranges::any_of(at.operands, [&](TensorId id) { return bool(made[id.index()]); });
+      if (places_[i].kind == Place::Kind::whole && reads && !overwrites_gathered(at))
         rows[i] = window_row(program_, at, ring.axis, ring.shards);
       if (here || rows[i])
         for (const TensorId id : at.results) made[id.index()] = true;
@@ -90,10 +92,6 @@ class Places {
         for (std::size_t o = 0; o < at.operands.size(); ++o)
           if (ops::is_split(places_[i].row->operands[o])) read[at.operands[o].index()] = true;
     }
-  }
-
-  static bool reads_any(const Instruction& at, const std::vector<bool>& tensors) {
-    return std::ranges::any_of(at.operands, [&](TensorId id) { return bool(tensors[id.index()]); });
   }
 
   // Window 0 of a gathered tensor is the rank's shard itself, which others read.
@@ -375,7 +373,6 @@ class RingRewriter {
 
   // Each window's result adds onto that of the window before, in the memory of the accumulators.
   void sum_windows() {
-    const ops::OpDef& op = ops::op(source_at().op);
     std::vector<TensorId> sums;
     for (std::int64_t part = 0; part < count(); ++part) {
       Instruction at = source_at();
@@ -383,28 +380,10 @@ class RingRewriter {
       at.label = made_.label(part);
       at.attributes = ops::attributes_of_share(*made_.place().row, at.attributes, count());
       made_.set_part(at.attributes, part);
-      if (part > 0) {
-        at.operands.resize(std::size_t(op.required));
-        at.operands.insert(at.operands.end(), sums.begin(), sums.end());
-      }
-      for (std::size_t r = 0; r < at.results.size(); ++r) {
-        const TensorId onto = memory_of(op, at, r);
-        if (part + 1 < count())
-          at.results[r] = made_.program().add_value(source_.type(at.results[r]), onto);
-        else
-          made_.program()[at.results[r]].storage = onto;
-      }
+      add_onto(made_.program(), at, sums, part + 1 == count());
       sums = at.results;
       made_.emit(std::move(at));
     }
-  }
-
-  // The operand in whose memory a result is.
-  static TensorId memory_of(const ops::OpDef& op, const Instruction& at, std::size_t result) {
-    for (const ops::Alias& alias : op.aliases)
-      if (alias.result == int(result) && alias.operand < int(at.operands.size()))
-        return at.operands[std::size_t(alias.operand)];
-    return {};
   }
 
   const ir::Program& source_;

@@ -18,11 +18,11 @@
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/plan.h"
-#include "lancet/passes/recompute.h"
+#include "lancet/passes/passes.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
+#include "lancet/schedule/simulate.h"
 #include "lancet/schedule/step.h"
-#include "lancet/schedule/turns.h"
 #include "policies.h"
 #include "steps.h"
 #include "within_memory.h"
@@ -70,18 +70,11 @@ std::vector<std::string_view> skippable() {
 bool is_compared(const Policy& policy, int micro_batches) { return !policy.of_micro_batches || micro_batches > 1; }
 
 // A policy's schedule, and the passes that made it.
-struct Scheduled {
+struct Scheduled : Made {  // of one micro batch
   std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
-  Candidate candidate;     // of one micro batch
-  Pipeline pipeline;
   // What the plan runs, if it is more than that: all its micro batches, with the end of the step before.
-  struct Run {
-    Candidate candidate;
-    Pipeline pipeline;
-  };
-  std::optional<Run> run = {};
+  std::optional<Made> run = {};
   const Candidate& whole() const { return run ? run->candidate : candidate; }
-  const Pipeline& passes() const { return run ? run->pipeline : pipeline; }
 };
 
 // The schedules of the step by policy, each made once.
@@ -111,36 +104,30 @@ class Schedules {
   Scheduled make(std::size_t index) {
     const Policy& policy = policy_table()[index];
     Scheduled scheduled =
-        policy.from.empty() ? Scheduled{index, schedule::program_order(step_), pipeline_} : fastest(policy.from);
-    for (const SchedulePass& pass : policy.passes) {
-      scheduled.candidate = scheduled.pipeline.run(pass.name, std::move(scheduled.candidate), [&](Candidate candidate) {
-        return pass.run(step_, overlap_, std::move(candidate));
-      });
-      scheduled.policy = index;
-    }
+        policy.from.empty() ? Scheduled{{schedule::program_order(step_), pipeline_}, index} : fastest(policy.from);
+    run(policy.passes, scheduled);
+    if (!policy.passes.empty()) scheduled.policy = index;
     if (micro_batches_ > 1) scheduled.run = repeat(policy, scheduled);
     if (crosses_steps_ && !policy.border.empty()) {
-      if (!scheduled.run) scheduled.run = {scheduled.candidate, scheduled.pipeline};
+      if (!scheduled.run) scheduled.run = Made{scheduled.candidate, scheduled.pipeline};
       run(policy.border, *scheduled.run);
     }
     return scheduled;
   }
 
-  void run(const std::vector<SchedulePass>& passes, Scheduled::Run& state) const {
+  void run(const std::vector<SchedulePass>& passes, Made& state) const {
     for (const SchedulePass& pass : passes)
       state.candidate = state.pipeline.run(pass.name, std::move(state.candidate), [&](Candidate candidate) {
         return pass.run(step_, overlap_, std::move(candidate));
       });
   }
 
-  Scheduled::Run repeat(const Policy& policy, const Scheduled& one) const {
-    Pipeline pipeline = one.pipeline;
-    Candidate all = pipeline.run("micro_batches", one.candidate, [&](const Candidate& candidate) {
-      Candidate made = schedule::in_micro_batches(candidate, micro_batches_);
-      return schedule::as_it_is(step_, std::move(made.how), std::move(made.program), std::move(made.op_costs),
-                                std::move(made.needed));
-    });
-    Scheduled::Run repeated{std::move(all), std::move(pipeline)};
+  Made repeat(const Policy& policy, const Scheduled& one) const {
+    Made repeated{one.candidate, one.pipeline};
+    planner::repeat(repeated, micro_batches_);
+    Candidate& all = repeated.candidate;
+    all = schedule::as_it_is(step_, std::move(all.how), std::move(all.program), std::move(all.op_costs),
+                             std::move(all.needed));
     run(policy.across, repeated);
     return repeated;
   }
@@ -163,13 +150,6 @@ class Schedules {
   const Pipeline& pipeline_;  // after the step passes
   std::map<std::size_t, Scheduled> made_;
 };
-
-PolicyResult result_of(const Scheduled& scheduled) {
-  const Policy& policy = policy_table()[scheduled.policy];
-  const Candidate& candidate = scheduled.whole();
-  return {std::string(policy.name), candidate.how, candidate.timeline, schedule::most_parts(candidate.program),
-          schedule::arena_bytes(candidate.program, candidate.needed)};
-}
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
 // adds at least the smaller of the two. Two streams that share the network have a common speed of at least one.
@@ -226,13 +206,11 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
   tell_if_slow(request, step.instructions.size());
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
-  if (request.micro_batches > 1)
-    candidate = pipeline.run("micro_batches", std::move(candidate), [&](const Candidate& one) {
-      return schedule::in_micro_batches(one, request.micro_batches);
-    });
-  ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_step_header(plan, logical, sequential, request.mesh, request.optimizer, request.gradient_sums);
-  if (report) report->passes = pipeline.runs();
+  Made made{std::move(candidate), std::move(pipeline)};
+  repeat(made, request.micro_batches);
+  ir::Plan plan = plan_of(std::move(made.candidate), made.pipeline);
+  set_step_header(plan, logical, sequential, request);
+  if (report) report->passes = made.pipeline.runs();
   return plan;
 }
 
@@ -247,9 +225,9 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   if (chosen.policy == Schedules::index_of(sequential))
     made.why_not_across_steps = why_ends_in_step(schedules.of(request.overlap.policy), request);
   const schedule::Timeline& timeline = chosen.whole().timeline;
-  Pipeline passes = chosen.passes();
+  Pipeline passes = chosen.run ? chosen.run->pipeline : chosen.pipeline;
   ir::Plan plan = plan_of(chosen.whole(), passes);
-  set_step_header(plan, logical, made.chosen, request.mesh, request.optimizer, request.gradient_sums);
+  set_step_header(plan, logical, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
   plan.header.set("predicted_ms", timeline.makespan);
   plan.header.set("exposed_ms", timeline.exposed);
@@ -257,10 +235,13 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const auto table = policy_table();
   const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
                    (request.compare && step.program().instructions.size() <= compared_step);
-  for (const Policy& policy : table)
-    if (!policy.passes.empty() && ((all && is_compared(policy, request.micro_batches)) || policy.name == sequential ||
-                                   policy.name == request.overlap.policy))
-      made.policies.push_back(result_of(schedules.of(policy.name)));
+  for (const Policy& policy : table) {
+    const bool asked = policy.name == sequential || policy.name == request.overlap.policy;
+    if (policy.passes.empty() || !(asked || (all && is_compared(policy, request.micro_batches)))) continue;
+    const Candidate& tried = schedules.of(policy.name).whole();
+    made.policies.push_back({std::string(policy.name), tried.how, tried.timeline, schedule::most_parts(tried.program),
+                             schedule::arena_bytes(tried.program, tried.needed)});
+  }
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(schedules.of(sequential).whole(), step.costs().interference());
@@ -356,18 +337,6 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
   };
   if (request.memory_limit > 0) return plan_within_memory(program, request, pipeline, make, report);
   return make(std::move(program), request, std::move(pipeline), report);
-}
-
-Result<ir::Plan> make_forward_plan(const ir::Program& logical, const ir::Mesh& mesh) {
-  Pipeline pipeline;
-  pipeline.begin(logical);
-  LANCET_ASSIGN(ir::Program program, spread(logical, mesh, pipeline));
-  program = pipeline.run("sync", std::move(program), [&](ir::Program p) { return passes::sync(p, mesh, 0, false); });
-  program = folded(std::move(program), mesh, pipeline);
-  Candidate candidate = pipeline.run("take_turns", std::move(program), unpredicted);
-  ir::Plan plan = plan_of(std::move(candidate), pipeline);
-  set_header(plan, logical, sequential, mesh);
-  return plan;
 }
 
 }  // namespace lancet::planner

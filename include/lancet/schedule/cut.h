@@ -101,4 +101,8 @@ struct Rewritten {
 // split in as many parts as its forward ones or not at all.
 Rewritten rewrite(const ir::Program& program, const Split& split);
 
+// Makes a part of an instruction whose results are sums add onto those of the part before, which the first part has
+// not. The results of the last part are the instruction's own; others get new ones.
+void add_onto(ir::Program& program, ir::Instruction& part, const std::vector<ir::TensorId>& before, bool is_last);
+
 }  // namespace lancet::schedule

@@ -11,24 +11,107 @@
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
-#include "lancet/schedule/partition/cut.h"
+#include "lancet/schedule/cut.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "lancet/ir/groups.h"
 #include "lancet/ops/catalogue.h"
-#include "split_facts.h"
 
 namespace lancet::schedule {
+
+std::vector<bool> per_token_tensors(const ir::Program& program) {
+  std::vector<bool> result(program.tensors.size());
+  for (const ir::Instruction& at : program.instructions) {
+    const auto& ragged = ops::op(at.op).ragged;
+    if (!ragged || ragged->slots < 0) continue;
+    const Shape& choices = program.type(at.operands[std::size_t(ragged->slots)]).shape;
+    for (std::size_t o = 0; o < at.operands.size(); ++o)
+      if (int(o) != ragged->counts && program.type(at.operands[o]).shape == choices)
+        result[at.operands[o].index()] = true;
+    for (const ir::TensorId id : at.results)
+      if (program.type(id).shape == choices) result[id.index()] = true;
+  }
+  return result;
+}
+
+Split joined(Split a, const Split& b) {
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    if (b.parts[i] == 1) continue;
+    a.rows[i] = b.rows[i], a.parts[i] = b.parts[i], a.cuts[i] = b.cuts[i];
+  }
+  return a;
+}
+
 namespace {
 
 using ir::Instruction;
 using ir::Slice;
 using ir::TensorId;
 using ops::Axis;
+
+bool is_all_to_all(const Instruction& at) { return ops::kind(at) == ops::Kind::all_to_all; }
+
+// By tensor: true if something reads it as a whole, in another number of parts than it is made in, or in another
+// pipeline: its parts are slices of one memory, or must be joined. The parts of all other tensors have lifetimes of
+// their own.
+std::vector<bool> whole_users(const ir::Program& program, const Split& split) {
+  std::vector<int> made_in(program.tensors.size(), 1), pipeline_of(program.tensors.size());
+  std::vector<bool> whole(program.tensors.size());
+  const bool copies = !split.pipeline.empty();
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    const int pipeline = copies ? split.pipeline[i] : 0;
+    for (std::size_t o = 0; o < at.operands.size(); ++o) {
+      const std::size_t id = at.operands[o].index();
+      // Of whole all-to-alls, filled slots and rows come in parts.
+      const ops::Axis axis = split.parts[i] > 1 ? split.rows[i]->operands[o] : ops::none;
+      const bool reads_whole =
+          split.parts[i] == 1 ? !(is_all_to_all(at) && o > 0) : axis == ops::none || axis == ops::accumulated;
+      if (reads_whole || split.parts[i] != made_in[id] || pipeline != pipeline_of[id]) whole[id] = true;
+    }
+    for (TensorId id : at.results) {
+      made_in[id.index()] = split.parts[i];
+      pipeline_of[id.index()] = pipeline;
+    }
+  }
+  if (split.all_helpers) whole.assign(whole.size(), true);
+  for (const ir::Output& output : program.outputs) whole[output.tensor.index()] = true;
+  if (copies) return whole;
+  for (std::size_t i = whole.size(); i-- > 0;)  // a tensor that reuses another's memory needs it whole
+    if (const TensorId storage = program.tensors[i].storage; whole[i] && storage.valid()) whole[storage.index()] = true;
+  return whole;
+}
+
+// The experts and slots of the tokens that fill the slots: operands of the layer's dispatch.
+std::vector<TensorId> choices_of(const ir::Program& program, const std::vector<bool>& per_token, TensorId filled) {
+  for (const Instruction& at : program.instructions) {
+    if (std::ranges::count(at.operands, filled) == 0) continue;
+    std::vector<TensorId> choices;
+    std::ranges::copy_if(at.operands, std::back_inserter(choices), [&](TensorId id) {
+      return bool(per_token[id.index()]) && program.type(id).dtype == DType::i32;
+    });
+    if (!choices.empty()) return choices;
+  }
+  LANCET_CHECK(false, "no tokens fill the slots {}", program.display(filled));
+  return {};
+}
+
+// The instruction that reads or makes filled slots or rows and has an attribute: the number of ranks, or of slots of an
+// expert.
+const Instruction& toucher_of(const ir::Program& program, TensorId filled, std::string_view attribute) {
+  const auto found = std::ranges::find_if(program.instructions, [&](const Instruction& at) {
+    return at.attributes.has(attribute) &&
+           (std::ranges::count(at.operands, filled) > 0 || std::ranges::count(at.results, filled) > 0);
+  });
+  LANCET_CHECK(found != program.instructions.end(), "nothing reads the filled slots {} with {}",
+               program.display(filled), attribute);
+  return *found;
+}
 
 class Rewriter {
  public:
@@ -46,10 +129,13 @@ class Rewriter {
   Rewritten run() {
     for (std::size_t i = 0; i < source_.instructions.size(); ++i) {
       origin_ = static_cast<int>(i);
-      if (split_.parts[i] > 1)
+      if (split_.parts[i] > 1) {
         split(source_.instructions[i], *split_.rows[i], split_.parts[i]);
-      else
-        keep(source_.instructions[i]);
+        continue;
+      }
+      Instruction whole = source_.instructions[i];
+      if (is_all_to_all(whole)) whole.operands = all_pairs(whole);
+      emit(std::move(whole), origin_);
     }
     return std::move(result_);
   }
@@ -68,11 +154,6 @@ class Rewriter {
   void emit(Instruction instruction, int origin) {
     result_.program.instructions.push_back(std::move(instruction));
     result_.origin.push_back(origin);
-  }
-
-  void keep(Instruction instruction) {
-    if (is_all_to_all(instruction)) instruction.operands = all_pairs(instruction);
-    emit(std::move(instruction), origin_);
   }
 
   // The operands of a whole all-to-all: its buffer, and the filled slots and rows of every part that its layer is split
@@ -104,9 +185,9 @@ class Rewriter {
         if (row.operands[o] != ops::none) part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
       const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
       if (sums)
-        accumulate(part, p, parts);
-      else
-        add_predecessor(part, p);
+        add_onto(result_.program, part, p == 0 ? std::vector<TensorId>() : previous_, p + 1 == parts);
+      else if (const auto continued = ops::op(part.op).continued; continued && p > 0)
+        part.operands.push_back(previous_[*continued]);  // counts of a gate, and where rows begin (rule 1)
       for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
         made[r].push_back(part.results[r]);
@@ -160,40 +241,10 @@ class Rewriter {
     return {};
   }
 
-  // The part adds onto the results of the part before; the results of the last part are those of the whole.
-  void accumulate(Instruction& part, int p, int parts) {
-    const ops::OpDef& op = ops::op(part.op);
-    if (p > 0) {
-      part.operands.resize(std::size_t(op.required));
-      part.operands.insert(part.operands.end(), previous_.begin(), previous_.end());
-    }
-    for (std::size_t r = 0; r < part.results.size(); ++r) {
-      TensorId onto{};  // the tensor whose memory the result reuses
-      for (const ops::Alias& alias : op.aliases)
-        if (alias.result == int(r) && alias.operand < int(part.operands.size()))
-          onto = part.operands[std::size_t(alias.operand)];
-      if (p + 1 < parts)
-        part.results[r] = result_.program.add_value(source_.type(part.results[r]), onto);
-      else
-        result_.program[part.results[r]].storage = onto;
-    }
-  }
-
-  // A gate continues the counts of the part before, and rows begin where those of the part before end (rule 1).
-  void add_predecessor(Instruction& part, int p) const {
-    if (const auto continued = ops::op(part.op).continued; continued && p > 0)
-      part.operands.push_back(previous_[*continued]);
-  }
-
   ir::TensorType slice_type(TensorId id, int parts) const {
     ir::TensorType type = source_.type(id);
     LANCET_CHECK(type.shape[0] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
     type.shape.set(0, type.shape[0] / parts);
-    return type;
-  }
-  ir::TensorType tile_type(TensorId id, int parts) const {
-    ir::TensorType type = source_.type(id);
-    type.shape.set(-1, type.shape.back() / parts);
     return type;
   }
   Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }
@@ -242,7 +293,11 @@ class Rewriter {
     const ir::TensorType& type = source_.type(id);
     if (axis == ops::cumulative && p + 1 == parts) return id;
     if (axis == ops::partial || axis == ops::cumulative || names_rows(id, axis)) return program.add_value(type);
-    if (axis == ops::last) return program.add_value(tile_type(id, parts));
+    if (axis == ops::last) {
+      ir::TensorType tile = type;
+      tile.shape.set(-1, tile.shape.back() / parts);
+      return program.add_value(tile);
+    }
     if (copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
       return program.add_value(axis == 0 ? slice_type(id, parts) : type,
@@ -260,19 +315,16 @@ class Rewriter {
     parts_[id.value] = made;
     if (copies(id)) copied_[id.value] = pipeline(std::size_t(origin_));
     if (!whole_users_[id.index()]) return;
-    if (axis == ops::partial)
+    if (axis == ops::partial) {
       join("sum", whole, id, made);
-    else if (names_rows(id, axis))
-      join_filled(whole, id, made);
-    else if (axis == ops::last && is_all_to_all(whole))  // tiles that a product makes are read by all-to-alls alone
+    } else if (names_rows(id, axis)) {
+      join("join_rows", whole, id, made);
+      if (split_.all_helpers && ops::kind(whole) == ops::Kind::gate) split_filled(id, int(made.size()));
+    } else if (axis == ops::last && is_all_to_all(whole)) {  // tiles that a product makes are read by all-to-alls alone
       place_columns(whole, id, made);
-    else if (copies(id))
+    } else if (copies(id)) {
       join_copies(whole, id, axis, made, filled);
-  }
-
-  void join_filled(const Instruction& whole, TensorId id, const std::vector<TensorId>& made) {
-    join("join_rows", whole, id, made);
-    if (split_.all_helpers && ops::kind(whole) == ops::Kind::gate) split_filled(id, int(made.size()));
+    }
   }
 
   // Copies tiles of columns, as all-to-alls bring them, into a whole whose parts are the tiles' places.
@@ -386,6 +438,24 @@ class Rewriter {
 };
 
 }  // namespace
+
+void add_onto(ir::Program& program, Instruction& part, const std::vector<TensorId>& before, bool is_last) {
+  const ops::OpDef& op = ops::op(part.op);
+  if (!before.empty()) {
+    part.operands.resize(std::size_t(op.required));
+    part.operands.insert(part.operands.end(), before.begin(), before.end());
+  }
+  for (std::size_t r = 0; r < part.results.size(); ++r) {
+    TensorId onto{};  // the tensor whose memory the result reuses
+    for (const ops::Alias& alias : op.aliases)
+      if (alias.result == int(r) && alias.operand < int(part.operands.size()))
+        onto = part.operands[std::size_t(alias.operand)];
+    if (is_last)
+      program[part.results[r]].storage = onto;
+    else
+      part.results[r] = program.add_value(program.type(part.results[r]), onto);
+  }
+}
 
 Rewritten rewrite(const ir::Program& program, const Split& split) { return Rewriter(program, split).run(); }
 
