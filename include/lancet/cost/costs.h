@@ -88,7 +88,7 @@ class Costs {
   virtual std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
     return compute_ms(op_key(program, instruction));
   }
-  // group: the axes of the mesh along which the ranks of the collective differ (ir/group.h); empty: all ranks. All
+  // group: the axes of the mesh along which the ranks of the collective differ (ir/groups.h); empty: all ranks. All
   // groups of these axes communicate at the same time.
   virtual double all_to_all_ms(double bytes, ir::Axes group = {}) const = 0;
   virtual double all_reduce_ms(double bytes, ir::Axes group = {}) const = 0;

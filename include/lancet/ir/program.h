@@ -138,7 +138,7 @@ inline constexpr int stream_count = 7;
 inline constexpr int device_stream_count = 3;  // that a GPU has; plans of several stages run on the host alone
 constexpr bool between_stages(Stream stream) { return stream >= Stream::send_next; }
 // The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
-// recompute: makes a value of the forward pass a second time, for the backward pass (passes/recompute.h).
+// recompute: makes a value of the forward pass a second time, for the backward pass (passes/passes.h).
 enum class Role : std::uint8_t { forward, dx, dw, sync, update, recompute };
 std::string_view name(Stream stream);
 std::string_view name(Role role);

@@ -198,7 +198,7 @@ enum class Kind : std::uint8_t {
   receive,              // likewise from there
 };
 
-// Collectives that permutes of windows can take the place of (schedule/ring_shards): gather brings the shards of a
+// Collectives that permutes of windows can take the place of (schedule/ring_rewrite.cpp): gather brings the shards of a
 // dimension to all ranks, scatter gives each rank its shard of a sum.
 enum class Ring : std::uint8_t { none, gather, scatter };
 
@@ -223,7 +223,7 @@ struct Ragged {
   int windows = -1;
 };
 
-// How results of an instruction are made a second time with the same bits (passes/recompute.h). Its own op on its own
+// How results of an instruction are made a second time with the same bits (passes/passes.h). Its own op on its own
 // operands does so; an op that does more than is needed names another one.
 struct Again {
   std::string_view op = {};        // with the same attributes; empty: its own, with all operands and results

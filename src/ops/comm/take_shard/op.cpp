@@ -3,7 +3,7 @@
 //   take_shard(x) {shards, axis, blocks}: this rank's shard of dimension `axis` of `blocks` blocks (shards.h)
 //   one_summand(x): x on the group's first rank, zeros on the others, so that the sum over the group is x
 // Windows are the shards numbered from the rank's own, so that the same program makes a ring on all ranks
-// (schedule/ring_shards): window i on the rank at place p of n is shard (p + i) mod n, a dense tensor of its own.
+// (schedule/ring_rewrite.cpp): window i on the rank at place p of n is shard (p + i) mod n, a dense tensor of its own.
 //   take_window(x) {shards, axis, blocks, part}: window `part` of x
 //   join_windows(window 0, window 1, ...) {shards, axis, blocks} -> the whole
 #include "ops/describe.h"
