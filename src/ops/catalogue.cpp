@@ -108,7 +108,11 @@ std::span<const OpDef* const> all_ops() {
   static const std::vector<OpDef> ops = [] {
     std::vector<OpDef> completed;
     for (std::span<const OpDef> folder : op_folders()) completed.insert(completed.end(), folder.begin(), folder.end());
-    std::ranges::for_each(completed, complete);
+    for (OpDef& op : completed) try {
+        complete(op);
+      } catch (const InternalError& error) {
+        throw InternalError(fmt::format("op {}: {}", op.name, error.what()));
+      }
     std::ranges::sort(completed, {}, &OpDef::name);
     return completed;
   }();

@@ -122,6 +122,11 @@ Tensor parse_tensor(Parsed& form, std::string_view text) {
   return tensor;
 }
 
+int find(const std::vector<Tensor>& tensors, std::string_view name) {
+  const auto at = std::ranges::find(tensors, name, &Tensor::name);
+  return at == tensors.end() ? -1 : int(at - tensors.begin());
+}
+
 Parsed parse(std::string_view signature) {
   Parsed form;
   bool operands = true;
@@ -132,13 +137,19 @@ Parsed parse(std::string_view signature) {
       (operands ? form.operands : form.results).push_back(parse_tensor(form, word));
   }
   LANCET_CHECK(!operands, "expected operands -> results, found {}", signature);
+  std::vector<bool> known;
+  for (std::string_view symbol : form.symbols) known.push_back(symbol.starts_with('@'));
+  for (const Tensor& tensor : form.operands)
+    for (const Extent& extent : tensor.extents)
+      for (const Factor& factor : extent.factors)
+        if (factor.symbol >= 0) known[std::size_t(factor.symbol)] = true;
+  for (std::size_t i = 0; i < known.size(); ++i)
+    LANCET_CHECK(known[i], "expected an operand with the axis {}, found {}", form.symbols[i], signature);
+  for (const Tensor& result : form.results)
+    LANCET_CHECK(result.of.empty() || find(form.operands, result.of) >= 0, "expected an operand {}, found {}",
+                 result.of, signature);
   form.required = int(std::ranges::count(form.operands, false, &Tensor::optional));
   return form;
-}
-
-int find(const std::vector<Tensor>& tensors, std::string_view name) {
-  const auto at = std::ranges::find(tensors, name, &Tensor::name);
-  return at == tensors.end() ? -1 : int(at - tensors.begin());
 }
 
 // One match of a form against operand types, or against the extents of a sample.
@@ -182,6 +193,12 @@ class Match {
     return results;
   }
 
+  int unknowns(const Tensor& tensor) const {  // the most of an extent
+    int most = 0;
+    for (const Extent& extent : tensor.extents) most = std::max(most, unknown(extent));
+    return most;
+  }
+
   // Of a symbol; for samples.
   void set(int symbol, std::int64_t value) { values_[std::size_t(symbol)] = value; }
   void set_more(Shape shape) { more_ = shape; }
@@ -205,7 +222,8 @@ class Match {
     std::int64_t value = 1;
     for (const Factor& factor : extent.factors) {
       const std::int64_t known = factor.symbol < 0 ? factor.constant : values_[std::size_t(factor.symbol)];
-      value *= known == unknown_value ? 1 : known;
+      const bool overflow = __builtin_mul_overflow(value, known == unknown_value ? 1 : known, &value);
+      LANCET_CHECK(!overflow, "an extent of more than 2^63");
     }
     return value;
   }
@@ -213,11 +231,6 @@ class Match {
     return int(std::ranges::count_if(extent.factors, [&](const Factor& factor) {
       return factor.symbol >= 0 && values_[std::size_t(factor.symbol)] == unknown_value;
     }));
-  }
-  int unknowns(const Tensor& tensor) const {  // the largest number of an extent
-    int most = 0;
-    for (const Extent& extent : tensor.extents) most = std::max(most, unknown(extent));
-    return most;
   }
 
   bool fits(const Tensor& tensor, const TensorType& type) {
@@ -266,6 +279,9 @@ class Cut {
   Cut(const Parsed& form, std::string_view text) : form_(form) {
     const std::vector<std::string_view> pieces = split(text, " ");
     axes_ = split(pieces.at(0), "+");
+    for (std::string_view axis : axes_)
+      LANCET_CHECK(axis == "~" || axis == "-" || number(axis) || std::ranges::count(form.symbols, axis) > 0,
+                   "expected an axis to cut, found {}", text);
     for (std::string_view piece : std::span(pieces).subspan(1)) {
       if (piece == "time")
         row_.in = SplitIn::time;
@@ -278,7 +294,10 @@ class Cut {
       else {
         const std::size_t equals = piece.find('=');
         LANCET_CHECK(equals != piece.npos && words.count(piece.substr(equals + 1)), "expected a cut, found {}", text);
-        given_[piece.substr(0, equals)] = words.at(piece.substr(equals + 1));
+        const std::string_view name = piece.substr(0, equals);
+        LANCET_CHECK(find(form.operands, name) >= 0 || find(form.results, name) >= 0, "expected a tensor, found {}",
+                     text);
+        given_[name] = words.at(piece.substr(equals + 1));
       }
     }
   }
@@ -356,6 +375,12 @@ Fill fill_of(const Tensor& tensor, DType dtype) {
   return known != fills.end() ? known->second : dtype == DType::i32 ? Fill::tokens : Fill::normal;
 }
 
+std::int64_t extent_of(const Sample& sample, std::string_view text) {
+  const auto extent = number(text);
+  LANCET_CHECK(extent, "expected an extent, found {} in {}", text, sample.extents);
+  return *extent;
+}
+
 // The operands of a sample that gives extents: see Sample.
 void expand(Sample& sample, Parsed& form) {
   std::vector<std::string_view> positive, zero, optional;
@@ -373,15 +398,17 @@ void expand(Sample& sample, Parsed& form) {
       zero.push_back(name);
     else if (name == "...") {
       Shape shape;
-      for (std::string_view extent : split(value, ",")) shape.push_back(number(extent).value());
+      for (std::string_view extent : split(value, ",")) shape.push_back(extent_of(sample, extent));
       match.set_more(shape);
     } else {
-      match.set(symbol_of(form, name), number(value).value());
+      const std::int64_t extent = extent_of(sample, value);
+      match.set(symbol_of(form, name), extent);
       if (std::string_view attribute = name; take(attribute, "@") && !sample.attributes.has(attribute))
-        sample.attributes.set(attribute, *number(value));
+        sample.attributes.set(attribute, extent);
     }
   }
   const auto add = [&](const Tensor& tensor) {
+    LANCET_CHECK(match.unknowns(tensor) == 0, "expected all extents of {}, found {}", tensor.text, sample.extents);
     const TensorType type = match.type_of(tensor).value();
     const Fill fill = std::ranges::count(positive, tensor.name) ? Fill::positive
                       : std::ranges::count(zero, tensor.name)   ? Fill::zero
@@ -434,8 +461,8 @@ void complete(OpDef& op) {
     if (!result.of.empty()) op.aliases.push_back({i, find(form.operands, result.of)});
   }
   for (Sample& sample : op.samples)
-    if (!sample.extents.empty()) expand(sample, form_of(sample, *forms));
-  op.infer = [forms, name = op.name, check = op.check](const OpInput& in) -> Inferred {
+    if (sample.operands.empty()) expand(sample, form_of(sample, *forms));
+  op.infer = [forms, check = op.check](const OpInput& in) -> Inferred {
     const auto form = std::ranges::find_if(*forms, [&](const Parsed& f) { return f.takes(in.operands.size()); });
     if (form == forms->end()) return expected("another number of operands");
     LANCET_ASSIGN(Types results, Match(*form, in.attributes).results(in.operands));
