@@ -274,7 +274,11 @@ bool solve_in_child(const LinearModel& model, const LinearOptions& options, bool
     dup2(null, STDERR_FILENO);
     signal(SIGABRT, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // without its reader it has no use
-    solve_here(model, options, careful, board);
+    try {
+      solve_here(model, options, careful, board);
+    } catch (...) {  // the caller's code must not run twice
+      _exit(1);
+    }
     _exit(0);
   }
   while (waitpid(child, nullptr, WNOHANG) == 0) {
