@@ -83,7 +83,7 @@ inline Ran run_of(const config::Config& config, int ranks, int steps, const RunO
       for (auto& route : routes_of(*trainer)) ran.routes[rank].push_back(std::move(route));
     }
     for (const auto& [name, tensor] : trainer->store().all()) {
-      const auto bytes = tensor.memory.span<const std::byte>().first(std::size_t(ir::bytes(tensor.type)));
+      const auto bytes = tensor.memory.span<const std::byte>();
       if (tensor.kind == ir::TensorKind::parameter) ran.parameters[rank][name] = {bytes.begin(), bytes.end()};
       if (tensor.kind == ir::TensorKind::state) ran.states[rank][name] = {bytes.begin(), bytes.end()};
     }
